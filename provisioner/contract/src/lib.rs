@@ -1,0 +1,15 @@
+//! What passes between Mooring's parts, in one place: the names in the Kubernetes API ([`names`]), one run of a
+//! provisioning image ([`operation`], [`property`], [`request`], [`outcome`]) and the volume itself ([`volume`]).
+//!
+//! Pure data: nothing here does input or output. `docs/vendors.md` tells the same to a vendor.
+#![forbid(unsafe_code)]
+
+pub mod names;
+pub mod operation;
+pub mod outcome;
+pub mod property;
+pub mod request;
+pub mod volume;
+
+/// Version of the provisioning contract, handed to the image as property `contract`.
+pub const CONTRACT_VERSION: u32 = 1;

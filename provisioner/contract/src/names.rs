@@ -1,0 +1,110 @@
+//! Every name that Mooring puts into the Kubernetes API: one constant each, here only.
+
+/// `provisioner` of a StorageClass that Mooring serves.
+pub const PROVISIONER: &str = "mooring.dev/flex-provisioner";
+
+/// The name of the original design; accepted in a ConfigMap's `plugin-name` only, since modern controller-managers
+/// take a StorageClass provisioner under `kubernetes.io/` for an in-tree one and fail its claims.
+pub const PROVISIONER_ALIAS: &str = "kubernetes.io/flex-provisioner";
+
+/// `driver` of a FlexVolume; also the type that the kubelet demands of a Secret named in `secretRef`
+/// (`pkg/volume/util.GetSecretForPV`).
+pub const FLEX_DRIVER: &str = "mooring.dev/vcs";
+
+/// The driver's folder in the kubelet's plugin directory (`vendor~driver`).
+pub const FLEX_DRIVER_DIR: &str = "mooring.dev~vcs";
+
+/// The driver's executable in [`FLEX_DRIVER_DIR`].
+pub const FLEX_EXECUTABLE: &str = "vcs";
+
+/// The mounter's socket, in [`FLEX_DRIVER_DIR`] beside the shim. The kubelet's prober ignores names with a leading dot.
+pub const FLEX_SOCKET: &str = ".mounter.sock";
+
+/// Name of the CSI driver.
+pub const CSI_DRIVER: &str = "vcs.mooring.dev";
+
+/// Namespace that Mooring runs in unless told otherwise.
+pub const NAMESPACE: &str = "mooring";
+
+/// Field manager of every server-side apply, and reporting controller of Events.
+pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
+
+/// Where a provisioning container finds what it is given.
+pub mod paths {
+    /// Folder of one file per property.
+    pub const PROPERTIES: &str = "/run/mooring/properties";
+    /// The properties as typed JSON.
+    pub const REQUEST: &str = "/run/mooring/request.json";
+    /// The volume named by `backend-volume`.
+    pub const BACKEND: &str = "/run/mooring/backend";
+    /// Folder of a client image's own mount programs.
+    pub const CLIENT_OVERRIDES: &str = "/usr/libexec/mooring";
+}
+
+/// Labels.
+pub mod labels {
+    /// On a ConfigMap: its part in Mooring; [`TYPE_PROVISIONER_CONFIG`] makes it a provisioner.
+    pub const TYPE: &str = "type";
+    /// Value of [`TYPE`] on a provisioner ConfigMap.
+    pub const TYPE_PROVISIONER_CONFIG: &str = "provisioner-config";
+    /// On a ConfigMap: the name of the StorageClass that it serves.
+    pub const STORAGE_CLASS: &str = "storage-class";
+    /// On Pods and Secrets that Mooring made: which part made them.
+    pub const COMPONENT: &str = "mooring.dev/component";
+    /// [`COMPONENT`] of a provisioning Pod and its Secret.
+    pub const COMPONENT_PROVISIONING: &str = "provisioning";
+    /// [`COMPONENT`] of a client Pod.
+    pub const COMPONENT_CLIENT: &str = "client";
+    /// On a provisioning Pod: the operation that it runs.
+    pub const OPERATION: &str = "mooring.dev/operation";
+    /// On a provisioning Pod: the uid of the claim that the volume is or was for.
+    pub const CLAIM_UID: &str = "mooring.dev/claim-uid";
+    /// On a client Pod: the node that it serves.
+    pub const NODE: &str = "mooring.dev/node";
+    /// On a client Pod: the client (the `client` option of the volumes that it serves).
+    pub const CLIENT: &str = "mooring.dev/client";
+    /// On objects that Mooring made and keeps.
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    /// Value of [`MANAGED_BY`].
+    pub const MANAGED_BY_MOORING: &str = "mooring";
+}
+
+/// Annotations.
+pub mod annotations {
+    /// On a claim: who created it, stamped at admission.
+    pub const USERNAME: &str = "mooring.dev/username";
+    /// On a claim: the creator's groups, comma-separated, stamped at admission.
+    pub const GROUPS: &str = "mooring.dev/groups";
+    /// On a claim or a PV: the record of the operation in flight, JSON.
+    pub const OPERATION: &str = "mooring.dev/operation";
+    /// On a PV: the request that made it, JSON without secrets, so that a later `delete` can say the same.
+    pub const REQUEST: &str = "mooring.dev/request";
+    /// On a PV: `namespace/name` of the provisioner ConfigMap.
+    pub const CONFIG: &str = "mooring.dev/config";
+    /// On a ConfigMap: whether it is in force, or what is wrong with it.
+    pub const STATUS: &str = "mooring.dev/status";
+    /// On a StorageClass: the uid of the ConfigMap that it was made for.
+    pub const CONFIG_UID: &str = "mooring.dev/config-uid";
+    /// Set by the binder on a claim: the node chosen with WaitForFirstConsumer.
+    pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+    /// Set by the binder on a claim: the provisioner that is to serve it.
+    pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    /// On a PV: the provisioner that made it.
+    pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+}
+
+/// Parameters of a StorageClass that Mooring reads itself; all others are passed on to the image.
+pub mod parameters {
+    /// Namespace of the provisioner ConfigMap.
+    pub const CONFIG_NAMESPACE: &str = "mooring.dev/config-namespace";
+    /// Name of the provisioner ConfigMap.
+    pub const CONFIG_NAME: &str = "mooring.dev/config-name";
+}
+
+/// Finalizers.
+pub mod finalizers {
+    /// On a claim from before its first Pod until its volume is accepted or gone.
+    pub const CLAIM: &str = "mooring.dev/provisioning";
+    /// On a PV until its volume is deleted.
+    pub const VOLUME: &str = "mooring.dev/volume";
+}

@@ -1,0 +1,98 @@
+//! What a provisioning image can be asked to do.
+
+use serde::{Deserialize, Serialize};
+
+/// One operation on one volume; property `operation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Make the volume.
+    Provision,
+    /// Remove the volume.
+    Delete,
+    /// Make the volume larger.
+    Expand,
+    /// Take a snapshot.
+    Snapshot,
+    /// Remove a snapshot.
+    DeleteSnapshot,
+    /// Copy the volume elsewhere.
+    Backup,
+    /// Bring a backup back.
+    Restore,
+    /// Make the volume reachable from a node.
+    Attach,
+    /// Undo [`Operation::Attach`].
+    Detach,
+    /// List what the storage has.
+    Discover,
+}
+
+impl Operation {
+    /// Every operation of the contract, in its order.
+    pub const ALL: [Self; 10] = [
+        Self::Provision,
+        Self::Delete,
+        Self::Expand,
+        Self::Snapshot,
+        Self::DeleteSnapshot,
+        Self::Backup,
+        Self::Restore,
+        Self::Attach,
+        Self::Detach,
+        Self::Discover,
+    ];
+
+    /// The operation's name as the image sees it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provision => "provision",
+            Self::Delete => "delete",
+            Self::Expand => "expand",
+            Self::Snapshot => "snapshot",
+            Self::DeleteSnapshot => "delete-snapshot",
+            Self::Backup => "backup",
+            Self::Restore => "restore",
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+            Self::Discover => "discover",
+        }
+    }
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that names no operation.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown operation {0:?}")]
+pub struct UnknownOperation(String);
+
+impl std::str::FromStr for Operation {
+    type Err = UnknownOperation;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|operation| operation.as_str() == s)
+            .ok_or_else(|| UnknownOperation(s.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Operation;
+
+    #[test]
+    fn every_operation_reads_back_from_its_name_and_from_json() {
+        for operation in Operation::ALL {
+            assert_eq!(operation.as_str().parse::<Operation>().unwrap(), operation);
+            let json = serde_json::to_string(&operation).unwrap();
+            assert_eq!(json, format!("{:?}", operation.as_str()));
+        }
+        assert!("provison".parse::<Operation>().is_err());
+    }
+}

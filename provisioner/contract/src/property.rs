@@ -1,0 +1,96 @@
+//! The properties of a run: their names, and the environment variable of each.
+
+/// Names of the properties that Mooring itself sets. Any other key is the ConfigMap's, the class's or the secret's own.
+pub mod keys {
+    /// See [`crate::operation::Operation`].
+    pub const OPERATION: &str = "operation";
+    /// See [`crate::CONTRACT_VERSION`].
+    pub const CONTRACT: &str = "contract";
+    /// Name of the PV: the same at every retry.
+    pub const PV_NAME: &str = "pv-name";
+    /// Who created the claim; empty where the cluster does not say.
+    pub const USERNAME: &str = "username";
+    /// The creator's groups, comma-separated.
+    pub const GROUPS: &str = "groups";
+    /// Asked capacity in bytes.
+    pub const SIZE: &str = "size";
+    /// Asked capacity in GiB, rounded up.
+    pub const SIZE_GI: &str = "size-gi";
+    /// The claim's name.
+    pub const PVC_NAME: &str = "pvc-name";
+    /// The claim's namespace.
+    pub const PVC_NAMESPACE: &str = "pvc-namespace";
+    /// The claim's StorageClass.
+    pub const STORAGE_CLASS: &str = "storage-class";
+    /// The claim's access modes, comma-separated (`ReadWriteOnce,ReadOnlyMany`).
+    pub const ACCESS_MODES: &str = "access-modes";
+    /// `Filesystem` or `Block`.
+    pub const VOLUME_MODE: &str = "volume-mode";
+    /// The file system asked for by the class (`csi.storage.k8s.io/fstype` or `fs-type`); empty for the image's own choice.
+    pub const FS_TYPE: &str = "fs-type";
+    /// The class's mount options, comma-separated.
+    pub const MOUNT_OPTIONS: &str = "mount-options";
+    /// `Delete` or `Retain`.
+    pub const RECLAIM_POLICY: &str = "reclaim-policy";
+    /// The node chosen with WaitForFirstConsumer; empty with Immediate.
+    pub const NODE_NAME: &str = "node-name";
+    /// The chosen node's topology labels as JSON (`{"topology.kubernetes.io/zone":"a"}`); `{}` with Immediate.
+    pub const TOPOLOGY: &str = "topology";
+    /// The service account that the Pod runs as.
+    pub const SERVICE_ACCOUNT: &str = "service-account";
+    /// A token of that account.
+    pub const SERVICE_TOKEN: &str = "service-token";
+    /// Address of the Kubernetes API, `https://host:port`.
+    pub const KUBE_API: &str = "kube-api";
+
+    /// All of the above, in the contract's order.
+    pub const ALL: &[&str] = &[
+        OPERATION,
+        CONTRACT,
+        PV_NAME,
+        USERNAME,
+        GROUPS,
+        SIZE,
+        SIZE_GI,
+        PVC_NAME,
+        PVC_NAMESPACE,
+        STORAGE_CLASS,
+        ACCESS_MODES,
+        VOLUME_MODE,
+        FS_TYPE,
+        MOUNT_OPTIONS,
+        RECLAIM_POLICY,
+        NODE_NAME,
+        TOPOLOGY,
+        SERVICE_ACCOUNT,
+        SERVICE_TOKEN,
+        KUBE_API,
+    ];
+}
+
+/// The environment variable that carries a property: upper-cased, `-` and `.` as `_`.
+///
+/// ```
+/// assert_eq!(mooring_contract::property::env_name("use-nfs-server"), "USE_NFS_SERVER");
+/// ```
+pub fn env_name(property: &str) -> String {
+    property
+        .chars()
+        .map(|c| match c {
+            '-' | '.' => '_',
+            c => c.to_ascii_uppercase(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{env_name, keys};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn mooring_s_own_properties_do_not_collide_as_variables() {
+        let names: BTreeSet<_> = keys::ALL.iter().map(|key| env_name(key)).collect();
+        assert_eq!(names.len(), keys::ALL.len());
+    }
+}

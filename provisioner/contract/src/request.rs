@@ -1,0 +1,83 @@
+//! `/run/mooring/request.json`: the properties of a run, typed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::operation::Operation;
+
+/// One run of a provisioning image: one operation on one volume.
+///
+/// The same values stand in `/run/mooring/properties/` and in the environment; see `docs/vendors.md`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Request {
+    /// Contract version, [`crate::CONTRACT_VERSION`].
+    pub contract: u32,
+    /// What to do.
+    pub operation: Operation,
+    /// Name of the PV, `pvc-<claim uid>`: the same at every retry, so it is the idempotency key.
+    pub pv_name: String,
+    /// Who created the claim; empty where the cluster does not say.
+    pub username: String,
+    /// The creator's groups.
+    pub groups: Vec<String>,
+    /// Asked capacity in bytes.
+    pub size: u64,
+    /// Asked capacity in GiB, rounded up.
+    pub size_gi: u64,
+    /// The claim's name.
+    pub pvc_name: String,
+    /// The claim's namespace.
+    pub pvc_namespace: String,
+    /// The claim's uid.
+    pub pvc_uid: String,
+    /// The claim's StorageClass.
+    pub storage_class: String,
+    /// The claim's access modes, as Kubernetes spells them.
+    pub access_modes: Vec<String>,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: String,
+    /// File system asked for by the class; empty for the image's own choice.
+    pub fs_type: String,
+    /// The class's mount options.
+    pub mount_options: Vec<String>,
+    /// `Delete` or `Retain`.
+    pub reclaim_policy: String,
+    /// The node chosen with WaitForFirstConsumer; empty with Immediate.
+    pub node_name: String,
+    /// The chosen node's topology labels.
+    pub topology: BTreeMap<String, String>,
+    /// The service account that the Pod runs as; empty if it runs without rights.
+    pub service_account: String,
+    /// Address of the Kubernetes API.
+    pub kube_api: String,
+    /// Every key that Mooring does not know: of the ConfigMap, the class's parameters and the secret, in rising precedence.
+    /// Values of a Secret and the token are in the property files only.
+    pub parameters: BTreeMap<String, String>,
+    /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
+    #[serde(default)]
+    pub volume: BTreeMap<String, String>,
+}
+
+/// Bytes in a GiB.
+const GIB: u64 = 1 << 30;
+
+/// Bytes in GiB, rounded up.
+pub fn gib_rounded_up(bytes: u64) -> u64 {
+    bytes.div_ceil(GIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GIB, gib_rounded_up};
+
+    #[test]
+    fn a_started_gibibyte_counts_whole() {
+        assert_eq!(gib_rounded_up(0), 0);
+        assert_eq!(gib_rounded_up(1), 1);
+        assert_eq!(gib_rounded_up(GIB), 1);
+        assert_eq!(gib_rounded_up(GIB + 1), 2);
+        assert_eq!(gib_rounded_up(u64::MAX), 1 << 34);
+    }
+}

@@ -1,0 +1,229 @@
+//! A volume: flat string options, the same in a PV's `flexVolume.options` and `csi.volumeAttributes`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Names of the options that every client has. A client's own options go by any other name.
+pub mod keys {
+    /// Which client serves the volume: see [`super::ClientName`].
+    pub const CLIENT: &str = "client";
+    /// What `mount` would be given as its source.
+    pub const SOURCE: &str = "source";
+    /// Comma-separated mount options.
+    pub const MOUNT_OPTIONS: &str = "mount-options";
+    /// The file system, where the client needs to be told.
+    pub const FS_TYPE: &str = "fs-type";
+    /// The client image, where the ConfigMap names one (`client-image`); an administrator must have allowed it.
+    pub const CLIENT_IMAGE: &str = "client-image";
+}
+
+/// A client's name: a DNS label, since Pods and labels carry it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct ClientName(String);
+
+impl ClientName {
+    /// The node's own storage pool: what `backend-volume: client=pool` gives to a provisioning Pod, never a tenant.
+    pub const POOL: &str = "pool";
+    /// An image file of the node's own pool.
+    pub const LOCAL: &str = "local";
+
+    /// Longest name: it must fit a label beside a suffix.
+    pub const MAX_LEN: usize = 40;
+
+    /// The name as written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ClientName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for ClientName {
+    type Err = VolumeError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let valid = !s.is_empty()
+            && s.len() <= Self::MAX_LEN
+            && s.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !s.starts_with('-')
+            && !s.ends_with('-');
+        if valid {
+            Ok(Self(s.to_owned()))
+        } else {
+            Err(VolumeError::BadClient(s.to_owned()))
+        }
+    }
+}
+
+/// What is wrong with a volume's options; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// No `client`.
+    #[error("option \"client\" is missing: name the client that mounts the volume, such as client=nfs")]
+    NoClient,
+    /// A `client` that is no client's name.
+    #[error(
+        "option client={0:?} is not a client's name: use at most {max} lower-case letters, digits and inner dashes",
+        max = ClientName::MAX_LEN
+    )]
+    BadClient(String),
+    /// A value that no mount could take.
+    #[error("option {key:?} has a control character (such as a newline or NUL) in its value: remove it")]
+    ControlCharacter {
+        /// The option.
+        key: String,
+    },
+    /// A piece of `backend-volume` without `=`.
+    #[error("{0:?} is not an option: write key=value, options separated by commas")]
+    NoEquals(String),
+    /// One option twice.
+    #[error("option {0:?} is given twice: keep one")]
+    Twice(String),
+}
+
+/// A volume as its options describe it. Secrets are never among them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Which client serves it.
+    pub client: ClientName,
+    /// What `mount` would be given as its source; empty if not said.
+    pub source: String,
+    /// Mount options, in their order.
+    pub mount_options: Vec<String>,
+    /// The file system; empty if not said.
+    pub fs_type: String,
+    /// The client image that the provisioner's ConfigMap names.
+    pub client_image: Option<String>,
+    /// All other options: the client's own.
+    pub rest: BTreeMap<String, String>,
+}
+
+impl Volume {
+    /// Reads a volume's options.
+    pub fn from_options(options: &BTreeMap<String, String>) -> Result<Self, VolumeError> {
+        for (key, value) in options {
+            if value.chars().any(char::is_control) || key.chars().any(char::is_control) {
+                return Err(VolumeError::ControlCharacter { key: key.clone() });
+            }
+        }
+        let mut rest = options.clone();
+        let client = rest.remove(keys::CLIENT).ok_or(VolumeError::NoClient)?.parse()?;
+        let source = rest.remove(keys::SOURCE).unwrap_or_default();
+        let mount_options = split_list(&rest.remove(keys::MOUNT_OPTIONS).unwrap_or_default());
+        let fs_type = rest.remove(keys::FS_TYPE).unwrap_or_default();
+        let client_image = rest.remove(keys::CLIENT_IMAGE).filter(|image| !image.is_empty());
+        Ok(Self {
+            client,
+            source,
+            mount_options,
+            fs_type,
+            client_image,
+            rest,
+        })
+    }
+
+    /// The volume as flat options; reads back to the same volume.
+    pub fn to_options(&self) -> BTreeMap<String, String> {
+        let mut options = self.rest.clone();
+        let mut put = |key: &str, value: String| {
+            if !value.is_empty() {
+                options.insert(key.to_owned(), value);
+            }
+        };
+        put(keys::CLIENT, self.client.to_string());
+        put(keys::SOURCE, self.source.clone());
+        put(keys::MOUNT_OPTIONS, self.mount_options.join(","));
+        put(keys::FS_TYPE, self.fs_type.clone());
+        put(keys::CLIENT_IMAGE, self.client_image.clone().unwrap_or_default());
+        options
+    }
+
+    /// Reads the one-line form of `backend-volume`: `client=nfs,source=10.10.2.4:/exports`.
+    ///
+    /// A piece without `=` after `mount-options=` goes on with that list (`mount-options=ro,noatime`).
+    pub fn from_line(line: &str) -> Result<Self, VolumeError> {
+        let mut options = BTreeMap::<String, String>::new();
+        let mut last = String::new();
+        for piece in line.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
+            match piece.split_once('=') {
+                Some((key, value)) if last != keys::MOUNT_OPTIONS || is_option_key(key) => {
+                    key.clone_into(&mut last);
+                    if options.insert(key.to_owned(), value.to_owned()).is_some() {
+                        return Err(VolumeError::Twice(key.to_owned()));
+                    }
+                }
+                _ if last == keys::MOUNT_OPTIONS => {
+                    let list = options.entry(last.clone()).or_default();
+                    list.push(',');
+                    list.push_str(piece);
+                }
+                _ => return Err(VolumeError::NoEquals(piece.to_owned())),
+            }
+        }
+        Self::from_options(&options)
+    }
+}
+
+fn is_option_key(key: &str) -> bool {
+    [
+        keys::CLIENT,
+        keys::SOURCE,
+        keys::MOUNT_OPTIONS,
+        keys::FS_TYPE,
+        keys::CLIENT_IMAGE,
+    ]
+    .contains(&key)
+}
+
+/// Splits a comma-separated list; blanks around and between its items do not count.
+pub fn split_list(list: &str) -> Vec<String> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Volume, VolumeError};
+
+    #[test]
+    fn the_one_line_form_reads_like_the_options() {
+        let volume =
+            Volume::from_line("client=nfs, source=10.10.2.4:/exports,mount-options=ro,vers=4.1,fs-type=nfs4").unwrap();
+        assert_eq!(volume.client.as_str(), "nfs");
+        assert_eq!(volume.source, "10.10.2.4:/exports");
+        assert_eq!(volume.mount_options, ["ro", "vers=4.1"]);
+        assert_eq!(volume.fs_type, "nfs4");
+        assert_eq!(Volume::from_options(&volume.to_options()).unwrap(), volume);
+    }
+
+    #[test]
+    fn a_bad_line_says_what_to_do() {
+        assert_eq!(Volume::from_line("source=x"), Err(VolumeError::NoClient));
+        assert_eq!(
+            Volume::from_line("client=nfs,exports"),
+            Err(VolumeError::NoEquals("exports".into()))
+        );
+        assert_eq!(
+            Volume::from_line("client=nfs,client=smb"),
+            Err(VolumeError::Twice("client".into()))
+        );
+        assert!(matches!(
+            Volume::from_line("client=../x"),
+            Err(VolumeError::BadClient(_))
+        ));
+        assert!(matches!(
+            Volume::from_line("client=nfs,source=a\nb"),
+            Err(VolumeError::ControlCharacter { .. })
+        ));
+    }
+}
