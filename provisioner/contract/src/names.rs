@@ -37,6 +37,8 @@ pub mod paths {
     pub const REQUEST: &str = "/run/mooring/request.json";
     /// The volume named by `backend-volume`.
     pub const BACKEND: &str = "/run/mooring/backend";
+    /// Termination message: the volume's options with `volume-source`, else last words.
+    pub const TERMINATION_LOG: &str = "/dev/termination-log";
     /// Folder of a client image's own mount programs.
     pub const CLIENT_OVERRIDES: &str = "/usr/libexec/mooring";
 }

@@ -16,6 +16,10 @@ pub mod keys {
     pub const FS_TYPE: &str = "fs-type";
     /// The client image, where the ConfigMap names one (`client-image`); an administrator must have allowed it.
     pub const CLIENT_IMAGE: &str = "client-image";
+    /// In an image's termination message only: the Secret that the mount needs. It becomes the PV's `secretRef`.
+    pub const SECRET_NAME: &str = "secret-name";
+    /// In an image's termination message only: the namespace of [`SECRET_NAME`]; the claim's if not said.
+    pub const SECRET_NAMESPACE: &str = "secret-namespace";
 }
 
 /// A client's name: a DNS label, since Pods and labels carry it.
