@@ -1,2 +1,3 @@
-//! Placeholder.
+//! `mounter`: see the library.
+
 fn main() {}

@@ -1,0 +1,249 @@
+//! What a client is asked to do, and how it says that it could not.
+//!
+//! A client is what makes the mount of one type of volume. The daemon has done the rest before it asks one: the
+//! volume's options are read, the volume is guarded against a second operation, its server is not tripped.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use mooring_contract::volume::Volume;
+use serde::{Deserialize, Serialize};
+
+use crate::target::{Target, TargetError};
+
+/// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secrets(pub BTreeMap<String, Vec<u8>>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The Pod that a mount is for, as the kubelet names it; empty where it does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRef {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Uid.
+    pub uid: String,
+}
+
+/// One mount to be made.
+#[derive(Debug, Clone)]
+pub struct MountJob {
+    /// The volume, as its options describe it.
+    pub volume: Volume,
+    /// Its secrets.
+    pub secrets: Secrets,
+    /// Where it goes.
+    pub target: Target,
+    /// Whether the Pod may only read it. `ro` among the mount options means the same.
+    pub read_only: bool,
+    /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
+    /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
+    pub fs_group: Option<u32>,
+    /// For whom.
+    pub pod: PodRef,
+    /// Name of the PV, or of the Pod's volume where it is inline.
+    pub volume_name: String,
+    /// The client image that serves the volume, where a client container does.
+    pub image: Option<String>,
+    /// When the kubelet must have its answer.
+    pub deadline: Instant,
+}
+
+impl MountJob {
+    /// How long is left.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The server that the volume lives on, for the Event and for the trip; see [`server_of`].
+    pub fn server(&self) -> String {
+        server_of(&self.volume)
+    }
+}
+
+/// The server of a volume: the part of its source before `:`, without a user, or the host of a `//host/share`;
+/// the whole source where it has neither.
+///
+/// ```
+/// # use mooring_contract::volume::Volume;
+/// let volume = Volume::from_line("client=sshfs,source=tom@10.0.0.4:/exports").unwrap();
+/// assert_eq!(mooring_mounter::client::server_of(&volume), "10.0.0.4");
+/// ```
+pub fn server_of(volume: &Volume) -> String {
+    if let Some(server) = volume.rest.get("server").filter(|server| !server.is_empty()) {
+        return server.clone();
+    }
+    let source = volume.source.as_str();
+    let source = source.split_once("://").map_or(source, |(_, rest)| rest);
+    if let Some(rest) = source.strip_prefix("//") {
+        return rest.split('/').next().unwrap_or(rest).to_owned();
+    }
+    let after_user = source.split_once('@').map_or(source, |(_, rest)| rest);
+    if let Some(rest) = after_user.strip_prefix('[') {
+        // An IPv6 address: [fe80::1]:/exports
+        return rest.split(']').next().unwrap_or(rest).to_owned();
+    }
+    match after_user.split_once(':') {
+        Some((host, _)) if !host.is_empty() && !host.contains('/') => host.to_owned(),
+        _ => source.to_owned(),
+    }
+}
+
+/// Makes the mounts of one or more types of volume.
+#[async_trait]
+pub trait Client: Send + Sync {
+    /// Mounts the volume on the target.
+    ///
+    /// Idempotent by the mount table: the same volume mounted there already is success, another one is
+    /// [`MountError::Occupied`], and what an earlier try left half done is finished. Returns before `job.deadline`.
+    async fn mount(&self, job: &MountJob) -> Result<(), MountError>;
+
+    /// Told after an unmount that nothing is mounted on the target any more, also if nothing was.
+    async fn unmounted(&self, target: &Target) {
+        let _ = target;
+    }
+}
+
+/// Why a volume is not mounted or unmounted. The message is what the user reads in the Event: it says what was tried,
+/// on what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The options make no sense to this client.
+    #[error("{0}")]
+    BadOptions(String),
+    /// The directory is none of ours.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// No client is set up for the volume's type.
+    #[error(
+        "no client serves volumes of type {client}: add the key {client} to the ConfigMap mounter-config in Mooring's \
+         namespace, with a client image, host or self as its value"
+    )]
+    NotServed {
+        /// The type.
+        client: String,
+    },
+    /// The administrator has not allowed this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Another operation on the same volume is running.
+    #[error("{operation} of this volume is in progress since {seconds} s: it is tried again by itself")]
+    InProgress {
+        /// What runs.
+        operation: String,
+        /// For how long.
+        seconds: u64,
+    },
+    /// The server did not answer a while ago; not tried.
+    #[error(
+        "server {server} did not answer {seconds_ago} s ago and is not tried again for {seconds_left} s: see whether it \
+         is up and can be reached from this node"
+    )]
+    Tripped {
+        /// The server.
+        server: String,
+        /// When it was tripped.
+        seconds_ago: u64,
+        /// How long the trip holds.
+        seconds_left: u64,
+    },
+    /// No end in time.
+    #[error("{attempted} took longer than {seconds} s: see whether {server} is up and can be reached from this node")]
+    Timeout {
+        /// What was tried.
+        attempted: String,
+        /// Limit.
+        seconds: u64,
+        /// The server, or what else was waited for.
+        server: String,
+    },
+    /// Something else is mounted on the target.
+    #[error("{found} is mounted on {target} already, not {wanted}: delete the Pod, so that the kubelet unmounts it")]
+    Occupied {
+        /// The directory.
+        target: String,
+        /// What is there.
+        found: String,
+        /// What should be.
+        wanted: String,
+    },
+    /// The node lacks something.
+    #[error("this node can't serve the volume: {0}")]
+    Node(String),
+    /// The client container is not there, or broke.
+    #[error("client container for {client}: {message}")]
+    Container {
+        /// The volume's type.
+        client: String,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// It was tried and failed.
+    #[error("failed to {attempted}: {message}")]
+    Failed {
+        /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.
+        attempted: String,
+        /// What the kernel or the program said.
+        message: String,
+    },
+}
+
+impl MountError {
+    /// A word out of a fixed few, for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::BadOptions(_) => "bad-options",
+            Self::Target(_) => "bad-target",
+            Self::NotServed { .. } => "not-served",
+            Self::Forbidden(_) => "forbidden",
+            Self::InProgress { .. } => "in-progress",
+            Self::Tripped { .. } => "tripped",
+            Self::Timeout { .. } => "timeout",
+            Self::Occupied { .. } => "occupied",
+            Self::Node(_) => "node",
+            Self::Container { .. } => "container",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Secrets, server_of};
+    use mooring_contract::volume::Volume;
+
+    #[test]
+    fn the_server_is_found_in_every_way_of_writing_a_source() {
+        for (source, server) in [
+            ("10.10.2.4:/exports", "10.10.2.4"),
+            ("tom@files.example:/srv", "files.example"),
+            ("//nas/share/deep", "nas"),
+            ("https://s3.example/bucket", "s3.example/bucket"),
+            ("[fe80::1]:/exports", "fe80::1"),
+            ("tom@[fe80::1]:/exports", "fe80::1"),
+            ("disk.img", "disk.img"),
+            ("", ""),
+        ] {
+            let volume = Volume::from_line(&format!("client=x,source={source}")).unwrap();
+            assert_eq!(server_of(&volume), server, "{source}");
+        }
+        let volume = Volume::from_line("client=x,source=vol1,server=a.example").unwrap();
+        assert_eq!(server_of(&volume), "a.example");
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let secrets = Secrets([("password".to_owned(), b"hunter2".to_vec())].into());
+        let printed = format!("{secrets:?}");
+        assert!(printed.contains("password") && !printed.contains("hunter2") && !printed.contains("104"));
+    }
+}
