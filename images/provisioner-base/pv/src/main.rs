@@ -1,2 +1,6 @@
-//! Placeholder.
-fn main() {}
+//! The `pv` command of a provisioning image.
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pv::main()
+}

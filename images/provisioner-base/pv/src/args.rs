@@ -1,0 +1,116 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use mooring_contract::names::paths;
+
+const ABOUT: &str = "\
+Makes or removes the PersistentVolume of a provisioning run.
+
+pv reads what the run is about from /run/mooring (request.json and the property files), so an image says only what it
+alone knows: where the volume is. All commands may be repeated.";
+
+const AFTER: &str = "\
+An image that makes its volume on a file server and then the PersistentVolume:
+
+  mkdir -p /run/mooring/backend/\"$PV_NAME\"
+  pv create --option client=nfs --option source=\"$SERVER:/exports/$PV_NAME\"
+
+The same image with 'volume-source: flexVolume' in its ConfigMap, which then needs no right in Kubernetes:
+
+  mkdir -p /run/mooring/backend/\"$PV_NAME\"
+  pv options client=nfs source=\"$SERVER:/exports/$PV_NAME\"
+
+Exit codes, which a script under 'set -e' hands on as they are:
+   0  done, or was done already
+  75  the Kubernetes API could not do it now: Mooring tries again
+  78  refused: nothing changes until the ConfigMap, the claim or the image does";
+
+/// Arguments of `pv`.
+#[derive(Debug, Parser)]
+#[command(name = "pv", version, about = ABOUT, after_help = AFTER, max_term_width = 120)]
+pub struct Args {
+    /// Folder that Mooring put this run's request into.
+    #[arg(long, env = "MOORING_RUN_DIR", default_value = "/run/mooring", hide = true)]
+    pub run_dir: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make the PersistentVolume of this run.
+    ///
+    /// Its name, claim, class, capacity, access modes, volume mode, reclaim policy and mount options come from the
+    /// request. If it is there already and for the same claim, that is success.
+    #[command(after_help = "\
+Examples:
+  pv create --option client=sshfs --option source=files@10.0.0.7:/srv/$PV_NAME --secret sshfs-key/storage
+  printf '{\"iscsi\": {\"targetPortal\": \"%s\", \"iqn\": \"%s\", \"lun\": 0}}' \"$PORTAL\" \"$IQN\" | pv create --source-json -")]
+    Create(Create),
+    /// Remove the PersistentVolume of this run; success if it is gone already.
+    ///
+    /// Mooring removes the PersistentVolume itself after a 'delete' run that ends with 0. This is for an image that has
+    /// to undo a 'provision' half-way.
+    Delete,
+    /// Print one property, such as 'size-gi' or a key of your own.
+    Get(Get),
+    /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
+    ///
+    /// Writes them as JSON to the termination message, so that a script needs no quoting of its own.
+    #[command(after_help = "\
+Example:
+  pv options client=local source=\"$PV_NAME.img\" fs-type=ext4")]
+    Options(Options),
+}
+
+/// Arguments of `pv create`.
+#[derive(Debug, clap::Args)]
+pub struct Create {
+    /// Option of the volume, mounted by Mooring (driver mooring.dev/vcs); may be repeated. 'client' is needed, and
+    /// nearly always 'source'.
+    #[arg(long = "option", value_name = "KEY=VALUE", required_unless_present = "source_json")]
+    pub options: Vec<String>,
+    /// Secret that the mount needs, in namespace NAMESPACE (default: the claim's). Its type must be mooring.dev/vcs.
+    #[arg(long, value_name = "NAME[/NAMESPACE]")]
+    pub secret: Option<String>,
+    /// Make the volume read-only.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Any other volume source as in a PersistentVolume's spec, one JSON object with one key; '-' reads it from stdin.
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["options", "secret", "read_only"])]
+    pub source_json: Option<PathBuf>,
+    /// Node that the volume is on: only Pods on that node can use it.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Capacity of the volume, if it came out larger than asked: bytes, or with a suffix such as 10Gi.
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<String>,
+}
+
+/// Arguments of `pv get`.
+#[derive(Debug, clap::Args)]
+pub struct Get {
+    /// The property's name, as in the ConfigMap or the contract.
+    pub property: String,
+    /// What to print if there is no such property (without this, that is an error).
+    #[arg(long, value_name = "VALUE")]
+    pub default: Option<String>,
+}
+
+/// Arguments of `pv options`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Options of the volume.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub options: Vec<String>,
+    /// Secret that the mount needs, in namespace NAMESPACE (default: the claim's). Its type must be mooring.dev/vcs.
+    #[arg(long, value_name = "NAME[/NAMESPACE]")]
+    pub secret: Option<String>,
+    /// File of the termination message.
+    #[arg(long, value_name = "FILE", default_value = paths::TERMINATION_LOG, hide = true)]
+    pub to: PathBuf,
+}

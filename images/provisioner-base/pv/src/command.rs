@@ -1,0 +1,167 @@
+//! The commands: reads what is given, decides by [`crate::volume`], and does it.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use mooring_contract::request::Request;
+use serde_json::Value;
+
+use crate::api::Api;
+use crate::args::{Args, Command, Create, Get, Options};
+use crate::error::Error;
+use crate::given::Given;
+use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
+
+/// Does what the arguments say.
+pub fn run(args: Args) -> Result<(), Error> {
+    let Args { run_dir, command } = args;
+    let given = Given::at(&run_dir);
+    match command {
+        Command::Create(create) => self::create(&given, create),
+        Command::Delete => delete(&given),
+        Command::Get(get) => self::get(&given, &get),
+        Command::Options(options) => self::options(options),
+    }
+}
+
+fn create(given: &Given, args: Create) -> Result<(), Error> {
+    let Create {
+        options,
+        secret,
+        read_only,
+        source_json,
+        node,
+        capacity,
+    } = args;
+    let source = match source_json {
+        Some(file) => Source::Other(read_source(&file)?),
+        None => Source::Flex {
+            options: options_from_args(&options)?,
+            secret: secret.map(|secret| secret.parse()).transpose()?,
+            read_only,
+        },
+    };
+    let request = given.request()?;
+    let extra = Extra { source, node, capacity };
+    let volume = persistent_volume(&request, extra)?;
+    let made = api(given, &request)?.create(&volume, &request.pvc_uid)?;
+    let state = if made { "is made" } else { "was there already" };
+    say(&format!("PersistentVolume {} {state}\n", request.pv_name))
+}
+
+fn delete(given: &Given) -> Result<(), Error> {
+    let request = given.request()?;
+    let there = api(given, &request)?.delete(&request.pv_name, &request.pvc_uid)?;
+    let state = if there { "is deleted" } else { "was gone already" };
+    say(&format!("PersistentVolume {} {state}\n", request.pv_name))
+}
+
+fn get(given: &Given, args: &Get) -> Result<(), Error> {
+    let value = given.property(&args.property)?.or_else(|| args.default.clone());
+    let value = value.ok_or_else(|| Error::NoProperty(args.property.clone()))?;
+    say(&format!("{value}\n"))
+}
+
+fn options(args: Options) -> Result<(), Error> {
+    let Options { options, secret, to } = args;
+    let secret = secret.map(|secret| secret.parse()).transpose()?;
+    let text = termination_message(options_from_args(&options)?, secret)?;
+    fs::write(&to, text).map_err(|source| Error::Write { path: to, source })
+}
+
+fn api(given: &Given, request: &Request) -> Result<Api, Error> {
+    if request.kube_api.is_empty() {
+        return Err(Error::NoApi);
+    }
+    Api::new(&request.kube_api, given.token()?, &given.certificate()?)
+}
+
+fn read_source(file: &Path) -> Result<Value, Error> {
+    let stdin = file == Path::new("-");
+    let from = if stdin {
+        "stdin".to_owned()
+    } else {
+        file.display().to_string()
+    };
+    let mut text = String::new();
+    let read = if stdin {
+        io::stdin().read_to_string(&mut text).map(drop)
+    } else {
+        fs::read_to_string(file).map(|read| text = read)
+    };
+    if let Err(source) = read {
+        return Err(Error::Source { from, source });
+    }
+    serde_json::from_str(&text).map_err(|source| Error::SourceJson { from, source })
+}
+
+fn say(text: &str) -> Result<(), Error> {
+    let write = |source| Error::Write {
+        path: "stdout".into(),
+        source,
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::args::Args;
+    use crate::volume::tests::request;
+    use clap::{CommandFactory as _, Parser as _};
+    use std::fs;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn options_are_handed_over_in_the_termination_message() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("termination-log");
+        let args = [
+            "pv",
+            "options",
+            "client=local",
+            "source=pvc-u1.img",
+            "--to",
+            to.to_str().unwrap(),
+        ];
+        run(Args::parse_from(args)).unwrap();
+        let text = fs::read_to_string(&to).unwrap();
+        assert_eq!(text, r#"{"client":"local","source":"pvc-u1.img"}"#);
+    }
+
+    #[test]
+    fn a_wrong_source_is_refused_before_any_call() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(
+            folder.path().join("request.json"),
+            serde_json::to_string(&request()).unwrap(),
+        )
+        .unwrap();
+        let source = folder.path().join("source.json");
+        fs::write(&source, r#"{"hostPath": {"path": "/"}}"#).unwrap();
+        let run_dir = folder.path().to_str().unwrap();
+        let args = [
+            "pv",
+            "--run-dir",
+            run_dir,
+            "create",
+            "--source-json",
+            source.to_str().unwrap(),
+        ];
+        let error = run(Args::parse_from(args)).unwrap_err();
+        assert_eq!(error.exit_code(), 78);
+        assert!(error.to_string().contains("backend-volume"), "{error}");
+    }
+
+    #[test]
+    fn outside_a_provisioning_pod_the_error_says_so() {
+        let args = ["pv", "--run-dir", "/nowhere", "create", "--option", "client=nfs"];
+        let error = run(Args::parse_from(args)).unwrap_err().to_string();
+        assert!(error.contains("inside a provisioning Pod"), "{error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! What can go wrong, and whether trying again helps.
+
+use std::io;
+use std::path::PathBuf;
+
+use mooring_contract::outcome::{EX_CONFIG, EX_TEMPFAIL};
+use mooring_contract::volume::VolumeError;
+
+/// Why a command failed; the message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The run's folder lacks a file, or it cannot be read.
+    #[error("failed to read {path}: pv works inside a provisioning Pod, where Mooring puts that file")]
+    Given {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The request is not what the contract says.
+    #[error("failed to understand {path}: this pv speaks contract 1, is the image older than Mooring?")]
+    Request {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The name of a property that could not be one.
+    #[error("{0:?} is not a property's name: use letters, digits, '-', '_' and '.'")]
+    PropertyName(String),
+    /// No such property.
+    #[error(
+        "there is no property {0:?}: put the key into the provisioner ConfigMap, the StorageClass's parameters or the \
+         Secret of \"secret-name\", or give --default"
+    )]
+    NoProperty(String),
+    /// A `KEY=VALUE` argument without `=`, or one key twice.
+    #[error("failed to read the volume's options")]
+    Options(#[source] VolumeError),
+    /// The termination message has a limit in Kubernetes.
+    #[error("the volume's options are {len} bytes of JSON, and Kubernetes takes {max}: shorten them")]
+    OptionsTooLong {
+        /// Length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// A file that is written could not be.
+    #[error("failed to write {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The volume source could not be read.
+    #[error("failed to read the volume source from {from}")]
+    Source {
+        /// File name, or "stdin".
+        from: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The volume source is not JSON.
+    #[error("the volume source from {from} is not JSON: expected an object such as {{\"iscsi\": {{…}}}}")]
+    SourceJson {
+        /// File name, or "stdin".
+        from: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The volume source has not the shape of one.
+    #[error(
+        "the volume source must be a JSON object with one key whose value is an object, such as {{\"iscsi\": {{…}}}}"
+    )]
+    SourceShape,
+    /// A source that would hand out a node's own files.
+    #[error(
+        "a volume source of type {0:?} is refused, as it would hand out the node's own files: keep volumes on the \
+         node's pool with \"backend-volume: client=pool\" and client=local"
+    )]
+    SourceForbidden(String),
+    /// `NAME/NAMESPACE` not so.
+    #[error("{0:?} names no Secret: write NAME or NAME/NAMESPACE")]
+    SecretName(String),
+    /// No token.
+    #[error(
+        "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the volume's \
+         options with 'pv options' and set \"volume-source: flexVolume\""
+    )]
+    NoToken,
+    /// No address.
+    #[error("there is no kube-api in the request: Mooring puts it there, is the image run by hand?")]
+    NoApi,
+    /// No certificate authority.
+    #[error(
+        "found no certificate of the Kubernetes API at {path}: name a \"service-account-name\" in the provisioner \
+         ConfigMap, or give the certificate there as key \"kube-ca\""
+    )]
+    NoCa {
+        /// Where a service account's would be.
+        path: PathBuf,
+    },
+    /// The certificate authority is no certificate.
+    #[error("the certificate of the Kubernetes API is not in PEM form")]
+    BadCa(#[source] ureq::Error),
+    /// No answer.
+    #[error("failed to {what}: no answer from the Kubernetes API at {api}")]
+    Unreachable {
+        /// What was tried.
+        what: String,
+        /// The address.
+        api: String,
+        /// Why.
+        source: Box<ureq::Error>,
+    },
+    /// An answer that is not one of Kubernetes.
+    #[error("failed to {what}: the Kubernetes API at {api} gave an answer that is not JSON")]
+    Answer {
+        /// What was tried.
+        what: String,
+        /// The address.
+        api: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// An answer that says no.
+    #[error("failed to {what}: {message} (HTTP {status}){}", cure(*status, message))]
+    Status {
+        /// What was tried.
+        what: String,
+        /// HTTP status.
+        status: u16,
+        /// The API's own words.
+        message: String,
+    },
+    /// There is a volume of that name, for another claim.
+    #[error(
+        "PersistentVolume {name} exists already and is not for claim {wanted} but for {found}: it is left as it is; \
+         remove it by hand if it is a leftover"
+    )]
+    NotOurs {
+        /// Its name.
+        name: String,
+        /// The claim's uid of this run.
+        wanted: String,
+        /// The claim's uid in the volume that stands.
+        found: String,
+    },
+    /// There is a volume of that name on its way out.
+    #[error("PersistentVolume {0} exists already and is being deleted: waiting until it is gone")]
+    Leaving(String),
+}
+
+impl Error {
+    /// Exit code that the contract has for this: 75 to try again, 78 not to.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Status { status, message, .. } if is_refusal(*status, message) => EX_CONFIG,
+            // Among the rest of Status are 401 and 403: a right can be granted while neither ConfigMap nor claim changes.
+            Self::Unreachable { .. }
+            | Self::Answer { .. }
+            | Self::Status { .. }
+            | Self::Leaving(_)
+            | Self::Write { .. } => EX_TEMPFAIL,
+            Self::Given { .. }
+            | Self::Request { .. }
+            | Self::PropertyName(_)
+            | Self::NoProperty(_)
+            | Self::Options(_)
+            | Self::OptionsTooLong { .. }
+            | Self::Source { .. }
+            | Self::SourceJson { .. }
+            | Self::SourceShape
+            | Self::SourceForbidden(_)
+            | Self::SecretName(_)
+            | Self::NoToken
+            | Self::NoApi
+            | Self::NoCa { .. }
+            | Self::BadCa(_)
+            | Self::NotOurs { .. } => EX_CONFIG,
+        }
+    }
+}
+
+/// Whether the API refused the volume for what it is, rather than for now.
+fn is_refusal(status: u16, message: &str) -> bool {
+    matches!(status, 400 | 413 | 422) || is_policy(status, message)
+}
+
+/// An admission policy's refusal comes as 403 (or 422), as a missing right does.
+fn is_policy(status: u16, message: &str) -> bool {
+    status == 403 && message.contains("ValidatingAdmissionPolicy")
+}
+
+fn cure(status: u16, message: &str) -> &'static str {
+    match status {
+        401 => ": the service-token is wrong or has run out",
+        403 if !is_policy(status, message) => {
+            ": bind the service account to ClusterRole mooring-volume-maker, which allows just that"
+        }
+        _ => "",
+    }
+}
+
+/// An error and its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    fn status(status: u16, message: &str) -> Error {
+        Error::Status {
+            what: "create PersistentVolume pvc-1".into(),
+            status,
+            message: message.into(),
+        }
+    }
+
+    #[test]
+    fn trouble_is_tried_again_and_a_refusal_is_not() {
+        for code in [401, 403, 404, 429, 500, 503] {
+            assert_eq!(status(code, "no").exit_code(), 75, "{code}");
+        }
+        for code in [400, 413, 422] {
+            assert_eq!(status(code, "no").exit_code(), 78, "{code}");
+        }
+        assert_eq!(
+            status(403, "ValidatingAdmissionPolicy 'x' with binding 'x' denied request: y").exit_code(),
+            78
+        );
+    }
+
+    #[test]
+    fn a_missing_right_comes_with_its_cure() {
+        assert!(status(403, "forbidden").to_string().contains("mooring-volume-maker"));
+        assert!(
+            !status(403, "ValidatingAdmissionPolicy")
+                .to_string()
+                .contains("mooring-volume-maker")
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! `pv`: makes or removes the `PersistentVolume` of a provisioning run, so that a vendor's script needs no template, no
+//! `kubectl` and no JSON of its own.
+//!
+//! All that it knows comes from `/run/mooring` ([`given`]); what the volume looks like is decided in [`volume`], without
+//! input or output; [`api`] holds the three calls to Kubernetes that there are.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+pub mod api;
+pub mod args;
+pub mod command;
+pub mod error;
+pub mod given;
+pub mod volume;
+
+/// Runs the command that this process was started with.
+///
+/// A wrong command line is a matter of the image, which no retry cures: it ends with 78 like other refusals.
+#[allow(clippy::print_stderr)] // the last words of a provisioning container are for its claim's Event
+pub fn main() -> ExitCode {
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Nowhere to go if stderr is closed.
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit_code(mooring_contract::outcome::EX_CONFIG)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match command::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pv: {}", error::chain(&error));
+            exit_code(error.exit_code())
+        }
+    }
+}
+
+fn exit_code(code: i32) -> ExitCode {
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
