@@ -61,6 +61,14 @@ pub mod labels {
     pub const OPERATION: &str = "mooring.dev/operation";
     /// On a provisioning Pod: the uid of the claim that the volume is or was for.
     pub const CLAIM_UID: &str = "mooring.dev/claim-uid";
+    /// On a provisioning Pod: the claim's namespace.
+    pub const CLAIM_NAMESPACE: &str = "mooring.dev/claim-namespace";
+    /// On a provisioning Pod: the claim's name, cut to what a label holds.
+    pub const CLAIM_NAME: &str = "mooring.dev/claim-name";
+    /// On a provisioning Pod: the name of its ConfigMap, cut to what a label holds.
+    pub const CONFIG_NAME: &str = "mooring.dev/config-name";
+    /// On a provisioning Pod: the number of the attempt, from 1.
+    pub const ATTEMPT: &str = "mooring.dev/attempt";
     /// On a client Pod: the node that it serves.
     pub const NODE: &str = "mooring.dev/node";
     /// On a client Pod: the client (the `client` option of the volumes that it serves).
@@ -83,6 +91,8 @@ pub mod annotations {
     pub const REQUEST: &str = "mooring.dev/request";
     /// On a PV: `namespace/name` of the provisioner ConfigMap.
     pub const CONFIG: &str = "mooring.dev/config";
+    /// On a provisioning Pod: `namespace/name` of the claim.
+    pub const CLAIM: &str = "mooring.dev/claim";
     /// On a ConfigMap: whether it is in force, or what is wrong with it.
     pub const STATUS: &str = "mooring.dev/status";
     /// On a StorageClass: the uid of the ConfigMap that it was made for.
@@ -91,6 +101,10 @@ pub mod annotations {
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
     /// Set by the binder on a claim: the provisioner that is to serve it.
     pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    /// Kubernetes' own, on a claim: its binding is complete.
+    pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+    /// Kubernetes' own, on a claim: a controller bound it, not its user.
+    pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// On a PV: the provisioner that made it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 }
