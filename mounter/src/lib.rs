@@ -4,5 +4,6 @@
 //! core and whoever makes a mount; [`target`] is the only way to a volume's directory.
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod client;
 pub mod target;

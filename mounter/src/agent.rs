@@ -1,0 +1,75 @@
+//! The agent: this program run inside a client container, so that any image can be a client image.
+//!
+//! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
+//! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what
+//! is said), [`serve`] (the socket), [`mounts`] (what is done), [`run`] (running a program), [`kernel`] (system calls
+//! on targets), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the Pod).
+
+pub mod install;
+pub mod kernel;
+pub mod mounts;
+pub mod program;
+pub mod protocol;
+pub mod run;
+pub mod serve;
+pub mod store;
+pub mod supervise;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use self::mounts::Mounts;
+use self::store::Store;
+
+/// Flags of `mounter agent`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Directory for the agent's socket and its own files: an emptyDir of its Pod.
+    #[arg(long, default_value = "/run/mooring")]
+    pub dir: PathBuf,
+    /// The kubelet's root directory, mounted at the same path with Bidirectional propagation.
+    #[arg(long, env = "MOORING_KUBELET_ROOT", default_value = "/var/lib/kubelet")]
+    pub kubelet_root: PathBuf,
+}
+
+/// Why the agent ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The runtime could not be had.
+    #[error("failed to start the agent's runtime")]
+    Runtime(#[source] io::Error),
+    /// As process 1.
+    #[error(transparent)]
+    Supervise(#[from] supervise::SuperviseError),
+    /// Its own files.
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+    /// Its socket.
+    #[error(transparent)]
+    Serve(#[from] serve::ServeError),
+}
+
+/// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
+/// once more and stays beside it: see [`supervise`].
+pub fn run(args: Args) -> Result<(), AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Runtime)?;
+    let result = if std::process::id() == 1 {
+        runtime.block_on(supervise::supervise()).map_err(Into::into)
+    } else {
+        runtime.block_on(agent(args))
+    };
+    // A system call may be stuck on a dead server: nothing waits for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn agent(args: Args) -> Result<(), AgentError> {
+    let Args { dir, kubelet_root } = args;
+    let store = Store::open(&dir)?;
+    let mounts = Mounts::new(kubelet_root, store)?;
+    Ok(serve::serve(&dir, Arc::new(mounts)).await?)
+}

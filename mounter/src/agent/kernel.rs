@@ -1,0 +1,155 @@
+//! The agent's system calls on a target: what is mounted there, moving a file system onto it, taking it off.
+//!
+//! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
+//! and in every Pod that has the volume.
+
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstatfs, statx};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_remount, move_mount, open_tree, unmount,
+};
+
+use crate::target::{Target, TargetError};
+
+/// What is mounted on a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// A file system that answers.
+    Alive,
+    /// A file system whose daemon is gone.
+    Dead,
+}
+
+/// Why a system call on a target failed.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The target is not to be had.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The program left nothing at the staging directory.
+    #[error(
+        "the mount program ended with success, but nothing is mounted: see whether it mounts on the directory that it is given"
+    )]
+    NothingMounted,
+    /// The file system is in use.
+    #[error("{0} is in use: a process still has files or its working directory there")]
+    InUse(PathBuf),
+    /// A call failed.
+    #[error("failed to {attempted} {path}")]
+    Call {
+        /// What was tried.
+        attempted: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// Whether something is mounted on a path; no server and no daemon is asked.
+pub fn is_mount_point(dir: impl AsFd, path: &Path) -> Result<bool, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match statx(dir, path, flags, StatxFlags::empty()) {
+        Ok(stat) => Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
+        Err(Errno::NOENT) => Ok(false),
+        // Only a mount can be as broken as this.
+        Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases.
+pub fn look(target: &Target) -> Result<Found, KernelError> {
+    let parent = match target.open_parent() {
+        Err(TargetError::Missing(_)) => return Ok(Found::Nothing),
+        parent => parent?,
+    };
+    if !is_mount_point(&parent, Path::new(target.file_name())).map_err(|e| failed("look at", target, e))? {
+        return Ok(Found::Nothing);
+    }
+    // The kernel always passes this question on to a FUSE daemon.
+    let answer = target.open().map(|dir| fstatfs(&dir));
+    match answer {
+        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))
+        | Err(TargetError::Open {
+            source: Errno::NOTCONN | Errno::CONNABORTED,
+            ..
+        }) => Ok(Found::Dead),
+        // Any other error is still an answer.
+        _ => Ok(Found::Alive),
+    }
+}
+
+/// Moves the file system mounted on `staging` onto the target, with safe flags whatever its program set.
+///
+/// The staging mount stays: the caller takes it away.
+pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
+    let staged = |attempted, source| KernelError::Call {
+        attempted,
+        path: staging.to_owned(),
+        source,
+    };
+    if !is_mount_point(CWD, staging).map_err(|e| staged("look at", e))? {
+        return Err(KernelError::NothingMounted);
+    }
+    mount_remount(staging, MountFlags::BIND | flags, c"").map_err(|e| staged("set the flags of", e))?;
+    let tree = open_tree(
+        CWD,
+        staging,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
+    )
+    .map_err(|e| staged("copy the mount of", e))?;
+    let dir = target.open()?;
+    move_mount(
+        &tree,
+        c"",
+        &dir,
+        c"",
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+    )
+    .map_err(|e| failed("move the file system onto", target, e))
+}
+
+/// Unmounts a target, everywhere. Nothing mounted there is success.
+///
+/// With `detach`, also what is in use, which disappears from sight at once and altogether with its last user: only for
+/// a file system whose daemon is gone.
+pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
+    let parent = match target.open_parent() {
+        Err(TargetError::Missing(_)) => return Ok(()),
+        parent => parent?,
+    };
+    // Through the handle of its parent, and not through a link at its end.
+    let path = Path::new("/proc/self/fd")
+        .join(parent.as_raw_fd().to_string())
+        .join(target.file_name());
+    let flags = if detach {
+        UnmountFlags::DETACH | UnmountFlags::NOFOLLOW
+    } else {
+        UnmountFlags::NOFOLLOW
+    };
+    loop {
+        match unmount(&path, flags) {
+            // Once more: mounts may lie on one another.
+            Ok(()) => {}
+            // EINVAL: not a mount point (any more); ENOENT: no directory.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) => return Err(KernelError::InUse(target.path())),
+            Err(error) => return Err(failed("unmount", target, error)),
+        }
+    }
+}
+
+fn failed(attempted: &'static str, target: &Target, source: Errno) -> KernelError {
+    KernelError::Call {
+        attempted,
+        path: target.path(),
+        source,
+    }
+}

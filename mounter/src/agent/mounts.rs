@@ -1,0 +1,353 @@
+//! What an agent does with its mounts.
+
+use std::collections::BTreeSet;
+use std::error::Error as StdError;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::mount::MountFlags;
+use tracing::warn;
+
+use super::kernel::{self, Found, KernelError};
+use super::program::{self, InvalidVolume};
+use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
+use super::run::{self, ProgramError};
+use super::store::{Store, StoreError, without_secrets};
+use crate::target::{Target, TargetError};
+
+/// Longest that a program may take to clear up after an unmount.
+const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a mounted file system may take to say that it is there. One that takes longer has a slow server, not a
+/// dead daemon.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why the agent could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The directory is none of ours.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The options cannot be passed on.
+    #[error(transparent)]
+    Volume(#[from] InvalidVolume),
+    /// A key that is no file name.
+    #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
+    SecretKey(String),
+    /// Another call for the same target is not done.
+    #[error("another operation on {0} is in progress: it is tried again by itself")]
+    InProgress(String),
+    /// The agent takes no new mounts.
+    #[error("this client container was told to end and takes no new mounts: another takes its place")]
+    Draining,
+    /// Something else is mounted on the target.
+    #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
+    Occupied {
+        /// The directory.
+        target: String,
+    },
+    /// The program failed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A system call on the target failed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The agent's own files failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A thread for system calls ended early.
+    #[error("a system call on {0} was given up")]
+    Thread(String),
+}
+
+impl AgentError {
+    fn category(&self) -> Category {
+        match self {
+            Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } => Category::Invalid,
+            Self::InProgress(_) => Category::InProgress,
+            Self::Draining => Category::Draining,
+            Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
+            Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
+            Self::Kernel(KernelError::InUse(_)) => Category::InUse,
+            Self::Kernel(_) | Self::Store(_) | Self::Thread(_) => Category::System,
+        }
+    }
+}
+
+impl From<&AgentError> for Failure {
+    fn from(error: &AgentError) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            // A transparent error repeats its source.
+            let cause_text = cause.to_string();
+            if !message.ends_with(&cause_text) {
+                message = format!("{message}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        Self {
+            category: error.category(),
+            message,
+        }
+    }
+}
+
+/// The mounts of one agent.
+#[derive(Debug)]
+pub struct Mounts {
+    kubelet_root: PathBuf,
+    store: Store,
+    busy: Mutex<BTreeSet<String>>,
+    draining: AtomicBool,
+}
+
+impl Mounts {
+    /// Takes up what an earlier agent of this Pod left: staging mounts of mounts half done are taken away.
+    pub fn new(kubelet_root: PathBuf, store: Store) -> Result<Self, StoreError> {
+        for call in store.all()? {
+            store.unstage(&call.target)?;
+        }
+        Ok(Self {
+            kubelet_root,
+            store,
+            busy: Mutex::default(),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on takes no new mounts.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is left to stay for: no live mount and nothing under way.
+    pub async fn is_idle(self: &Arc<Self>) -> bool {
+        self.hello()
+            .await
+            .is_ok_and(|hello| hello.mounts.iter().all(|mount| mount.health == Health::Dead))
+    }
+
+    /// Who this is and what it has mounted. Clears up after mounts that were unmounted without it.
+    pub async fn hello(self: &Arc<Self>) -> Result<Hello, AgentError> {
+        let mut mounts = Vec::new();
+        for call in self.store.all()? {
+            let health = match self.begin(&call.target) {
+                Err(_) => Health::Busy,
+                Ok(_busy) => match self.look(&call.target).await? {
+                    Found::Alive => Health::Mounted,
+                    Found::Dead => Health::Dead,
+                    Found::Nothing => {
+                        if let Err(error) = self.clear_up(&call).await {
+                            warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+                        }
+                        continue;
+                    }
+                },
+            };
+            mounts.push(MountState {
+                target: call.target,
+                client: call.client,
+                source: call.source,
+                health,
+            });
+        }
+        Ok(Hello {
+            version: VERSION,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            draining: self.draining.load(Ordering::SeqCst),
+            mounts,
+        })
+    }
+
+    /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is mounted anew.
+    pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
+        let target = self.target(&call.target)?;
+        if let Some(key) = call.secrets.keys().find(|key| !is_file_name(key)) {
+            return Err(AgentError::SecretKey(key.clone()));
+        }
+        let _busy = self.begin(&call.target)?;
+        match self.look(&call.target).await? {
+            Found::Nothing => {}
+            Found::Alive if self.recorded_as(&call) => return Ok(()),
+            Found::Alive => return Err(AgentError::Occupied { target: call.target }),
+            // Nobody can use it: its users get ENOTCONN until they are started again.
+            Found::Dead => kernel::unmount_target(&target, true)?,
+        }
+        if self.draining.load(Ordering::SeqCst) {
+            return Err(AgentError::Draining);
+        }
+        // The record comes first: whatever happens next, there is something to clear up by.
+        self.store.record(&call)?;
+        let mounted = self.mount_anew(&call, &target).await;
+        if mounted.is_err() {
+            // The first failure is the one to tell.
+            if let Err(error) = self.clear_up(&call).await {
+                warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+            }
+        }
+        mounted
+    }
+
+    /// Clears up after a volume of this agent, and unmounts it if that has not been done. One that is not of this agent is left alone.
+    pub async fn unmount(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
+        let target = self.target(path)?;
+        let _busy = self.begin(path)?;
+        let Some(call) = self.store.recorded(path) else {
+            return Ok(());
+        };
+        let path = path.to_owned();
+        tokio::task::spawn_blocking(move || kernel::unmount_target(&target, false))
+            .await
+            .map_err(|_| AgentError::Thread(path))??;
+        self.clear_up(&call).await
+    }
+
+    async fn mount_anew(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
+        let overridden = program::override_path(&call.client).exists();
+        let staging = self.store.staging(&call.target);
+        let secrets = self.store.secrets(&call.target);
+        let invocation = program::mount(call, overridden, &staging, &secrets)?;
+        self.store.prepare(&call.target, &call.secrets)?;
+        run::run(&invocation, Duration::from_millis(call.limit_ms)).await?;
+        if !overridden {
+            self.store.remove_secrets(&call.target)?;
+        }
+        let flags = mount_flags(&call.mount_options);
+        let (path, target) = (call.target.clone(), target.clone());
+        tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
+            .await
+            .map_err(|_| AgentError::Thread(path))??;
+        Ok(self.store.unstage(&call.target)?)
+    }
+
+    /// Undoes what a mount did beside mounting, and forgets it. To be repeated until it succeeds.
+    async fn clear_up(&self, call: &MountCall) -> Result<(), AgentError> {
+        self.store.unstage(&call.target)?;
+        if program::override_path(&call.client).exists() {
+            let invocation = program::unmount(call, &self.store.staging(&call.target))?;
+            run::run(&invocation, CLEAR_UP_LIMIT).await?;
+        }
+        self.store.discard(&call.target)?;
+        Ok(self.store.forget(&call.target)?)
+    }
+
+    async fn look(&self, path: &str) -> Result<Found, AgentError> {
+        let target = self.target(path)?;
+        let looked = tokio::task::spawn_blocking(move || kernel::look(&target));
+        match tokio::time::timeout(LOOK_LIMIT, looked).await {
+            Ok(Ok(found)) => Ok(found?),
+            Ok(Err(_)) => Err(AgentError::Thread(path.to_owned())),
+            Err(_) => Ok(Found::Alive),
+        }
+    }
+
+    fn target(&self, path: &str) -> Result<Target, TargetError> {
+        Target::parse(&self.kubelet_root, path)
+    }
+
+    /// Whether the target's record is of the same volume.
+    fn recorded_as(&self, call: &MountCall) -> bool {
+        let wanted = without_secrets(call);
+        self.store.recorded(&call.target).is_some_and(|recorded| {
+            MountCall {
+                limit_ms: wanted.limit_ms,
+                ..recorded
+            } == wanted
+        })
+    }
+
+    fn begin(self: &Arc<Self>, target: &str) -> Result<Busy, AgentError> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if busy.insert(target.to_owned()) {
+            Ok(Busy {
+                mounts: Arc::clone(self),
+                target: target.to_owned(),
+            })
+        } else {
+            Err(AgentError::InProgress(target.to_owned()))
+        }
+    }
+}
+
+/// One target is being worked on.
+struct Busy {
+    mounts: Arc<Mounts>,
+    target: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut busy = self.mounts.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.remove(&self.target);
+    }
+}
+
+/// The flags that the mount gets whatever its program set.
+fn mount_flags(options: &[String]) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    for option in program::mount_options(options) {
+        flags |= match option.as_str() {
+            "nosuid" => MountFlags::NOSUID,
+            "nodev" => MountFlags::NODEV,
+            "noexec" => MountFlags::NOEXEC,
+            "noatime" => MountFlags::NOATIME,
+            "nodiratime" => MountFlags::NODIRATIME,
+            "relatime" => MountFlags::RELATIME,
+            "strictatime" => MountFlags::STRICTATIME,
+            "ro" => MountFlags::RDONLY,
+            _ => MountFlags::empty(),
+        };
+    }
+    flags
+}
+
+fn is_file_name(key: &str) -> bool {
+    !key.is_empty()
+        && key.len() <= 253
+        && !key.starts_with("..")
+        && key != "."
+        && key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_nosuid_and_nodev_unless_asked_otherwise() {
+        let flags = |options: &[&str]| mount_flags(&options.iter().map(|&o| o.to_owned()).collect::<Vec<_>>());
+        assert_eq!(flags(&[]), MountFlags::NOSUID | MountFlags::NODEV);
+        assert_eq!(flags(&["suid", "dev"]), MountFlags::empty());
+        assert_eq!(
+            flags(&["ro", "noexec", "port=1", "dev"]),
+            MountFlags::NOSUID | MountFlags::RDONLY | MountFlags::NOEXEC
+        );
+    }
+
+    #[test]
+    fn a_secret_s_key_stays_in_its_directory() {
+        for good in ["ssh-privatekey", "known_hosts", ".dockerconfigjson", "a"] {
+            assert!(is_file_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", "..x", "a/b", "/etc/passwd", "a\0", "ä"] {
+            assert!(!is_file_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_failure_tells_its_whole_chain_once() {
+        let error = AgentError::Program(ProgramError::Start {
+            program: "mount".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+        assert_eq!(
+            Failure::from(&error).message,
+            "failed to start mount in the client container: does the client image have it?: entity not found"
+        );
+    }
+}

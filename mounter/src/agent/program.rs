@@ -1,0 +1,329 @@
+//! Which program mounts, and what it is told: the contract of a client image.
+//!
+//! # The contract of a client image
+//!
+//! Any image can be a client image. With nothing of Mooring in it, the agent runs what the host would have run:
+//!
+//! ```text
+//! mount -t <fs-type, or else the client's name> -o <mount-options> <source> <directory>
+//! ```
+//!
+//! An executable `/usr/libexec/mooring/<client>` in the image is run instead, and decides for itself:
+//!
+//! | it is given | |
+//! | --- | --- |
+//! | arguments | `mount <source> <directory>`, or `unmount <directory>` |
+//! | `MOORING_OPTION_<NAME>` | each of the volume's own options: name upper-cased, every other character than `A-Z 0-9` as `_` |
+//! | `MOORING_MOUNT_OPTIONS` | the mount options, comma-separated, `nosuid,nodev` among them unless the volume says `suid` or `dev` |
+//! | `MOORING_FS_TYPE` | the volume's `fs-type`, or nothing |
+//! | `MOORING_FS_GROUP` | the group id that the Pod's files should belong to (its `fsGroup`), or nothing; of use to a FUSE file system that can't change owners |
+//! | `MOORING_SECRETS` | a directory of one file per key of the volume's Secret |
+//!
+//! - `mount` puts the file system on `<directory>`, an empty directory of the agent's own, and exits 0 once it can be
+//!   used. The agent then moves it to where the kubelet wants it, so that no program ever walks a path that a user could
+//!   have changed. What it starts for that, such as a FUSE daemon, stays behind in the background.
+//! - `unmount` is run after the file system has left `<directory>` and the kubelet's; it undoes whatever else `mount` did
+//!   (log out of a target, unmap a device), and it must succeed if there is nothing to undo. It has the same environment but no secrets.
+//! - The secrets lie in memory, mode 0700, owned by root. They stay until the volume is unmounted, since a daemon may have
+//!   to log in again; a program that needs a file no longer removes it. After a `mount -t` they are removed at once.
+//! - Exit 0 is success. After anything else the last lines of standard error (and output) are shown to the user in an
+//!   Event, so they should say what to do, and they must hold no secret. What a daemon writes later goes to the Pod's log.
+//! - A run has a time limit, after which its whole process group is killed. The daemon that is to stay must have
+//!   left the group by then (`setsid`), as FUSE daemons do.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use mooring_contract::names::paths::CLIENT_OVERRIDES;
+
+use super::protocol::MountCall;
+
+/// A program to run: its arguments and what it gets in its environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invocation {
+    /// The executable; a bare name is searched in `PATH`.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Added to the environment.
+    pub env: BTreeMap<String, OsString>,
+}
+
+/// Options of a volume that cannot be passed on; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidVolume {
+    /// No `source`.
+    #[error("option \"source\" is missing: say what to mount, such as source=server:/path")]
+    NoSource,
+    /// A source that a program would take for an option.
+    #[error("option source={0:?} begins with a dash: a program would take it for one of its own options")]
+    DashedSource(String),
+    /// Two options in one environment variable.
+    #[error("options {0:?} and {1:?} would share one environment variable: rename one of them")]
+    Collision(String, String),
+    /// A mount option that changes what `mount` does.
+    #[error(
+        "mount option {0:?} changes what mount does, which a volume may not: remove it, or have the client image \
+         bring its own {CLIENT_OVERRIDES}/<client>"
+    )]
+    MountOption(String),
+    /// A type by which `mount` would run a command of the volume's choice.
+    #[error(
+        "fs-type {0:?} can't be used by a client container: give a plain file system type, or have the client image \
+         bring its own {CLIENT_OVERRIDES}/<client>"
+    )]
+    FsType(String),
+}
+
+/// The image's own program for a client, if it would bring one.
+pub fn override_path(client: &str) -> PathBuf {
+    Path::new(CLIENT_OVERRIDES).join(client)
+}
+
+/// How to mount a volume on `dir`.
+pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> Result<Invocation, InvalidVolume> {
+    if call.source.is_empty() {
+        return Err(InvalidVolume::NoSource);
+    }
+    if call.source.starts_with('-') {
+        return Err(InvalidVolume::DashedSource(call.source.clone()));
+    }
+    let options = mount_options(&call.mount_options).join(",");
+    if overridden {
+        let mut env = environment(call)?;
+        env.insert("MOORING_SECRETS".into(), secrets.into());
+        return Ok(Invocation {
+            program: override_path(&call.client),
+            args: vec!["mount".into(), call.source.clone().into(), dir.into()],
+            env,
+        });
+    }
+    if let Some(bad) = call.mount_options.iter().find(|option| changes_mount(option)) {
+        return Err(InvalidVolume::MountOption(bad.clone()));
+    }
+    let fs_type = if call.fs_type.is_empty() {
+        &call.client
+    } else {
+        &call.fs_type
+    };
+    if !is_plain_type(fs_type) {
+        return Err(InvalidVolume::FsType(fs_type.clone()));
+    }
+    Ok(Invocation {
+        program: "mount".into(),
+        args: vec![
+            "-t".into(),
+            fs_type.into(),
+            "-o".into(),
+            options.into(),
+            "--".into(),
+            call.source.clone().into(),
+            dir.into(),
+        ],
+        env: BTreeMap::new(),
+    })
+}
+
+/// How to undo what the image's own program did beside mounting.
+pub fn unmount(call: &MountCall, dir: &Path) -> Result<Invocation, InvalidVolume> {
+    Ok(Invocation {
+        program: override_path(&call.client),
+        args: vec!["unmount".into(), dir.into()],
+        env: environment(call)?,
+    })
+}
+
+/// The options with `nosuid` and `nodev`, unless asked otherwise.
+pub fn mount_options(asked: &[String]) -> Vec<String> {
+    let has = |word: &str| asked.iter().any(|option| option == word);
+    let mut options = asked.to_vec();
+    for (safe, unsafe_) in [("nosuid", "suid"), ("nodev", "dev")] {
+        if !has(safe) && !has(unsafe_) {
+            options.push(safe.to_owned());
+        }
+    }
+    options
+}
+
+fn environment(call: &MountCall) -> Result<BTreeMap<String, OsString>, InvalidVolume> {
+    let mut from = BTreeMap::<String, &str>::new();
+    let mut env = BTreeMap::new();
+    for (key, value) in &call.options {
+        let name = format!("MOORING_OPTION_{}", variable(key));
+        if let Some(other) = from.insert(name.clone(), key) {
+            return Err(InvalidVolume::Collision(other.to_owned(), key.clone()));
+        }
+        env.insert(name, value.into());
+    }
+    env.insert(
+        "MOORING_MOUNT_OPTIONS".into(),
+        mount_options(&call.mount_options).join(",").into(),
+    );
+    env.insert("MOORING_FS_TYPE".into(), call.fs_type.clone().into());
+    let group = call.fs_group.map(|group| group.to_string()).unwrap_or_default();
+    env.insert("MOORING_FS_GROUP".into(), group.into());
+    Ok(env)
+}
+
+fn variable(key: &str) -> String {
+    key.chars()
+        .map(|c| match c.to_ascii_uppercase() {
+            c @ ('A'..='Z' | '0'..='9') => c,
+            _ => '_',
+        })
+        .collect()
+}
+
+/// Whether an option makes `mount` do something else than mount this source: a bind mount of the container's own
+/// files, another helper, a loop device, directories made on the way.
+fn changes_mount(option: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "bind",
+        "rbind",
+        "move",
+        "remount",
+        "loop",
+        "offset",
+        "sizelimit",
+        "helper",
+        "uhelper",
+        "user",
+        "users",
+        "owner",
+        "group",
+        "defaults",
+        "shared",
+        "rshared",
+        "slave",
+        "rslave",
+        "private",
+        "rprivate",
+        "unbindable",
+        "runbindable",
+    ];
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// `fuse.NAME` and its like run any program of that name, `fuse` alone the one that the source names.
+fn is_plain_type(fs_type: &str) -> bool {
+    !fs_type.starts_with("fuse")
+        && !fs_type.is_empty()
+        && !fs_type.starts_with('-')
+        && fs_type
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(mount_options: &[&str], options: &[(&str, &str)]) -> MountCall {
+        MountCall {
+            target: "pods/u/volumes/mooring.dev~vcs/v".into(),
+            client: "nfs".into(),
+            source: "10.10.2.4:/exports".into(),
+            fs_type: String::new(),
+            mount_options: mount_options.iter().map(|&o| o.to_owned()).collect(),
+            options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            secrets: BTreeMap::new(),
+            fs_group: Some(2000),
+            limit_ms: 1,
+        }
+    }
+
+    fn plan(call: &MountCall, overridden: bool) -> Result<Invocation, InvalidVolume> {
+        mount(call, overridden, Path::new("/staging"), Path::new("/secrets"))
+    }
+
+    fn line(invocation: &Invocation) -> String {
+        let args = invocation.args.iter().map(|arg| arg.to_string_lossy().into_owned());
+        format!(
+            "{} {}",
+            invocation.program.display(),
+            args.collect::<Vec<_>>().join(" ")
+        )
+    }
+
+    #[test]
+    fn an_image_of_no_special_kind_runs_what_the_host_would_have_run() {
+        let invocation = plan(&call(&["ro", "vers=4.1"], &[("zone", "west")]), false).unwrap();
+        assert_eq!(
+            line(&invocation),
+            "mount -t nfs -o ro,vers=4.1,nosuid,nodev -- 10.10.2.4:/exports /staging"
+        );
+        assert!(invocation.env.is_empty());
+        let mut typed = call(&["suid", "nodev"], &[]);
+        typed.fs_type = "nfs4".into();
+        assert_eq!(
+            line(&plan(&typed, false).unwrap()),
+            "mount -t nfs4 -o suid,nodev -- 10.10.2.4:/exports /staging"
+        );
+    }
+
+    #[test]
+    fn an_override_gets_options_by_environment_and_no_secret_by_value() {
+        let invocation = plan(
+            &call(&["ro"], &[("host-key.check", "accept-new"), ("port", "22")]),
+            true,
+        )
+        .unwrap();
+        assert_eq!(
+            line(&invocation),
+            "/usr/libexec/mooring/nfs mount 10.10.2.4:/exports /staging"
+        );
+        let env: Vec<_> = invocation
+            .env
+            .iter()
+            .map(|(k, v)| format!("{k}={}", v.to_string_lossy()))
+            .collect();
+        assert_eq!(
+            env,
+            [
+                "MOORING_FS_GROUP=2000",
+                "MOORING_FS_TYPE=",
+                "MOORING_MOUNT_OPTIONS=ro,nosuid,nodev",
+                "MOORING_OPTION_HOST_KEY_CHECK=accept-new",
+                "MOORING_OPTION_PORT=22",
+                "MOORING_SECRETS=/secrets",
+            ]
+        );
+        assert_eq!(
+            line(&unmount(&call(&[], &[]), Path::new("/staging")).unwrap()),
+            "/usr/libexec/mooring/nfs unmount /staging"
+        );
+    }
+
+    #[test]
+    fn what_would_turn_a_mount_into_something_else_is_refused() {
+        for option in [
+            "bind",
+            "loop=/dev/loop0",
+            "X-mount.mkdir",
+            "x-systemd.automount",
+            "helper=sh",
+            "remount",
+        ] {
+            assert_eq!(
+                plan(&call(&[option], &[]), false),
+                Err(InvalidVolume::MountOption(option.into()))
+            );
+        }
+        for fs_type in ["fuse", "fuse.sh", "fuse3", "../x", "-a", "nfs,ext4"] {
+            let mut call = call(&[], &[]);
+            call.fs_type = fs_type.into();
+            assert_eq!(plan(&call, false), Err(InvalidVolume::FsType(fs_type.into())));
+        }
+        let mut dashed = call(&[], &[]);
+        dashed.source = "-oProxyCommand=sh".into();
+        assert!(matches!(plan(&dashed, true), Err(InvalidVolume::DashedSource(_))));
+        dashed.source = String::new();
+        assert_eq!(plan(&dashed, true), Err(InvalidVolume::NoSource));
+        assert_eq!(
+            plan(&call(&[], &[("a-b", "1"), ("a.b", "2")]), true),
+            Err(InvalidVolume::Collision("a-b".into(), "a.b".into()))
+        );
+    }
+}

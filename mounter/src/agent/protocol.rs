@@ -1,0 +1,304 @@
+//! What the mounter and an agent say to each other: one request and one answer a connection.
+//!
+//! On the wire each is a `u32` length (little-endian, at most [`MAX_MESSAGE`]) and that many bytes of JSON. A mounter
+//! may meet an agent of another release, since a client Pod outlives the mounter that made it: within one
+//! [`VERSION`] messages only gain optional fields, and unknown fields are ignored.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Version of these messages.
+pub const VERSION: u32 = 1;
+
+/// Longest message in bytes: a Secret's megabyte in base64 and the options beside it.
+pub const MAX_MESSAGE: u32 = 2 << 20;
+
+/// What the mounter sends.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`] of the mounter.
+    pub version: u32,
+    /// What it asks for.
+    pub call: Call,
+}
+
+/// What an agent can be asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    /// Who are you, and what have you mounted?
+    Hello,
+    /// Mount a volume.
+    Mount(Box<MountCall>),
+    /// Unmount a volume and undo what its mount did.
+    Unmount {
+        /// The directory.
+        target: String,
+    },
+}
+
+/// A volume to mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountCall {
+    /// The directory to mount on, as the kubelet names it; it exists.
+    pub target: String,
+    /// The client's name: which override of the image, and the file system type if there is no other.
+    pub client: String,
+    /// What `mount` is given as its source.
+    pub source: String,
+    /// The file system type; empty for the client's name.
+    #[serde(default)]
+    pub fs_type: String,
+    /// Mount options, in their order.
+    #[serde(default)]
+    pub mount_options: Vec<String>,
+    /// The client's own options.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// Secret values by key.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretBytes>,
+    /// The group that the Pod's files should belong to, for programs that can only say so at the mount.
+    #[serde(default)]
+    pub fs_group: Option<u32>,
+    /// Milliseconds that the mount may take.
+    pub limit_ms: u64,
+}
+
+/// What an agent answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Call::Hello`].
+    Hello(Hello),
+    /// The volume is mounted, now or since before.
+    Mounted,
+    /// The volume is not mounted here, and nothing is left of it.
+    Unmounted,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// An agent introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of the agent.
+    pub version: u32,
+    /// Release of the agent's program.
+    pub release: String,
+    /// Whether it was told to end: it takes no new mounts and ends with its last one.
+    pub draining: bool,
+    /// What it has mounted.
+    pub mounts: Vec<MountState>,
+}
+
+/// One mount of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountState {
+    /// The directory.
+    pub target: String,
+    /// The client's name.
+    pub client: String,
+    /// The volume's source.
+    pub source: String,
+    /// How it is.
+    pub health: Health,
+}
+
+/// How a mount is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// Being mounted or unmounted.
+    Busy,
+    /// Mounted.
+    Mounted,
+    /// In the mount table, but its daemon is gone: every access gives ENOTCONN.
+    Dead,
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure.
+    pub category: Category,
+    /// The whole of it in words, for the user's Event.
+    pub message: String,
+}
+
+/// Kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Category {
+    /// The message could not be read or is of another version.
+    Protocol,
+    /// The volume's options or the target cannot be right.
+    Invalid,
+    /// Another call for the same target is not done yet.
+    InProgress,
+    /// The agent takes no new mounts.
+    Draining,
+    /// The mount program said no; the message has its words.
+    Refused,
+    /// The mount program took longer than it may.
+    TimedOut,
+    /// The file system is in use.
+    InUse,
+    /// A system call failed.
+    System,
+    /// A kind that this release does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl Category {
+    /// A word for metrics and Events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Protocol => "protocol",
+            Self::Invalid => "invalid",
+            Self::InProgress => "in-progress",
+            Self::Draining => "draining",
+            Self::Refused => "refused",
+            Self::TimedOut => "timed-out",
+            Self::InUse => "in-use",
+            Self::System => "system",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A secret value: never shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretBytes(pub Vec<u8>);
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl Serialize for SecretBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // The decoder's own message would quote the value.
+        STANDARD
+            .decode(text)
+            .map(Self)
+            .map_err(|_| serde::de::Error::custom("a secret is not base64"))
+    }
+}
+
+/// Why a message did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The connection broke.
+    #[error("failed to {0} a message")]
+    Io(&'static str, #[source] std::io::Error),
+    /// A length beyond [`MAX_MESSAGE`].
+    #[error("a message of {0} bytes is longer than the {MAX_MESSAGE} that may be")]
+    TooLong(u64),
+    /// Not the JSON of a message.
+    #[error("failed to read a message of {0} bytes as JSON")]
+    Json(usize, #[source] serde_json::Error),
+}
+
+/// Sends one message.
+pub async fn send<T: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message: &T) -> Result<(), WireError> {
+    let json = serde_json::to_vec(message).map_err(|e| WireError::Json(0, e))?;
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|length| *length <= MAX_MESSAGE)
+        .ok_or(WireError::TooLong(json.len() as u64))?;
+    let write = |e| WireError::Io("write", e);
+    stream.write_all(&length.to_le_bytes()).await.map_err(write)?;
+    stream.write_all(&json).await.map_err(write)?;
+    stream.flush().await.map_err(write)
+}
+
+/// Receives one message.
+pub async fn receive<T: for<'de> Deserialize<'de>>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, WireError> {
+    let read = |e| WireError::Io("read", e);
+    let length = stream.read_u32_le().await.map_err(read)?;
+    if length > MAX_MESSAGE {
+        return Err(WireError::TooLong(u64::from(length)));
+    }
+    let mut json = Vec::new();
+    // Grows with what arrives: a length alone reserves nothing.
+    let got = stream
+        .take(u64::from(length))
+        .read_to_end(&mut json)
+        .await
+        .map_err(read)?;
+    if got < length as usize {
+        return Err(read(std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    serde_json::from_slice(&json).map_err(|e| WireError::Json(json.len(), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Request {
+        Request {
+            version: VERSION,
+            call: Call::Mount(Box::new(MountCall {
+                target: "pods/u/volumes/mooring.dev~vcs/v".into(),
+                client: "sshfs".into(),
+                source: "user@host:/path".into(),
+                fs_type: String::new(),
+                mount_options: vec!["ro".into()],
+                options: BTreeMap::from([("port".into(), "2222".into())]),
+                secrets: BTreeMap::from([("ssh-privatekey".into(), SecretBytes(b"hush\0\xff".to_vec()))]),
+                fs_group: Some(2000),
+                limit_ms: 1000,
+            })),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_arrives_as_it_was_sent() {
+        let mut wire = Vec::new();
+        send(&mut wire, &call()).await.unwrap();
+        let got: Request = receive(&mut wire.as_slice()).await.unwrap();
+        let (Call::Mount(got), Call::Mount(sent)) = (got.call, call().call) else {
+            panic!("another call");
+        };
+        assert_eq!(got, sent);
+    }
+
+    #[tokio::test]
+    async fn a_length_beyond_the_limit_a_cut_message_and_rubbish_are_errors() {
+        let read = async |wire: &[u8]| receive::<Request>(&mut &*wire).await.unwrap_err();
+        assert!(matches!(read(&u32::MAX.to_le_bytes()).await, WireError::TooLong(_)));
+        assert!(matches!(read(b"\x05\0\0\0{}").await, WireError::Io(..)));
+        assert!(matches!(read(b"\x02\0\0\0{}").await, WireError::Json(2, _)));
+        assert!(matches!(read(b"").await, WireError::Io(..)));
+    }
+
+    #[test]
+    fn debug_output_and_errors_show_no_secret() {
+        assert!(!format!("{:?}", call()).contains("hush"));
+        let error = serde_json::from_str::<SecretBytes>("\"hush!\"").unwrap_err();
+        assert!(!error.to_string().contains("hush"));
+    }
+
+    #[test]
+    fn what_a_later_release_adds_does_not_break_this_one() {
+        let failure: Failure =
+            serde_json::from_str(r#"{"category":"eaten-by-a-grue","message":"m","since":3}"#).unwrap();
+        assert_eq!(failure.category, Category::Other);
+    }
+}

@@ -1,0 +1,211 @@
+//! Runs a mount program: in a process group of its own, with a time limit, and with its last words kept.
+
+use std::collections::VecDeque;
+use std::io;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::process::Command;
+use tracing::info;
+
+use super::program::Invocation;
+
+/// How many of a program's last lines are kept for the user.
+const LAST_LINES: usize = 5;
+
+/// Longest line in bytes; the rest of it counts as the next line.
+const MAX_LINE: u64 = 512;
+
+/// How long a program that has ended may take to have its output read. A daemon that it left behind may hold the
+/// pipe open for ever, so its end is not waited for.
+const OUTPUT_GRACE: Duration = Duration::from_millis(100);
+
+/// Why a program did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// It could not be started.
+    #[error("failed to start {program} in the client container: does the client image have it?")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its end could not be waited for.
+    #[error("failed to wait for {program}")]
+    Wait {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It ended with another status than 0.
+    #[error("{program} failed ({status}): {words}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// Its exit status.
+        status: String,
+        /// Its last lines.
+        words: String,
+    },
+    /// It was killed after its time.
+    #[error("{program} took longer than {limit:?} and was ended: {words}")]
+    TimedOut {
+        /// The program.
+        program: String,
+        /// Its time.
+        limit: Duration,
+        /// Its last lines.
+        words: String,
+    },
+}
+
+/// Runs a program to its end, for at most `limit`.
+pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
+    let program = invocation.program.display().to_string();
+    let mut child = Command::new(&invocation.program)
+        .args(&invocation.args)
+        .envs(&invocation.env)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|source| ProgramError::Start {
+            program: program.clone(),
+            source,
+        })?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let words = LastWords::default();
+    let mut readers = tokio::task::JoinSet::new();
+    if let Some(stdout) = child.stdout.take() {
+        readers.spawn(words.clone().keep(program.clone(), stdout));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        readers.spawn(words.clone().keep(program.clone(), stderr));
+    }
+    let ended = tokio::time::timeout(limit, child.wait()).await;
+    if ended.is_err() {
+        if let Some(group) = group {
+            // ESRCH: it ended just now.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = child.wait().await;
+    }
+    let _ = tokio::time::timeout(OUTPUT_GRACE, async { while readers.join_next().await.is_some() {} }).await;
+    // What is still open belongs to a daemon: its words go to the log for as long as it lives.
+    readers.detach_all();
+    match ended {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(ProgramError::Failed {
+            program,
+            status: status.to_string(),
+            words: words.get(),
+        }),
+        Ok(Err(source)) => Err(ProgramError::Wait { program, source }),
+        Err(_) => Err(ProgramError::TimedOut {
+            program,
+            limit,
+            words: words.get(),
+        }),
+    }
+}
+
+/// The last lines of a program's two outputs, in the order of their arrival.
+#[derive(Clone, Default)]
+struct LastWords(Arc<Mutex<VecDeque<String>>>);
+
+impl LastWords {
+    async fn keep(self, program: String, output: impl AsyncRead + Unpin) {
+        let mut output = BufReader::new(output);
+        loop {
+            let mut line = Vec::new();
+            match (&mut output).take(MAX_LINE).read_until(b'\n', &mut line).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let line = String::from_utf8_lossy(&line)
+                .trim_end()
+                .replace(|c: char| c.is_control(), " ");
+            if line.is_empty() {
+                continue;
+            }
+            info!(program, "{line}");
+            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() == LAST_LINES {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+        }
+    }
+
+    fn get(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.is_empty() {
+            return "it said nothing".into();
+        }
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    fn sh(script: &str) -> Invocation {
+        Invocation {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: BTreeMap::from([("GREETING".into(), "moor".into())]),
+        }
+    }
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[tokio::test]
+    async fn a_failing_program_s_last_words_are_kept() {
+        let error = run(&sh("seq 9; echo \"$GREETING\" >&2; exit 3"), LONG)
+            .await
+            .unwrap_err();
+        let ProgramError::Failed { status, words, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(status, "exit status: 3");
+        assert!(words.contains("moor"), "{words}");
+        assert!(!words.contains('1'), "{words}");
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_keeps_the_pipes_open_is_not_waited_for() {
+        let start = Instant::now();
+        run(&sh("sleep 20 & exit 0"), LONG).await.unwrap();
+        assert!(start.elapsed() < Duration::from_secs(15));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_takes_too_long_ends_with_its_whole_group() {
+        let error = run(&sh("echo stuck; sleep 77 & sleep 77"), Duration::from_millis(300))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, ProgramError::TimedOut { words, .. } if words == "stuck"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_said_so() {
+        let mut nothing = sh("");
+        nothing.program = "/nonexistent/program".into();
+        assert!(matches!(run(&nothing, LONG).await, Err(ProgramError::Start { .. })));
+    }
+}

@@ -1,0 +1,159 @@
+//! The agent's socket.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{Instrument as _, info, info_span, warn};
+
+use super::mounts::Mounts;
+use super::protocol::{self, Answer, Call, Category, Failure, Request, VERSION, WireError};
+
+/// Name of the agent's socket in the Pod's emptyDir.
+pub const SOCKET: &str = "agent.sock";
+
+/// How long a caller may take to say what it wants.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often an agent that was told to end looks whether its last mount is gone: it may be unmounted without it.
+const DRAIN_PERIOD: Duration = Duration::from_millis(500);
+
+/// Why the agent can't be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// No socket.
+    #[error("failed to listen on {path:?}")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No signals.
+    #[error("failed to listen for signals")]
+    Signals(#[source] io::Error),
+}
+
+/// Serves until a SIGTERM has come and the last mount is gone.
+pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
+    let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let path = dir.join(SOCKET);
+    let listener = listen(dir, &path).map_err(|source| ServeError::Listen {
+        path: path.clone(),
+        source,
+    })?;
+    info!(socket = %path.display(), "the agent is ready");
+    let drained = drained(terminate, Arc::clone(&mounts));
+    tokio::pin!(drained);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut drained => {
+                let _ = fs::remove_file(&path);
+                return Ok(());
+            }
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // Goes on if the caller hangs up: a mount begun is finished, and a repeated call finds it.
+                tokio::spawn(connection(stream, Arc::clone(&mounts)));
+            }
+            Err(error) => {
+                // Such as EMFILE, which would be there again at once.
+                warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Listens on a socket that nobody but root could ever have connected to.
+fn listen(dir: &Path, path: &Path) -> io::Result<UnixListener> {
+    let private = dir.join(".socket");
+    match DirBuilder::new().mode(0o700).create(&private) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let new = private.join(SOCKET);
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+    fs::rename(&new, path)?;
+    Ok(listener)
+}
+
+async fn drained(mut terminate: Signal, mounts: Arc<Mounts>) {
+    terminate.recv().await;
+    mounts.drain();
+    info!("told to end: waiting for the last mount to go");
+    while !mounts.is_idle().await {
+        tokio::time::sleep(DRAIN_PERIOD).await;
+    }
+}
+
+async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == 0 => {}
+        Ok(peer) => {
+            warn!(peer.uid = peer.uid(), "turned a caller away that is not root");
+            return;
+        }
+        Err(error) => {
+            warn!(%error, "failed to see who calls");
+            return;
+        }
+    }
+    let request = match tokio::time::timeout(REQUEST_LIMIT, protocol::receive::<Request>(&mut stream)).await {
+        Ok(Ok(request)) => request,
+        Ok(Err(WireError::Io(..))) | Err(_) => return,
+        Ok(Err(error)) => {
+            let _ = protocol::send(&mut stream, &malformed(error.to_string())).await;
+            return;
+        }
+    };
+    let answer = answer(request, &mounts).await;
+    if let Answer::Failed(failure) = &answer {
+        warn!(category = failure.category.as_str(), "{}", failure.message);
+    }
+    if let Err(error) = protocol::send(&mut stream, &answer).await {
+        warn!(%error, "the caller did not wait for its answer");
+    }
+}
+
+async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
+    if request.version != VERSION {
+        return malformed(format!(
+            "the mounter speaks version {} of the agent's messages and this agent {VERSION}: it goes with its last mount",
+            request.version
+        ));
+    }
+    let result = match request.call {
+        Call::Hello => mounts.hello().await.map(Answer::Hello),
+        Call::Mount(call) => {
+            let span = info_span!("mount", mount.client = call.client, mount.target = call.target);
+            let mounted = mounts.mount(*call).instrument(span.clone()).await;
+            if mounted.is_ok() {
+                span.in_scope(|| info!("mounted"));
+            }
+            mounted.map(|()| Answer::Mounted)
+        }
+        Call::Unmount { target } => mounts.unmount(&target).await.map(|()| Answer::Unmounted),
+    };
+    result.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
+}
+
+fn malformed(message: String) -> Answer {
+    Answer::Failed(Failure {
+        category: Category::Protocol,
+        message,
+    })
+}

@@ -1,0 +1,241 @@
+//! What an agent keeps: a private directory for staging and secrets, and a record of each mount.
+//!
+//! The records (`<dir>/mounts/<id>.json`, no secrets) lie in the Pod's emptyDir and so outlive the container: after its
+//! restart they tell which mounts died with it. Staging and secrets (`<dir>/private`) lie in a memory file system that
+//! only this container has.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use sha2::{Digest as _, Sha256};
+
+use super::kernel::is_mount_point;
+use super::protocol::{MountCall, SecretBytes};
+
+/// Why the agent's own files fail it.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {attempted} {path:?}")]
+pub struct StoreError {
+    attempted: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// The agent's own files.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Opens or makes the agent's files in `dir`, with the private directory ready for use.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let store = Self { dir: dir.to_owned() };
+        make_dir(&store.records())?;
+        let private = store.private();
+        make_dir(&private)?;
+        // An agent that was started again in the same container finds it mounted.
+        if !is_mount_point(CWD, &private).map_err(at("look at", &private))? {
+            rustix::mount::mount(
+                "mooring",
+                &private,
+                "tmpfs",
+                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                Some(c"mode=0700,size=64m"),
+            )
+            .map_err(at("mount memory on", &private))?;
+        }
+        // Nothing mounted beneath may be seen by another container, wherever `dir` lies.
+        rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
+        make_dir(&private.join("staging"))?;
+        make_dir(&private.join("secrets"))?;
+        Ok(store)
+    }
+
+    /// Makes the staging directory of a target, empty and with nothing mounted on it, and puts the secrets in place.
+    pub fn prepare(&self, target: &str, secrets: &BTreeMap<String, SecretBytes>) -> Result<(), StoreError> {
+        self.discard(target)?;
+        make_dir(&self.staging(target))?;
+        let dir = self.secrets(target);
+        make_dir(&dir)?;
+        for (key, SecretBytes(value)) in secrets {
+            let path = dir.join(key);
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+                .and_then(|mut file| file.write_all(value))
+                .map_err(at("write", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the staging mount away, if there is one, with its directory. The file system lives on where it was moved to.
+    pub fn unstage(&self, target: &str) -> Result<(), StoreError> {
+        let staging = self.staging(target);
+        // A retried program may have left more than one.
+        while is_mount_point(CWD, &staging).map_err(at("look at", &staging))? {
+            rustix::mount::unmount(&staging, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+                .map_err(at("unmount", &staging))?;
+        }
+        absent_is_fine(fs::remove_dir(&staging)).map_err(at("remove", &staging))
+    }
+
+    /// Removes a target's secrets.
+    pub fn remove_secrets(&self, target: &str) -> Result<(), StoreError> {
+        let secrets = self.secrets(target);
+        absent_is_fine(fs::remove_dir_all(&secrets)).map_err(at("remove", &secrets))
+    }
+
+    /// [`Self::unstage`] and [`Self::remove_secrets`].
+    pub fn discard(&self, target: &str) -> Result<(), StoreError> {
+        self.unstage(target)?;
+        self.remove_secrets(target)
+    }
+
+    /// Where a target's program mounts.
+    pub fn staging(&self, target: &str) -> PathBuf {
+        self.private().join("staging").join(id(target))
+    }
+
+    /// Where a target's program finds its secrets.
+    pub fn secrets(&self, target: &str) -> PathBuf {
+        self.private().join("secrets").join(id(target))
+    }
+
+    /// Writes a target's record, without its secrets.
+    pub fn record(&self, call: &MountCall) -> Result<(), StoreError> {
+        let path = self.record_path(&call.target);
+        let new = path.with_extension("new");
+        let json = serde_json::to_vec(&without_secrets(call)).map_err(at("write", &path))?;
+        fs::write(&new, json)
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(at("write", &path))
+    }
+
+    /// Removes a target's record.
+    pub fn forget(&self, target: &str) -> Result<(), StoreError> {
+        let path = self.record_path(target);
+        absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))
+    }
+
+    /// A target's record, if there is one.
+    pub fn recorded(&self, target: &str) -> Option<MountCall> {
+        read_record(&self.record_path(target)).filter(|call| call.target == target)
+    }
+
+    /// All records. One that can't be read is passed over.
+    pub fn all(&self) -> Result<Vec<MountCall>, StoreError> {
+        let dir = self.records();
+        let mut calls = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(at("list", &dir))? {
+            let path = entry.map_err(at("list", &dir))?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                calls.extend(read_record(&path));
+            }
+        }
+        calls.sort_by(|a, b| a.target.cmp(&b.target));
+        Ok(calls)
+    }
+
+    fn records(&self) -> PathBuf {
+        self.dir.join("mounts")
+    }
+
+    fn private(&self) -> PathBuf {
+        self.dir.join("private")
+    }
+
+    fn record_path(&self, target: &str) -> PathBuf {
+        self.records().join(id(target)).with_extension("json")
+    }
+}
+
+/// A call as its record has it.
+pub fn without_secrets(call: &MountCall) -> MountCall {
+    MountCall {
+        secrets: BTreeMap::new(),
+        ..call.clone()
+    }
+}
+
+/// A file name for a target: the same at every retry.
+fn id(target: &str) -> String {
+    hex(&Sha256::digest(target.as_bytes())[..10])
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn read_record(path: &Path) -> Option<MountCall> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn make_dir(path: &Path) -> Result<(), StoreError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(at("make directory", path)),
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn at<E: Into<io::Error>>(attempted: &'static str, path: &Path) -> impl FnOnce(E) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError {
+        attempted,
+        path,
+        source: source.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::MountCall;
+
+    #[test]
+    fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            dir: dir.path().to_owned(),
+        };
+        make_dir(&store.records()).unwrap();
+        let call = MountCall {
+            target: "/k/pods/u/volumes/mooring.dev~vcs/v".into(),
+            client: "sshfs".into(),
+            source: "h:/p".into(),
+            fs_type: String::new(),
+            mount_options: Vec::new(),
+            options: BTreeMap::new(),
+            secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
+            fs_group: None,
+            limit_ms: 1,
+        };
+        store.record(&call).unwrap();
+        fs::write(store.records().join("x.json"), "{").unwrap();
+        assert_eq!(store.recorded(&call.target), Some(without_secrets(&call)));
+        assert_eq!(store.all().unwrap(), [without_secrets(&call)]);
+        store.forget(&call.target).unwrap();
+        store.forget(&call.target).unwrap();
+        assert_eq!(store.recorded(&call.target), None);
+    }
+}

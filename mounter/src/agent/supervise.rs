@@ -1,0 +1,83 @@
+//! Process 1 of a client container.
+//!
+//! Its child is the agent; all it does itself is to stay. With process 1 the kernel ends every process of the
+//! container, and a FUSE daemon's mounts with it, so process 1 is the one with nothing in it that could fail. If the
+//! agent ends, it is started again and finds its mounts as they were.
+
+use std::io;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info};
+
+/// Delay before an agent that ended is started again.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// Why process 1 can't do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    /// The agent could not be started.
+    #[error("failed to start the agent")]
+    Start(#[source] io::Error),
+    /// Signals could not be had.
+    #[error("failed to listen for signals")]
+    Signals(#[source] io::Error),
+}
+
+/// Starts the agent with this program's own arguments, keeps it running and reaps what it leaves behind, until it ends
+/// after a SIGTERM.
+pub async fn supervise() -> Result<(), SuperviseError> {
+    let mut ended = signal(SignalKind::child()).map_err(SuperviseError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(SuperviseError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(SuperviseError::Signals)?;
+    let mut stopping = false;
+    let mut agent = start()?;
+    loop {
+        tokio::select! {
+            _ = ended.recv() => {}
+            _ = terminate.recv() => stopping = stop(&agent),
+            _ = interrupt.recv() => stopping = stop(&agent),
+        }
+        if !reap(&agent) {
+            continue;
+        }
+        if stopping {
+            return Ok(());
+        }
+        error!("the agent ended and is started again; its mounts stay");
+        tokio::time::sleep(RESTART_DELAY).await;
+        agent = start()?;
+    }
+}
+
+fn start() -> Result<Child, SuperviseError> {
+    // By its link, not its name: the file may have been replaced.
+    Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .spawn()
+        .map_err(SuperviseError::Start)
+}
+
+fn pid(agent: &Child) -> Option<Pid> {
+    i32::try_from(agent.id()).ok().and_then(Pid::from_raw)
+}
+
+fn stop(agent: &Child) -> bool {
+    info!("told to end: no new mounts are taken, and the container ends with its last one");
+    if let Some(pid) = pid(agent) {
+        // ESRCH: it has ended already.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    true
+}
+
+/// Takes the exit status of every child that has ended; whether the agent is among them.
+fn reap(agent: &Child) -> bool {
+    let mut agent_ended = false;
+    while let Ok(Some((ended, _))) = wait(WaitOptions::NOHANG) {
+        agent_ended |= Some(ended) == pid(agent);
+    }
+    agent_ended
+}
