@@ -57,6 +57,11 @@ Examples:
     /// to undo a 'provision' half-way.
     Delete,
     /// Print one property, such as 'size-gi' or a key of your own.
+    #[command(after_help = "\
+Examples:
+  server=$(pv get server)
+  port=$(pv get port --default 22)
+  source=$(pv get --volume source)")]
     Get(Get),
     /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
     ///
@@ -96,6 +101,9 @@ pub struct Create {
 pub struct Get {
     /// The property's name, as in the ConfigMap or the contract.
     pub property: String,
+    /// Print an option of the volume as it stands (its PersistentVolume's) instead: what 'delete' goes by.
+    #[arg(long)]
+    pub volume: bool,
     /// What to print if there is no such property (without this, that is an error).
     #[arg(long, value_name = "VALUE")]
     pub default: Option<String>,

@@ -58,8 +58,24 @@ fn delete(given: &Given) -> Result<(), Error> {
 }
 
 fn get(given: &Given, args: &Get) -> Result<(), Error> {
-    let value = given.property(&args.property)?.or_else(|| args.default.clone());
-    let value = value.ok_or_else(|| Error::NoProperty(args.property.clone()))?;
+    let Get {
+        property,
+        volume,
+        default,
+    } = args;
+    let value = if *volume {
+        given.request()?.volume.remove(property)
+    } else {
+        given.property(property)?
+    };
+    let missing = || {
+        if *volume {
+            Error::NoOption(property.clone())
+        } else {
+            Error::NoProperty(property.clone())
+        }
+    };
+    let value = value.or_else(|| default.clone()).ok_or_else(missing)?;
     say(&format!("{value}\n"))
 }
 

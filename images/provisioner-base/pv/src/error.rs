@@ -34,6 +34,11 @@ pub enum Error {
          Secret of \"secret-name\", or give --default"
     )]
     NoProperty(String),
+    /// The volume that stands has no such option.
+    #[error(
+        "the volume that stands has no option {0:?}: before its 'provision' has ended there is none; give --default"
+    )]
+    NoOption(String),
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -167,6 +172,7 @@ impl Error {
             | Self::Request { .. }
             | Self::PropertyName(_)
             | Self::NoProperty(_)
+            | Self::NoOption(_)
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
             | Self::Source { .. }
