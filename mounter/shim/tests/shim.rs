@@ -1,0 +1,129 @@
+//! The shim as the kubelet runs it.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use mooring_shim::{SOCKET, request};
+use tempfile::TempDir;
+
+/// A plugin directory with the shim in it, its path too long for a socket's address.
+struct Plugin {
+    _root: TempDir,
+    dir: PathBuf,
+}
+
+impl Plugin {
+    fn new() -> Self {
+        let root = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = root.path().join("d".repeat(120)).join("mooring.dev~vcs");
+        std::fs::create_dir_all(&dir).unwrap();
+        // A link, since a copy being written can't be executed ("text file busy") while another test forks.
+        std::fs::hard_link(env!("CARGO_BIN_EXE_vcs"), dir.join("vcs")).unwrap();
+        Self { _root: root, dir }
+    }
+
+    fn listen(&self) -> UnixListener {
+        // As the mounter does it: through a short path.
+        let handle = std::fs::File::open(&self.dir).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&handle);
+        UnixListener::bind(format!("/proc/self/fd/{fd}/{SOCKET}")).unwrap()
+    }
+
+    fn call(&self, args: &[&str]) -> Output {
+        Command::new(self.dir.join("vcs"))
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Calls with a mounter that takes the whole request and answers `answer`.
+    fn call_with(&self, args: &[&str], answer: &'static [u8]) -> (Vec<Vec<u8>>, Output) {
+        let listener = self.listen();
+        let mounter = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = Vec::new();
+            let mut chunk = [0; 65536];
+            while request::decode(&bytes).is_err() {
+                let read = stream.read(&mut chunk).unwrap();
+                bytes.extend_from_slice(&chunk[..read]);
+            }
+            stream.write_all(answer).unwrap();
+            request::decode(&bytes).unwrap().map(<[u8]>::to_vec).collect::<Vec<_>>()
+        });
+        let output = self.call(args);
+        (mounter.join().unwrap(), output)
+    }
+}
+
+/// The kubelet's reading: both outputs together are one JSON object. Gives its status and message.
+fn read(output: &Output) -> (String, String) {
+    assert!(output.stderr.is_empty());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let status = value["status"].as_str().unwrap().to_owned();
+    assert_eq!(output.status.success(), status == "Success");
+    (status, value["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn an_answer_is_handed_on_with_the_arguments_as_they_were() {
+    let plugin = Plugin::new();
+    let long = "x".repeat(100_000);
+    let (args, output) = plugin.call_with(&["mount", "/dir", "", &long], br#"{"status":"Success"}"#);
+    assert_eq!(args, [b"mount".as_slice(), b"/dir", b"", long.as_bytes()]);
+    assert_eq!(output.stdout, br#"{"status":"Success"}"#);
+    assert_eq!(read(&output).0, "Success");
+}
+
+#[test]
+fn a_failure_of_the_mounter_is_handed_on_with_a_bad_exit_code() {
+    let (_, output) = Plugin::new().call_with(&["mount"], br#"{"status":"Failure","message":"server 10.0.0.4"}"#);
+    assert_eq!(read(&output), ("Failure".into(), "server 10.0.0.4".into()));
+}
+
+#[test]
+fn half_an_answer_none_and_too_much_of_it_are_failures_that_say_so() {
+    static HUGE: [u8; 100_000] = [b'{'; 100_000];
+    for answer in [&b""[..], br#"{"status":"Succ"#, b"ok", &HUGE] {
+        let (_, output) = Plugin::new().call_with(&["mount"], answer);
+        let (status, message) = read(&output);
+        assert_eq!(status, "Failure");
+        assert!(message.contains("before it had answered"), "{message}");
+    }
+}
+
+#[test]
+fn without_a_mounter_init_still_succeeds_and_the_rest_says_what_is_missing() {
+    let plugin = Plugin::new();
+    assert_eq!(read(&plugin.call(&["init"])).0, "Success");
+    let (status, message) = read(&plugin.call(&["mount", "/dir", "{}"]));
+    assert_eq!(status, "Failure");
+    assert!(message.contains("there is no socket .mounter.sock"), "{message}");
+
+    drop(plugin.listen());
+    let (_, message) = read(&plugin.call(&["unmount", "/dir"]));
+    assert!(message.contains("nobody listens"), "{message}");
+}
+
+#[test]
+fn arguments_that_are_too_many_are_a_failure() {
+    let plugin = Plugin::new();
+    let _listener = plugin.listen();
+    let (status, message) = read(&plugin.call(&["x"; 65]));
+    assert_eq!(status, "Failure");
+    assert!(message.contains("too many arguments"), "{message}");
+}
+
+#[test]
+fn closed_descriptors_do_no_harm() {
+    let plugin = Plugin::new();
+    let output = Command::new("/bin/sh")
+        .args(["-c", "exec \"$0\" init <&- 2>&-"])
+        .arg(plugin.dir.join("vcs"))
+        .output()
+        .unwrap();
+    assert_eq!(read(&output).0, "Success");
+}
