@@ -95,8 +95,15 @@ pub mod annotations {
     pub const CLAIM: &str = "mooring.dev/claim";
     /// On a ConfigMap: whether it is in force, or what is wrong with it.
     pub const STATUS: &str = "mooring.dev/status";
+    /// On a ConfigMap: properties, comma-separated, that look like a known key misspelt and are meant all the same.
+    pub const PASS_THROUGH: &str = "mooring.dev/pass-through";
+    /// On a ConfigMap: the last version of it that was good, JSON, so that a later bad one changes nothing that runs.
+    pub const LAST_GOOD: &str = "mooring.dev/last-good";
     /// On a StorageClass: the uid of the ConfigMap that it was made for.
     pub const CONFIG_UID: &str = "mooring.dev/config-uid";
+    /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated. Read by the
+    /// admission policy `mooring-inline-volumes` only.
+    pub const INLINE_CLIENTS: &str = "mooring.dev/inline-clients";
     /// Set by the binder on a claim: the node chosen with WaitForFirstConsumer.
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
     /// Set by the binder on a claim: the provisioner that is to serve it.
@@ -105,6 +112,8 @@ pub mod annotations {
     pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
     /// Kubernetes' own, on a claim: a controller bound it, not its user.
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+    /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
+    pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     /// On a PV: the provisioner that made it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 }
