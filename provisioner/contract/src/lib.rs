@@ -4,6 +4,7 @@
 //! Pure data: nothing here does input or output. `docs/vendors.md` tells the same to a vendor.
 #![forbid(unsafe_code)]
 
+pub mod image;
 pub mod names;
 pub mod operation;
 pub mod outcome;

@@ -26,6 +26,9 @@ pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 /// Namespace that Mooring runs in unless told otherwise.
 pub const NAMESPACE: &str = "mooring";
 
+/// Service account of client Pods: without rights, but it may have imagePullSecrets.
+pub const CLIENT_SERVICE_ACCOUNT: &str = "mooring-client";
+
 /// Field manager of every server-side apply, and reporting controller of Events.
 pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
 
