@@ -1,2 +1,3 @@
-//! Placeholder.
+//! Turns claims into runs of a storage vendor's provisioning image.
+
 fn main() {}

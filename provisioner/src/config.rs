@@ -1,0 +1,196 @@
+//! What a provisioner ConfigMap means: [`ProvisionerConfig::parse`] reads one, whole, and finds all that is wrong with
+//! it at once.
+//!
+//! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Toleration};
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
+use mooring_contract::volume::Volume;
+use secrecy::SecretString;
+
+use crate::trust::Trust;
+
+pub mod keys;
+pub mod near_miss;
+pub mod parse;
+pub mod problem;
+pub mod properties;
+pub mod values;
+
+pub use problem::{ConfigProblem, ProblemKind, Severity};
+
+/// Which ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConfigRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ConfigRef {
+    /// A reference to the ConfigMap of this namespace and name.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The reference of a ConfigMap as the API gives it.
+    pub fn of(config_map: &ConfigMap) -> Self {
+        Self::new(
+            config_map.metadata.namespace.clone().unwrap_or_default(),
+            config_map.metadata.name.clone().unwrap_or_default(),
+        )
+    }
+}
+
+impl std::fmt::Display for ConfigRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Not of the form `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not name a ConfigMap: write namespace/name")]
+pub struct BadConfigRef(String);
+
+impl std::str::FromStr for ConfigRef {
+    type Err = BadConfigRef;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self::new(namespace, name))
+            }
+            _ => Err(BadConfigRef(s.to_owned())),
+        }
+    }
+}
+
+/// The kind of PV source that Mooring makes from the options that the image prints (`volume-source`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeSourceKind {
+    /// `flexVolume` with Mooring's driver.
+    FlexVolume,
+}
+
+/// When claims of a class are bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BindingMode {
+    /// At once.
+    Immediate,
+    /// When a Pod that uses the claim is scheduled.
+    WaitForFirstConsumer,
+}
+
+impl BindingMode {
+    /// As Kubernetes spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Immediate => "Immediate",
+            Self::WaitForFirstConsumer => "WaitForFirstConsumer",
+        }
+    }
+}
+
+/// What becomes of a volume whose claim is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReclaimPolicy {
+    /// It is deleted.
+    Delete,
+    /// It is kept.
+    Retain,
+}
+
+impl ReclaimPolicy {
+    /// As Kubernetes spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "Delete",
+            Self::Retain => "Retain",
+        }
+    }
+}
+
+/// The settings of the StorageClass that is made for a ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassSettings {
+    /// `reclaim-policy`; Delete unless said otherwise.
+    pub reclaim_policy: ReclaimPolicy,
+    /// `volume-binding-mode`; Immediate unless said otherwise.
+    pub binding_mode: BindingMode,
+    /// `allow-volume-expansion`; false unless said otherwise.
+    pub allow_expansion: bool,
+    /// `mount-options`, in their order.
+    pub mount_options: Vec<String>,
+}
+
+/// A ConfigMap that has been read and checked.
+#[derive(Debug, Clone)]
+pub struct ProvisionerConfig {
+    /// Which ConfigMap it is.
+    pub reference: ConfigRef,
+    /// The ConfigMap's uid.
+    pub uid: String,
+    /// Resource version of the ConfigMap that this was read from. Mooring's own annotations change it too: to see whether
+    /// the meaning has changed, compare [`ProvisionerConfig::fingerprint`].
+    pub resource_version: String,
+    /// Hash of all that was read: labels and data. The same for as long as the ConfigMap means the same.
+    pub fingerprint: String,
+    /// When the ConfigMap was made: of two that claim one class, the older wins.
+    pub created: Option<Timestamp>,
+    /// The StorageClass that it serves (label `storage-class`), if it names one.
+    pub class_name: Option<String>,
+    /// The provisioning image, as written.
+    pub image: String,
+    /// `service-account-name`: of the ConfigMap's own namespace.
+    pub service_account: Option<String>,
+    /// `service-token`, where the ConfigMap brings its own.
+    pub service_token: Option<SecretString>,
+    /// `node-selector` of the provisioning Pod.
+    pub node_selector: BTreeMap<String, String>,
+    /// `tolerations` of the provisioning Pod.
+    pub tolerations: Vec<Toleration>,
+    /// `secret-name`: a Secret of the ConfigMap's own namespace, whose keys become properties.
+    pub secret_name: Option<String>,
+    /// How long one run of the image may take.
+    pub timeout: Duration,
+    /// How many runs may go on at once; no limit of its own if not said.
+    pub max_parallel: Option<NonZeroUsize>,
+    /// What the image can do.
+    pub operations: BTreeSet<Operation>,
+    /// Set where Mooring makes the PV from what the image prints.
+    pub volume_source: Option<VolumeSourceKind>,
+    /// The volume that the Pod gets at [`mooring_contract::names::paths::BACKEND`].
+    pub backend_volume: Option<Volume>,
+    /// `client-image`: which client image mounts the volumes.
+    pub client_image: Option<String>,
+    /// Settings of the generated StorageClass.
+    pub class: ClassSettings,
+    /// Every key that Mooring does not know: properties of the image.
+    pub pass_through: BTreeMap<String, String>,
+    /// What was found odd but does not keep the ConfigMap from being in force.
+    pub warnings: Vec<ConfigProblem>,
+}
+
+impl ProvisionerConfig {
+    /// Reads a ConfigMap. All errors are found at once, each with its cure, and the warnings come with them.
+    pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<Self, Vec<ConfigProblem>> {
+        parse::parse(config_map, trust)
+    }
+
+    /// Whether the Pod works on its own node's pool (`backend-volume: client=pool`): its volumes then live on that node.
+    pub fn is_node_local(&self) -> bool {
+        self.backend_volume
+            .as_ref()
+            .is_some_and(|volume| volume.client.as_str() == mooring_contract::volume::ClientName::POOL)
+    }
+}

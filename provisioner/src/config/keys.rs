@@ -1,0 +1,62 @@
+//! The keys of a provisioner ConfigMap that steer Mooring. Every other key goes to the image.
+
+/// Whose ConfigMap it is; must be there.
+pub const PLUGIN_NAME: &str = "plugin-name";
+/// The provisioning image; must be there.
+pub const IMAGE: &str = "image";
+/// The service account that the image runs as.
+pub const SERVICE_ACCOUNT_NAME: &str = "service-account-name";
+/// A token of the ConfigMap's own, instead of a bound and expiring one.
+pub const SERVICE_TOKEN: &str = "service-token";
+/// On which nodes the image may run.
+pub const NODE_SELECTOR: &str = "node-selector";
+/// Which taints the image tolerates.
+pub const TOLERATIONS: &str = "tolerations";
+/// A Secret whose keys become properties.
+pub const SECRET_NAME: &str = "secret-name";
+/// How long one run may take.
+pub const TIMEOUT: &str = "timeout";
+/// How many runs may go on at once.
+pub const MAX_PARALLEL: &str = "max-parallel";
+/// What the image can do.
+pub const OPERATIONS: &str = "operations";
+/// Which source Mooring gives the PV that it makes.
+pub const VOLUME_SOURCE: &str = "volume-source";
+/// The volume that the image works on.
+pub const BACKEND_VOLUME: &str = "backend-volume";
+/// The client image of the volumes.
+pub const CLIENT_IMAGE: &str = "client-image";
+/// Of the generated StorageClass.
+pub const RECLAIM_POLICY: &str = "reclaim-policy";
+/// Of the generated StorageClass.
+pub const VOLUME_BINDING_MODE: &str = "volume-binding-mode";
+/// Of the generated StorageClass.
+pub const ALLOW_VOLUME_EXPANSION: &str = "allow-volume-expansion";
+/// Of the generated StorageClass.
+pub const MOUNT_OPTIONS: &str = "mount-options";
+
+/// All of the above.
+pub const KNOWN: &[&str] = &[
+    PLUGIN_NAME,
+    IMAGE,
+    SERVICE_ACCOUNT_NAME,
+    SERVICE_TOKEN,
+    NODE_SELECTOR,
+    TOLERATIONS,
+    SECRET_NAME,
+    TIMEOUT,
+    MAX_PARALLEL,
+    OPERATIONS,
+    VOLUME_SOURCE,
+    BACKEND_VOLUME,
+    CLIENT_IMAGE,
+    RECLAIM_POLICY,
+    VOLUME_BINDING_MODE,
+    ALLOW_VOLUME_EXPANSION,
+    MOUNT_OPTIONS,
+];
+
+/// Whether Mooring reads this key itself.
+pub fn is_known(key: &str) -> bool {
+    KNOWN.contains(&key)
+}

@@ -1,0 +1,130 @@
+//! Keys that all but spell a known one: passing them on to the image in silence would be a setting lost.
+
+use super::keys;
+
+/// The known key that `key` was probably meant to be; `None` for a known key and for one of the image's own.
+///
+/// Two spellings that differ in case and separators only (`serviceAccountName`, `service_account_name`) are a near miss,
+/// and so are up to two slips of the finger in a long key, one in a short one.
+pub fn near_miss(key: &str) -> Option<&'static str> {
+    if keys::is_known(key) {
+        return None;
+    }
+    let folded = fold(key);
+    keys::KNOWN
+        .iter()
+        .map(|&known| (slips(&folded, &fold(known)), known))
+        .filter(|&(slips, known)| slips <= allowed(known))
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// How many slips still make a near miss: a short word is soon another word.
+fn allowed(known: &str) -> usize {
+    if known.len() > 8 { 2 } else { 1 }
+}
+
+fn fold(key: &str) -> String {
+    key.chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+/// Number of letters left out, put in, changed, or swapped with their neighbour (Damerau-Levenshtein, restricted).
+pub fn slips(a: &str, b: &str) -> usize {
+    let a = a.as_bytes();
+    let b = b.as_bytes();
+    let mut before: Vec<usize> = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let change = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = change.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{near_miss, slips};
+    use crate::config::keys;
+
+    #[test]
+    fn slips_of_the_finger_are_near_misses() {
+        for (key, meant) in [
+            ("sevice-account-name", keys::SERVICE_ACCOUNT_NAME),
+            ("service-acount-nam", keys::SERVICE_ACCOUNT_NAME),
+            ("serviceAccountName", keys::SERVICE_ACCOUNT_NAME),
+            ("service_token", keys::SERVICE_TOKEN),
+            ("Image", keys::IMAGE),
+            ("iamge", keys::IMAGE),
+            ("images", keys::IMAGE),
+            ("timeuot", keys::TIMEOUT),
+            ("toleration", keys::TOLERATIONS),
+            ("operation", keys::OPERATIONS),
+            ("nodeSelector", keys::NODE_SELECTOR),
+            ("client-imge", keys::CLIENT_IMAGE),
+        ] {
+            assert_eq!(near_miss(key), Some(meant), "{key}");
+        }
+    }
+
+    #[test]
+    fn an_image_s_own_properties_are_left_alone() {
+        for key in [
+            "zone",
+            "use-nfs-server",
+            "server",
+            "pool",
+            "path",
+            "secret",
+            "user",
+            "client",
+            "host",
+            "size-limit",
+            "mode",
+            "portal",
+            "iqn",
+            "name",
+            "page",
+            "age",
+            "volume",
+            "backend",
+        ] {
+            assert_eq!(near_miss(key), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_slip_in_any_known_key_is_found(index in 0..keys::KNOWN.len(), at in 0_usize..32, letter in "[a-z]") {
+            let known = keys::KNOWN[index];
+            let at = at % known.len();
+            let mut left_out = known.to_owned();
+            left_out.remove(at);
+            let mut put_in = known.to_owned();
+            put_in.insert_str(at, &letter);
+            for typo in [left_out, put_in] {
+                if !keys::is_known(&typo) {
+                    prop_assert!(near_miss(&typo).is_some(), "{typo}");
+                }
+            }
+        }
+
+        #[test]
+        fn slips_are_symmetric_and_zero_for_the_same(a in "[a-z]{0,9}", b in "[a-z]{0,9}") {
+            prop_assert_eq!(slips(&a, &b), slips(&b, &a));
+            prop_assert_eq!(slips(&a, &b) == 0, a == b);
+            prop_assert!(slips(&a, &b) <= a.len().max(b.len()));
+        }
+    }
+}

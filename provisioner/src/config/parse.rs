@@ -1,0 +1,450 @@
+//! [`super::ProvisionerConfig::parse`]: one pass that finds every problem.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use mooring_contract::names;
+use mooring_contract::names::{annotations, labels};
+use mooring_contract::operation::Operation;
+use mooring_contract::volume::{Volume, split_list};
+use secrecy::SecretString;
+use sha2::{Digest, Sha256};
+
+use super::near_miss::{near_miss, slips};
+use super::problem::{ConfigProblem, ProblemKind, Severity};
+use super::{
+    BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
+};
+use crate::trust::Trust;
+
+/// How long one run may take when the ConfigMap does not say.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
+
+/// What an image can do when the ConfigMap does not say.
+const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Delete];
+
+/// What this version runs.
+const SUPPORTED_OPERATIONS: [Operation; 2] = DEFAULT_OPERATIONS;
+
+/// Reads a ConfigMap; see [`ProvisionerConfig::parse`].
+pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig, Vec<ConfigProblem>> {
+    let empty = BTreeMap::new();
+    let data = config_map.data.as_ref().unwrap_or(&empty);
+    let mut reader = Reader {
+        data,
+        problems: Vec::new(),
+    };
+    let reference = ConfigRef::of(config_map);
+
+    if let Err(error) = trust.check_namespace(&reference.namespace) {
+        reader.error(ProblemKind::Untrusted, "metadata.namespace", error.to_string());
+    }
+    if let Some(key) = config_map.binary_data.iter().flatten().map(|(key, _)| key).next() {
+        reader.error(
+            ProblemKind::BadValue,
+            key,
+            "stands under binaryData, which no property can hold: move it to data, or into a Secret named by secret-name",
+        );
+    }
+    let class_name = reader.class_name(config_map);
+    reader.plugin_name();
+    let image = reader.image(trust);
+    let service_account = reader.read(keys::SERVICE_ACCOUNT_NAME, values::object_name);
+    let service_token = reader
+        .filled(keys::SERVICE_TOKEN)
+        .map(|token| SecretString::from(token.to_owned()));
+    let node_selector = reader.read(keys::NODE_SELECTOR, values::node_selector);
+    let tolerations = reader.read(keys::TOLERATIONS, values::tolerations);
+    let secret_name = reader.read(keys::SECRET_NAME, values::object_name);
+    let timeout = reader.read(keys::TIMEOUT, values::timeout);
+    let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
+    let operations = reader.operations();
+    let volume_source = reader.volume_source();
+    let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
+        Volume::from_line(text).map_err(|error| error.to_string())
+    });
+    let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
+        // Only its form: the mounters have their own list of allowed client images.
+        text.parse::<crate::trust::ImageRef>()
+            .map(|_| text.to_owned())
+            .map_err(|error| error.to_string())
+    });
+    let class = reader.class_settings();
+    let pass_through = reader.pass_through(config_map);
+    reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
+
+    let mut problems = reader.problems;
+    problems.sort_by_key(|problem| problem.severity);
+    match image {
+        Some(image) if problems.iter().all(|problem| problem.severity == Severity::Warning) => Ok(ProvisionerConfig {
+            reference,
+            uid: config_map.metadata.uid.clone().unwrap_or_default(),
+            resource_version: config_map.metadata.resource_version.clone().unwrap_or_default(),
+            fingerprint: fingerprint(config_map),
+            created: config_map.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            class_name,
+            image,
+            service_account,
+            service_token,
+            node_selector: node_selector.unwrap_or_default(),
+            tolerations: tolerations.unwrap_or_default(),
+            secret_name,
+            timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+            max_parallel,
+            operations,
+            volume_source,
+            backend_volume,
+            client_image,
+            class,
+            pass_through,
+            warnings: problems,
+        }),
+        _ => Err(problems),
+    }
+}
+
+/// Hash of what a ConfigMap means: its data, its labels and the annotation that [`parse`] reads.
+pub fn fingerprint(config_map: &ConfigMap) -> String {
+    let read = (
+        &config_map.metadata.uid,
+        config_map
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(labels::STORAGE_CLASS)),
+        config_map
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotations::PASS_THROUGH)),
+        &config_map.data,
+        config_map
+            .binary_data
+            .iter()
+            .flatten()
+            .map(|(key, _)| key)
+            .collect::<Vec<_>>(),
+    );
+    let text = serde_json::to_vec(&read).unwrap_or_default();
+    Sha256::digest(text)
+        .iter()
+        .take(16)
+        .fold(String::new(), |mut hex, byte| {
+            use std::fmt::Write as _;
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+}
+
+struct Reader<'a> {
+    data: &'a BTreeMap<String, String>,
+    problems: Vec<ConfigProblem>,
+}
+
+impl<'a> Reader<'a> {
+    fn error(&mut self, kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) {
+        self.problems.push(ConfigProblem::error(kind, key, message));
+    }
+
+    fn warn(&mut self, kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) {
+        self.problems.push(ConfigProblem::warning(kind, key, message));
+    }
+
+    /// The value of a known key without the blanks around it. An empty one is a problem: it says nothing that leaving the key out
+    /// would not say better.
+    fn filled(&mut self, key: &'static str) -> Option<&'a str> {
+        let value = self.data.get(key)?.trim();
+        if value.is_empty() {
+            self.error(
+                ProblemKind::BadValue,
+                key,
+                "is empty: give it a value or remove the key",
+            );
+            return None;
+        }
+        Some(value)
+    }
+
+    fn read<T>(&mut self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        match read(self.filled(key)?) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.error(ProblemKind::BadValue, key, message);
+                None
+            }
+        }
+    }
+
+    fn class_name(&mut self, config_map: &ConfigMap) -> Option<String> {
+        let name = config_map.metadata.labels.as_ref()?.get(labels::STORAGE_CLASS)?;
+        match values::object_name(name) {
+            Ok(name) => Some(name),
+            Err(message) => {
+                let key = format!("metadata.labels.{}", labels::STORAGE_CLASS);
+                self.error(ProblemKind::BadValue, key, message);
+                None
+            }
+        }
+    }
+
+    fn plugin_name(&mut self) {
+        let ours = [names::PROVISIONER, names::PROVISIONER_ALIAS];
+        let cure = format!("write {} (or the older {})", ours[0], ours[1]);
+        match self.data.get(keys::PLUGIN_NAME).map(|name| name.trim()) {
+            None => self.error(
+                ProblemKind::MissingKey,
+                keys::PLUGIN_NAME,
+                format!("is missing: {cure}"),
+            ),
+            Some(name) if ours.contains(&name) => {}
+            Some(name) if ours.iter().any(|ours| slips(ours, name) <= 3) => {
+                self.error(
+                    ProblemKind::NearMiss,
+                    keys::PLUGIN_NAME,
+                    format!("{name:?} is misspelt: {cure}"),
+                );
+            }
+            Some(name) => self.error(
+                ProblemKind::BadValue,
+                keys::PLUGIN_NAME,
+                format!(
+                    "{name:?} is another plugin's: {cure}, or take the label {} off",
+                    labels::TYPE
+                ),
+            ),
+        }
+    }
+
+    fn image(&mut self, trust: &Trust) -> Option<String> {
+        if !self.data.contains_key(keys::IMAGE) {
+            self.error(
+                ProblemKind::MissingKey,
+                keys::IMAGE,
+                "is missing: name the provisioning image, such as mooring.dev/provisioner-local:0.1.0",
+            );
+        }
+        let image = self.filled(keys::IMAGE)?;
+        match trust.check_image(image) {
+            Ok(()) => return Some(image.to_owned()),
+            Err(error @ crate::trust::TrustError::BadImage(_)) => {
+                self.error(ProblemKind::BadValue, keys::IMAGE, error.to_string());
+            }
+            Err(error) => self.error(ProblemKind::Untrusted, keys::IMAGE, error.to_string()),
+        }
+        None
+    }
+
+    fn operations(&mut self) -> BTreeSet<Operation> {
+        let Some(text) = self.filled(keys::OPERATIONS) else {
+            return DEFAULT_OPERATIONS.into();
+        };
+        let mut operations = BTreeSet::new();
+        for word in split_list(text) {
+            match word.parse::<Operation>() {
+                Ok(operation) => {
+                    operations.insert(operation);
+                }
+                Err(error) => {
+                    // Whatever was meant, it is not known to be lacking.
+                    operations.extend(DEFAULT_OPERATIONS);
+                    let all = Operation::ALL.map(Operation::as_str).join(", ");
+                    self.error(
+                        ProblemKind::BadValue,
+                        keys::OPERATIONS,
+                        format!("{error}: choose from {all}"),
+                    );
+                }
+            }
+        }
+        for operation in &operations {
+            if !SUPPORTED_OPERATIONS.contains(operation) {
+                self.warn(
+                    ProblemKind::NotYet,
+                    keys::OPERATIONS,
+                    format!("{operation} is not run by this version: it has no effect yet"),
+                );
+            }
+        }
+        operations
+    }
+
+    fn volume_source(&mut self) -> Option<VolumeSourceKind> {
+        let text = self.filled(keys::VOLUME_SOURCE)?;
+        if text.eq_ignore_ascii_case("csi") {
+            self.error(
+                ProblemKind::NotYet,
+                keys::VOLUME_SOURCE,
+                "csi is not there yet in this version: write flexVolume, or leave the key out and let the image make the PV",
+            );
+            return None;
+        }
+        self.read(keys::VOLUME_SOURCE, |text| {
+            values::choice(text, &[("flexVolume", VolumeSourceKind::FlexVolume)])
+        })
+    }
+
+    fn class_settings(&mut self) -> ClassSettings {
+        let reclaim_policy = self.read(keys::RECLAIM_POLICY, |text| {
+            values::choice(
+                text,
+                &[("Delete", ReclaimPolicy::Delete), ("Retain", ReclaimPolicy::Retain)],
+            )
+        });
+        let binding_mode = self.read(keys::VOLUME_BINDING_MODE, |text| {
+            values::choice(
+                text,
+                &[
+                    (BindingMode::Immediate.as_str(), BindingMode::Immediate),
+                    (
+                        BindingMode::WaitForFirstConsumer.as_str(),
+                        BindingMode::WaitForFirstConsumer,
+                    ),
+                ],
+            )
+        });
+        let allow_expansion = self.read(keys::ALLOW_VOLUME_EXPANSION, values::boolean);
+        let mount_options = self.read(keys::MOUNT_OPTIONS, |text| {
+            if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                return Err(format!("{text:?} has a blank in it: separate options by commas alone"));
+            }
+            Ok(split_list(text))
+        });
+        ClassSettings {
+            reclaim_policy: reclaim_policy.unwrap_or(ReclaimPolicy::Delete),
+            binding_mode: binding_mode.unwrap_or(BindingMode::Immediate),
+            allow_expansion: allow_expansion.unwrap_or(false),
+            mount_options: mount_options.unwrap_or_default(),
+        }
+    }
+
+    fn pass_through(&mut self, config_map: &ConfigMap) -> BTreeMap<String, String> {
+        let meant: BTreeSet<String> = config_map
+            .metadata
+            .annotations
+            .iter()
+            .flatten()
+            .filter(|(key, _)| *key == annotations::PASS_THROUGH)
+            .flat_map(|(_, list)| split_list(list))
+            .collect();
+        let mut passed = BTreeMap::new();
+        for (key, value) in self.data {
+            if let Some(problem) = missing_space(key, value) {
+                self.problems.push(problem);
+            }
+            if keys::is_known(key) {
+                continue;
+            }
+            self.problems.extend(properties::check_value(key, value));
+            if let Some(known) = near_miss(key)
+                && !meant.contains(key)
+            {
+                self.error(
+                    ProblemKind::NearMiss,
+                    key,
+                    format!(
+                        "looks like {known:?} misspelt: write {known}, or, if your image wants a property {key}, name it in the \
+                         annotation {}",
+                        annotations::PASS_THROUGH
+                    ),
+                );
+                continue;
+            }
+            passed.insert(key.clone(), value.clone());
+        }
+        self.problems
+            .extend(properties::check(passed.keys().map(String::as_str)));
+        passed
+    }
+
+    fn contradictions(
+        &mut self,
+        class: &ClassSettings,
+        operations: &BTreeSet<Operation>,
+        backend_volume: Option<&Volume>,
+        class_name: Option<&str>,
+    ) {
+        if !operations.contains(&Operation::Provision) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::OPERATIONS,
+                "lacks provision, without which there is nothing to do: add it",
+            );
+        }
+        if class.reclaim_policy == ReclaimPolicy::Delete && !operations.contains(&Operation::Delete) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::OPERATIONS,
+                "lacks delete, but reclaim-policy is Delete: add delete, or set reclaim-policy: Retain",
+            );
+        }
+        if class.allow_expansion && !operations.contains(&Operation::Expand) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::ALLOW_VOLUME_EXPANSION,
+                "is true, but operations lacks expand, so no volume would ever grow: add it, or remove this key",
+            );
+        }
+        let node_local =
+            backend_volume.is_some_and(|volume| volume.client.as_str() == mooring_contract::volume::ClientName::POOL);
+        if node_local && class.binding_mode == BindingMode::Immediate {
+            self.warn(
+                ProblemKind::Contradiction,
+                keys::VOLUME_BINDING_MODE,
+                "is Immediate, but the volumes live on one node each: with WaitForFirstConsumer they come to be on the node of \
+                 the Pod that uses them",
+            );
+        }
+        if class_name.is_none() {
+            for key in [
+                keys::RECLAIM_POLICY,
+                keys::VOLUME_BINDING_MODE,
+                keys::ALLOW_VOLUME_EXPANSION,
+                keys::MOUNT_OPTIONS,
+            ] {
+                if self.data.contains_key(key) {
+                    self.warn(
+                        ProblemKind::Contradiction,
+                        key,
+                        format!(
+                            "is for the StorageClass that Mooring makes, but no label {} names one: add the label",
+                            labels::STORAGE_CLASS
+                        ),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// What is left of `zone:west` on a line of its own once the YAML has been read: the end of the value before it.
+fn missing_space(key: &str, value: &str) -> Option<ConfigProblem> {
+    // A text of several lines or in a form of its own (a list, JSON, a URL) is not to be second-guessed.
+    if value.contains('\n') || value.starts_with(['{', '[', '-']) {
+        return None;
+    }
+    let word = value.split_whitespace().skip(1).find(|word| is_missing_space(word))?;
+    let (left, right) = word.split_once(':')?;
+    Some(ConfigProblem::warning(
+        ProblemKind::MissingSpace,
+        key,
+        format!(
+            "ends in {word:?}, which looks like a line of its own without the space after its colon: write \"{left}: {right}\""
+        ),
+    ))
+}
+
+/// Whether a word looks like `key:value`: a key of lower-case letters and dashes, and no path or port behind the colon.
+pub fn is_missing_space(word: &str) -> bool {
+    word.split_once(':').is_some_and(|(key, value)| {
+        key.starts_with(|c: char| c.is_ascii_lowercase())
+            && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+            && !value.is_empty()
+            && !value.starts_with('/')
+            && !value.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests;

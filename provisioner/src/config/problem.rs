@@ -1,0 +1,101 @@
+//! What can be wrong with a provisioner ConfigMap.
+
+use std::fmt;
+
+/// Whether a problem keeps a ConfigMap from coming into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The ConfigMap is refused.
+    Error,
+    /// The ConfigMap is taken, and this is said.
+    Warning,
+}
+
+/// The kinds of problem: few, since they are metric labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProblemKind {
+    /// The file is not what `kubectl apply` would take.
+    Syntax,
+    /// A key that must be there is not.
+    MissingKey,
+    /// A value that can't be read.
+    BadValue,
+    /// A key that all but spells a known one.
+    NearMiss,
+    /// What a colon without a space behind it leaves.
+    MissingSpace,
+    /// Two properties that an image could not tell apart, or one that only Mooring may set.
+    Collision,
+    /// Two settings that can't both hold.
+    Contradiction,
+    /// Something that the administrator of the cluster does not allow.
+    Untrusted,
+    /// A part of the contract that this version does not run.
+    NotYet,
+}
+
+impl ProblemKind {
+    /// Bounded name for metrics.
+    pub fn category(self) -> &'static str {
+        match self {
+            Self::Syntax => "syntax",
+            Self::MissingKey => "missing-key",
+            Self::BadValue => "bad-value",
+            Self::NearMiss => "near-miss",
+            Self::MissingSpace => "missing-space",
+            Self::Collision => "collision",
+            Self::Contradiction => "contradiction",
+            Self::Untrusted => "untrusted",
+            Self::NotYet => "not-yet",
+        }
+    }
+}
+
+/// One problem of a ConfigMap; the message ends with the cure. Never holds a value of `service-token`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigProblem {
+    /// The key of `data` that it is about, or `metadata.labels` and the like.
+    pub key: String,
+    /// What is wrong and what to do, without the key.
+    pub message: String,
+    /// What kind of problem it is.
+    pub kind: ProblemKind,
+    /// Whether it keeps the ConfigMap from coming into force.
+    pub severity: Severity,
+}
+
+impl ConfigProblem {
+    /// A problem that keeps the ConfigMap from coming into force.
+    pub fn error(kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+            kind,
+            severity: Severity::Error,
+        }
+    }
+
+    /// A problem that is only said.
+    pub fn warning(kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(kind, key, message)
+        }
+    }
+
+    /// Bounded name for metrics.
+    pub fn category(&self) -> &'static str {
+        self.kind.category()
+    }
+}
+
+impl fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
+/// All problems in one line, as an Event and the status annotation say them.
+pub fn join(problems: &[ConfigProblem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,301 @@
+//! How the values of known keys are read. Each function says in its error what to write instead.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Toleration;
+use serde_json::Value;
+
+use crate::yaml;
+
+/// Shortest and longest time of one run.
+const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
+
+/// Reads `90s`, `5m`, `1h30m`, or seconds alone.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let cure = || format!("{text:?} is not a length of time: write it like 90s, 5m or 1h30m");
+    if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
+        return text.parse().map(Duration::from_secs).map_err(|_| cure());
+    }
+    let mut seconds = 0_u64;
+    let mut rest = text;
+    let mut last = u64::MAX;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(cure)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| cure())?;
+        let unit = match rest.as_bytes()[digits] {
+            b'h' => 3600,
+            b'm' => 60,
+            b's' => 1,
+            _ => return Err(cure()),
+        };
+        // Descending units, each once: "5m1h" and "1m1m" are slips.
+        if unit >= last {
+            return Err(cure());
+        }
+        last = unit;
+        seconds = number
+            .checked_mul(unit)
+            .and_then(|part| part.checked_add(seconds))
+            .ok_or_else(cure)?;
+        rest = &rest[digits + 1..];
+    }
+    if text.is_empty() {
+        Err(cure())
+    } else {
+        Ok(Duration::from_secs(seconds))
+    }
+}
+
+/// A [`duration`] that one run of an image may take.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    let timeout = duration(text)?;
+    let (least, most) = TIMEOUT_LIMITS;
+    if timeout < least || timeout > most {
+        return Err(format!(
+            "{text:?} is out of bounds: give an operation between 1s and 24h"
+        ));
+    }
+    Ok(timeout)
+}
+
+/// A count from 1.
+pub fn count(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number of operations: write a whole number from 1"))
+}
+
+/// `true` or `false`.
+pub fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!(
+            "{text:?} is neither \"true\" nor \"false\": write one of them, in quotes"
+        )),
+    }
+}
+
+/// One word of several, any case; the error names all.
+pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    choices
+        .iter()
+        .find(|(word, _)| word.eq_ignore_ascii_case(text))
+        .map(|(_, value)| *value)
+        .ok_or_else(|| {
+            let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+            format!("{text:?} is not known: write {}", words.join(" or "))
+        })
+}
+
+/// Labels of nodes: `disk=ssd,zone=west`, or a YAML or JSON mapping.
+pub fn node_selector(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let cure = || format!("{text:?} is not a node selector: write label=value, separated by commas, or a YAML mapping");
+    let text_trimmed = text.trim();
+    let pairs: BTreeMap<String, String> = match yaml::from_str::<Value>(text_trimmed) {
+        Ok(Value::Object(map)) => map
+            .into_iter()
+            .map(|(key, value)| match value {
+                Value::String(value) => Ok((key, value)),
+                Value::Bool(value) => Ok((key, value.to_string())),
+                Value::Number(value) => Ok((key, value.to_string())),
+                _ => Err(cure()),
+            })
+            .collect::<Result<_, _>>()?,
+        _ => text_trimmed
+            .split(',')
+            .map(|pair| {
+                pair.trim()
+                    .split_once('=')
+                    .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+                    .ok_or_else(cure)
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    match pairs
+        .iter()
+        .find(|(key, value)| !is_label_key(key) || !is_label_value(value))
+    {
+        Some((key, value)) => Err(format!(
+            "{key}={value} can't be a label of a node: see `kubectl get nodes --show-labels` for those that are"
+        )),
+        None => Ok(pairs),
+    }
+}
+
+/// A YAML or JSON list of tolerations, as in a Pod.
+pub fn tolerations(text: &str) -> Result<Vec<Toleration>, String> {
+    const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeconds"];
+    let cure = |what: &str| {
+        format!(
+            "{what}: write a YAML list as in a Pod, such as [{{key: storage, operator: Exists, effect: NoSchedule}}]"
+        )
+    };
+    let list: Vec<BTreeMap<String, Value>> =
+        yaml::from_str(text).map_err(|error| cure(&format!("can't be read as tolerations ({error})")))?;
+    for toleration in &list {
+        if let Some(field) = toleration.keys().find(|field| !FIELDS.contains(&field.as_str())) {
+            return Err(cure(&format!("{field:?} is no field of a toleration")));
+        }
+    }
+    let list: Vec<Toleration> = serde_json::to_value(list)
+        .and_then(serde_json::from_value)
+        .map_err(|error| cure(&format!("can't be read as tolerations ({error})")))?;
+    for toleration in &list {
+        let operator = toleration.operator.as_deref().unwrap_or("Equal");
+        let effect = toleration.effect.as_deref().unwrap_or_default();
+        if !["Equal", "Exists", "Lt", "Gt"].contains(&operator) {
+            return Err(cure(&format!(
+                "operator {operator:?} is not known, but Equal and Exists are"
+            )));
+        }
+        if !["", "NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+            return Err(cure(&format!(
+                "effect {effect:?} is not known, but NoSchedule, PreferNoSchedule and NoExecute are"
+            )));
+        }
+        if operator == "Exists" && toleration.value.as_deref().is_some_and(|value| !value.is_empty()) {
+            return Err(cure("a toleration with operator Exists has no value"));
+        }
+        if toleration.key.as_deref().unwrap_or_default().is_empty() && operator != "Exists" {
+            return Err(cure("a toleration without a key must have operator Exists"));
+        }
+    }
+    Ok(list)
+}
+
+/// The name of a ServiceAccount, Secret, ConfigMap or StorageClass: a DNS subdomain.
+pub fn object_name(text: &str) -> Result<String, String> {
+    if is_dns_subdomain(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "{text:?} can't be an object's name: use lower-case letters, digits, '-' and '.', such as my-storage, and no \
+             namespace before it"
+        ))
+    }
+}
+
+fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
+}
+
+fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_qualified_name(text)
+}
+
+fn is_label_key(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((prefix, name)) => is_dns_subdomain(prefix) && is_qualified_name(name),
+        None => is_qualified_name(text),
+    }
+}
+
+fn is_qualified_name(text: &str) -> bool {
+    text.len() <= 63
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{boolean, count, duration, node_selector, object_name, timeout, tolerations};
+
+    #[test]
+    fn lengths_of_time() {
+        for (text, seconds) in [
+            ("90", 90),
+            ("90s", 90),
+            ("5m", 300),
+            ("1h30m", 5400),
+            ("1h1s", 3601),
+            ("0s", 0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "m",
+            "5m5",
+            "1m1h",
+            "1m1m",
+            "5 m",
+            "-5s",
+            "5d",
+            "99999999999999999999h",
+        ] {
+            assert_eq!(duration(text).is_ok(), text == "5", "{text:?}");
+        }
+        assert!(timeout("0s").is_err());
+        assert!(timeout("25h").is_err());
+        assert!(timeout("24h").is_ok());
+    }
+
+    #[test]
+    fn counts_and_truths() {
+        assert_eq!(count("3").unwrap().get(), 3);
+        for text in ["0", "-1", "many", "", "1.5"] {
+            assert!(count(text).is_err(), "{text:?}");
+        }
+        assert_eq!(boolean("true"), Ok(true));
+        assert!(boolean("yes").is_err());
+    }
+
+    #[test]
+    fn node_selectors_in_either_form() {
+        for text in [
+            "disk=ssd,zone=west",
+            "disk: ssd\nzone: west",
+            r#"{"disk":"ssd","zone":"west"}"#,
+            " disk=ssd , zone=west ",
+        ] {
+            let selector = node_selector(text).unwrap();
+            assert_eq!(selector.len(), 2, "{text}");
+            assert_eq!(selector["disk"], "ssd");
+        }
+        assert_eq!(node_selector("gpu: true").unwrap()["gpu"], "true");
+        for text in ["disk", "", "disk=a b", "disk: [ssd]", "a/b/c=d"] {
+            assert!(node_selector(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tolerations_as_in_a_pod() {
+        let list = tolerations("- key: storage\n  operator: Exists\n  effect: NoSchedule\n").unwrap();
+        assert_eq!(list[0].key.as_deref(), Some("storage"));
+        assert_eq!(tolerations("[{operator: Exists}]").unwrap().len(), 1);
+        for text in [
+            "storage",
+            "[{kay: storage}]",
+            "[{key: a, operator: Is}]",
+            "[{key: a, effect: No}]",
+            "[{key: a, operator: Exists, value: b}]",
+            "[{value: b}]",
+        ] {
+            assert!(tolerations(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_objects() {
+        assert!(object_name("foo").is_ok());
+        for text in ["", "Foo", "a/b", "-a", "a..b", "a b"] {
+            assert!(object_name(text).is_err(), "{text:?}");
+        }
+    }
+}
