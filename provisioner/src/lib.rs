@@ -6,6 +6,7 @@
 pub mod args;
 pub mod config;
 pub mod config_store;
+pub mod context;
 pub mod events;
 pub mod metrics;
 pub mod trust;
