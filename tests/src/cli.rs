@@ -1,0 +1,74 @@
+//! The command line of `cargo testbed`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::cluster;
+use crate::layout::Layout;
+use crate::namespaces::INIT_COMMAND;
+
+/// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
+///
+/// Kubernetes, etcd and containerd are built once from pinned Go modules (about 12 minutes on two cores) and kept in
+/// ~/.cache/mooring. Needs root, since nodes are namespaces; `down` takes all of it away again.
+#[derive(Debug, Parser)]
+#[command(name = "cargo testbed", bin_name = "cargo testbed", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the cluster up, or take up the one that runs.
+    ///
+    /// The first time, missing Debian packages are installed and the programs are built; after that it takes seconds.
+    /// With more --nodes than the running cluster has, the missing ones are added.
+    Up {
+        /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
+        #[arg(long, default_value_t = 2)]
+        nodes: u8,
+    },
+    /// Take the cluster away: processes, mounts, links, control groups and files, whatever a crash left.
+    Down,
+    /// Show how the cluster stands: processes, nodes, Pods.
+    Status,
+    /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        /// Arguments of kubectl, passed on as they are.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    #[command(name = INIT_COMMAND, hide = true)]
+    InternalInit { state: std::path::PathBuf, role: String },
+}
+
+/// Runs a command line.
+pub fn run(cli: Cli) -> Result<ExitCode> {
+    let layout = Layout::from_env()?;
+    match cli.command {
+        Command::Up { nodes } => {
+            cluster::up(&layout, nodes)?;
+        }
+        Command::Down => cluster::down(&layout)?,
+        Command::Status => {
+            if !cluster::status(&layout)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Kubectl { args } => return kubectl(&layout, args),
+        Command::InternalInit { state, role } => crate::init::run(&Layout { state, ..layout }, &role)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Becomes kubectl, so that terminals, signals and exit codes are its own.
+fn kubectl(layout: &Layout, args: Vec<String>) -> Result<ExitCode> {
+    use std::os::unix::process::CommandExt;
+    let cluster = cluster::connect(layout)?;
+    let error = cluster.kubectl(args).exec();
+    Err(anyhow::Error::new(error).context("failed to run kubectl"))
+}

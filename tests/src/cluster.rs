@@ -1,0 +1,294 @@
+//! The cluster as a whole: up, down, and how it stands.
+
+mod down;
+mod status;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+pub use down::down;
+pub use status::status;
+
+use crate::base_images::{self, Archive};
+use crate::binaries::{Binaries, ensure_binaries};
+use crate::command::{command, output};
+use crate::layout::{Layout, make_folder, write_file};
+use crate::network::{Block, make_bridge};
+use crate::packages::{check_machine, ensure_packages};
+use crate::pki::Authority;
+use crate::progress::{say, spoken, step};
+use crate::spec::read_json;
+use crate::wait::{Look, wait_for};
+use crate::{control_plane, namespaces, node};
+
+/// What is known of a running cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Description {
+    /// Its addresses.
+    pub block: Block,
+    /// Number of nodes.
+    pub nodes: u8,
+}
+
+/// Longest wait for the API server from its start, on a busy machine.
+const API_LIMIT: Duration = Duration::from_mins(2);
+/// Longest wait for a node to be ready.
+const NODE_LIMIT: Duration = Duration::from_mins(2);
+
+/// A cluster that runs.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Its folders.
+    pub layout: Layout,
+    /// Its programs.
+    pub binaries: Binaries,
+    /// What is known of it.
+    pub description: Description,
+}
+
+/// Keeps a second `up` or `down` of the same cluster waiting for as long as it lives.
+pub struct Lock {
+    _file: Flock<std::fs::File>,
+}
+
+impl Lock {
+    /// Waits for the cluster's lock.
+    pub fn take(layout: &Layout) -> Result<Self> {
+        // Beside the state folder, which `down` removes.
+        let path = layout.state.with_extension("lock");
+        make_folder(path.parent().unwrap_or(&path))?;
+        let open = || {
+            std::fs::File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .with_context(|| format!("failed to open {}", path.display()))
+        };
+        let file = if let Ok(file) = Flock::lock(open()?, FlockArg::LockExclusiveNonblock) {
+            file
+        } else {
+            say("  .. another testbed command is at work on this cluster: waiting for it");
+            Flock::lock(open()?, FlockArg::LockExclusive)
+                .map_err(|(_, errno)| errno)
+                .with_context(|| format!("failed to lock {}", path.display()))?
+        };
+        Ok(Self { _file: file })
+    }
+}
+
+/// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks.
+pub fn up(layout: &Layout, nodes: u8) -> Result<Cluster> {
+    ensure!(
+        (1..=node::MAX_NODES).contains(&nodes),
+        "--nodes {nodes} is not possible: 1 to {} are",
+        node::MAX_NODES
+    );
+    let started = Instant::now();
+    check_machine()?;
+    ensure_packages()?;
+    let binaries = ensure_binaries()?;
+    let images = base_images::small()?;
+    let _lock = Lock::take(layout)?;
+    let cluster = match running(layout)? {
+        Some(description) => Cluster {
+            layout: layout.clone(),
+            binaries,
+            description,
+        },
+        None => start_control_plane(layout, binaries)?,
+    };
+    let cluster = match start_nodes(cluster, nodes, &images) {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            return Err(error.context(
+                "the cluster did not come up; it was left as it is for you to look at: see `cargo testbed logs`, and take \
+                 it away with `cargo testbed down`",
+            ));
+        }
+    };
+    say(format!(
+        "The cluster is up: {} node{}, Kubernetes v1.37.1 ({}).",
+        cluster.description.nodes,
+        if cluster.description.nodes == 1 { "" } else { "s" },
+        spoken(started.elapsed())
+    ));
+    Ok(cluster)
+}
+
+/// The cluster that runs, for commands that need one.
+pub fn connect(layout: &Layout) -> Result<Cluster> {
+    check_machine()?;
+    let Some(description) = running(layout)? else {
+        bail!("no testbed cluster runs: bring one up with `cargo testbed up`");
+    };
+    Ok(Cluster {
+        layout: layout.clone(),
+        binaries: ensure_binaries()?,
+        description,
+    })
+}
+
+/// The description of the cluster whose control plane runs.
+fn running(layout: &Layout) -> Result<Option<Description>> {
+    let control_plane = namespaces::find_init(layout, control_plane::ROLE)?;
+    if control_plane.is_none() || !layout.description().is_file() {
+        return Ok(None);
+    }
+    read_json(&layout.description()).map(Some)
+}
+
+fn start_control_plane(layout: &Layout, binaries: Binaries) -> Result<Cluster> {
+    if down::remove(layout)? {
+        say("  ok took away what an earlier cluster had left");
+    }
+    make_folder(&layout.state)?;
+    let block = step("make the cluster's network", |_| make_bridge(layout))?;
+    let description = Description { block, nodes: 0 };
+    let cluster = Cluster {
+        layout: layout.clone(),
+        binaries,
+        description,
+    };
+    let started = (|| {
+        let authority = Authority::open(&layout.pki())?;
+        control_plane::start(layout, &cluster.binaries, &authority, block)?.go()?;
+        cluster.save()
+    })();
+    if let Err(error) = started {
+        down::remove(layout)?;
+        return Err(error.context("failed to start the control plane; all of it was taken away again"));
+    }
+    Ok(cluster)
+}
+
+fn start_nodes(mut cluster: Cluster, nodes: u8, images: &[Archive]) -> Result<Cluster> {
+    let layout = cluster.layout.clone();
+    let block = cluster.description.block;
+    let wanted = nodes.max(cluster.description.nodes);
+    let mut fresh = Vec::new();
+    let authority = Authority::open(&layout.pki())?;
+    for index in 1..=wanted {
+        if namespaces::find_init(&layout, &node::name(index))?.is_none() {
+            node::start(&layout, &cluster.binaries, &authority, block, index)
+                .with_context(|| format!("failed to start {}", node::name(index)))?;
+            fresh.push(index);
+        }
+    }
+    cluster.description.nodes = wanted;
+    cluster.save()?;
+    if !fresh.is_empty() {
+        step("start the control plane", |_| cluster.wait_for_api())?;
+        step("load the sandbox image", |_| {
+            fresh
+                .iter()
+                .try_for_each(|&index| images.iter().try_for_each(|image| cluster.import(index, image)))
+        })?;
+    }
+    step("nodes ready", |_| {
+        (1..=wanted).try_for_each(|index| cluster.wait_for_node(index))
+    })?;
+    Ok(cluster)
+}
+
+impl Cluster {
+    fn save(&self) -> Result<()> {
+        let text = serde_json::to_string(&self.description).context("failed to write the description as JSON")?;
+        write_file(&self.layout.description(), text)
+    }
+
+    /// The path of the built kubectl with the administrator's kubeconfig.
+    pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> std::process::Command {
+        let mut kubectl = command(self.binaries.path("kubectl"), args);
+        kubectl.env("KUBECONFIG", self.layout.kubeconfig());
+        kubectl
+    }
+
+    /// Logs of the control plane.
+    fn control_plane_logs(&self) -> Vec<PathBuf> {
+        ["init", "etcd", "kube-apiserver"]
+            .map(|name| self.layout.logs(control_plane::ROLE).join(format!("{name}.log")))
+            .into()
+    }
+
+    fn node_logs(&self, index: u8) -> Vec<PathBuf> {
+        ["init", "containerd", "kubelet"]
+            .map(|name| self.layout.logs(&node::name(index)).join(format!("{name}.log")))
+            .into()
+    }
+
+    fn wait_for_api(&self) -> Result<()> {
+        Ok(wait_for(
+            "the API server",
+            API_LIMIT,
+            &self.control_plane_logs(),
+            || match output(&mut self.kubectl(["get", "--raw", "/readyz"])) {
+                Ok(_) => Look::Ready(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            },
+        )?)
+    }
+
+    fn wait_for_node(&self, index: u8) -> Result<()> {
+        let node = node::name(index);
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+        Ok(wait_for(
+            &format!("{node} to be ready"),
+            NODE_LIMIT,
+            &self.node_logs(index),
+            || match output(&mut self.kubectl(["get", "node", &node, "-o", path])) {
+                Ok(status) if status == "True" => Look::Ready(()),
+                Ok(status) => Look::NotYet(format!("Ready is {status:?}")),
+                Err(error) => Look::NotYet(error.to_string()),
+            },
+        )?)
+    }
+
+    /// A command that runs inside a node: in its mount, network, UTS, IPC and PID namespaces.
+    pub fn in_node<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        index: u8,
+        program: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<std::process::Command> {
+        let node = node::name(index);
+        let Some(pid) = namespaces::find_init(&self.layout, &node)? else {
+            bail!("{node} does not run: `cargo testbed up` starts it");
+        };
+        let mut enter = command(
+            "nsenter",
+            [
+                "--target",
+                &pid.to_string(),
+                "--mount",
+                "--net",
+                "--uts",
+                "--ipc",
+                "--pid",
+                "--",
+            ],
+        );
+        enter.arg(self.binaries.path(program)).args(args);
+        Ok(enter)
+    }
+
+    /// Loads an image into a node's containerd under its full name.
+    pub fn import(&self, index: u8, image: &Archive) -> Result<()> {
+        let what = format!("{} to take the image {}", node::name(index), image.name);
+        Ok(wait_for(&what, Duration::from_mins(1), &self.node_logs(index), || {
+            let path = image.path.to_string_lossy();
+            let args = ["-n", "k8s.io", "images", "import", "--index-name", &image.name, &path];
+            let run = self
+                .in_node(index, "ctr", args)
+                .and_then(|mut ctr| Ok(output(&mut ctr)?));
+            match run {
+                Ok(_) => Look::Ready(()),
+                Err(error) => Look::NotYet(format!("{error:#}")),
+            }
+        })?)
+    }
+}

@@ -1,0 +1,39 @@
+//! How a cluster stands.
+
+use anyhow::Result;
+
+use crate::command::output;
+use crate::layout::Layout;
+use crate::namespaces::find_inits;
+use crate::progress::say;
+
+/// Prints how the cluster stands; whether it runs.
+pub fn status(layout: &Layout) -> Result<bool> {
+    let inits = find_inits(layout)?;
+    if super::running(layout)?.is_none() {
+        say("No cluster runs. `cargo testbed up` brings one up.");
+        if !inits.is_empty() || layout.state.exists() {
+            say(format!(
+                "Parts of one are left (processes: {}; folder: {}): `cargo testbed down` takes them away.",
+                inits.len(),
+                layout.state.display()
+            ));
+        }
+        return Ok(false);
+    }
+    let cluster = super::connect(layout)?;
+    say(format!("Kubeconfig: {}", layout.kubeconfig().display()));
+    for (role, pid) in &inits {
+        say(format!(
+            "{role}: process {pid}, logs in {}",
+            layout.logs(role).display()
+        ));
+    }
+    for args in [
+        &["get", "nodes", "-o", "wide"][..],
+        &["get", "pods", "--all-namespaces", "-o", "wide"],
+    ] {
+        say(output(&mut cluster.kubectl(args))?.trim_end());
+    }
+    Ok(true)
+}

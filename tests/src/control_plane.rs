@@ -1,0 +1,182 @@
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler: their flags.
+
+use anyhow::Result;
+use nix::sched::CloneFlags;
+
+use crate::binaries::Binaries;
+use crate::layout::{Layout, make_folder};
+use crate::namespaces::{Waiting, start_init};
+use crate::network::Block;
+use crate::pki::{Authority, Identity};
+use crate::spec::{InitSpec, ProcessSpec, environment};
+
+/// The control plane's role.
+pub const ROLE: &str = "control-plane";
+
+/// The API server's address, `https://host:port`.
+pub fn server(block: Block) -> String {
+    format!("https://{}:6443", block.control_plane())
+}
+
+/// Makes the control plane's certificates and starts its init process, which waits.
+pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<Waiting> {
+    let folder = layout.state.join(ROLE);
+    make_folder(&folder)?;
+    let admin = authority.client("admin", "mooring-testbed-admin", Some("system:masters"))?;
+    authority.kubeconfig(&layout.kubeconfig(), &server(block), &admin)?;
+    let spec = InitSpec {
+        logs: layout.logs(ROLE),
+        environment: environment(&binaries.search_path()),
+        node: None,
+        processes: vec![
+            etcd(layout, binaries),
+            api_server(layout, binaries, authority, block)?,
+            controller_manager(layout, binaries, authority, block)?,
+            scheduler(layout, binaries, authority, block)?,
+        ],
+    };
+    spec.save(layout, ROLE)?;
+    start_init(layout, ROLE, CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)
+}
+
+fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> ProcessSpec {
+    ProcessSpec {
+        name: name.to_owned(),
+        program: binaries.path(name),
+        args: flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect(),
+    }
+}
+
+/// etcd is reached by a socket in a folder of root's: no port, no certificate, nobody else.
+fn etcd_socket(layout: &Layout, name: &str) -> String {
+    format!("unix://{}/{ROLE}/etcd-{name}.sock", layout.state.display())
+}
+
+fn etcd(layout: &Layout, binaries: &Binaries) -> ProcessSpec {
+    // etcd wants addresses with ports to tell others; there are no others.
+    let (advertised_client, advertised_peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
+    process(
+        binaries,
+        "etcd",
+        &[
+            ("name", "testbed".into()),
+            ("data-dir", format!("{}/{ROLE}/etcd", layout.state.display())),
+            ("listen-client-urls", etcd_socket(layout, "client")),
+            ("advertise-client-urls", advertised_client.into()),
+            ("listen-peer-urls", etcd_socket(layout, "peer")),
+            ("initial-advertise-peer-urls", advertised_peer.into()),
+            ("initial-cluster", format!("testbed={advertised_peer}")),
+            // The cluster does not outlive the machine's next start.
+            ("unsafe-no-fsync", "true".into()),
+            ("log-level", "warn".into()),
+        ],
+    )
+}
+
+fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<ProcessSpec> {
+    let serving = authority.server(
+        "kube-apiserver",
+        &[
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ],
+        &[block.control_plane(), block.api_service()],
+    )?;
+    let kubelet = authority.client("kube-apiserver-kubelet", "kube-apiserver", Some("system:masters"))?;
+    let (signing, verifying) = authority.service_account_keys()?;
+    let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    Ok(process(
+        binaries,
+        "kube-apiserver",
+        &[
+            ("advertise-address", block.control_plane().to_string()),
+            ("bind-address", block.control_plane().to_string()),
+            ("secure-port", "6443".into()),
+            ("etcd-servers", etcd_socket(layout, "client")),
+            ("client-ca-file", path(authority.certificate())),
+            ("tls-cert-file", path(serving.certificate)),
+            ("tls-private-key-file", path(serving.key)),
+            ("kubelet-certificate-authority", path(authority.certificate())),
+            ("kubelet-client-certificate", path(kubelet.certificate)),
+            ("kubelet-client-key", path(kubelet.key)),
+            // Nobody resolves the nodes' names.
+            ("kubelet-preferred-address-types", "InternalIP".into()),
+            ("service-cluster-ip-range", block.services()),
+            (
+                "service-account-issuer",
+                "https://kubernetes.default.svc.cluster.local".into(),
+            ),
+            ("service-account-signing-key-file", path(signing)),
+            ("service-account-key-file", path(verifying)),
+            ("authorization-mode", "Node,RBAC".into()),
+            ("enable-admission-plugins", "NodeRestriction".into()),
+            ("allow-privileged", "true".into()),
+            ("v", "1".into()),
+        ],
+    ))
+}
+
+/// A client's kubeconfig beside the certificates.
+fn kubeconfig(layout: &Layout, authority: &Authority, block: Block, file: &str, identity: &Identity) -> Result<String> {
+    let path = layout.pki().join(format!("{file}.kubeconfig"));
+    authority.kubeconfig(&path, &server(block), identity)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn controller_manager(
+    layout: &Layout,
+    binaries: &Binaries,
+    authority: &Authority,
+    block: Block,
+) -> Result<ProcessSpec> {
+    let name = "kube-controller-manager";
+    let identity = authority.client(name, "system:kube-controller-manager", None)?;
+    let (signing, _) = authority.service_account_keys()?;
+    Ok(process(
+        binaries,
+        name,
+        &[
+            ("kubeconfig", kubeconfig(layout, authority, block, name, &identity)?),
+            ("bind-address", block.control_plane().to_string()),
+            ("root-ca-file", authority.certificate().to_string_lossy().into_owned()),
+            (
+                "cluster-signing-cert-file",
+                authority.certificate().to_string_lossy().into_owned(),
+            ),
+            (
+                "cluster-signing-key-file",
+                authority.key().to_string_lossy().into_owned(),
+            ),
+            (
+                "service-account-private-key-file",
+                signing.to_string_lossy().into_owned(),
+            ),
+            ("use-service-account-credentials", "true".into()),
+            // It makes this folder, by default on the machine itself; it has no drivers to find.
+            (
+                "flex-volume-plugin-dir",
+                format!("{}/{ROLE}/flex-volume-plugins", layout.state.display()),
+            ),
+            // There is only one: an election would only cost time.
+            ("leader-elect", "false".into()),
+            ("v", "1".into()),
+        ],
+    ))
+}
+
+fn scheduler(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<ProcessSpec> {
+    let name = "kube-scheduler";
+    let identity = authority.client(name, "system:kube-scheduler", None)?;
+    Ok(process(
+        binaries,
+        name,
+        &[
+            ("kubeconfig", kubeconfig(layout, authority, block, name, &identity)?),
+            ("bind-address", block.control_plane().to_string()),
+            ("leader-elect", "false".into()),
+            ("v", "1".into()),
+        ],
+    ))
+}

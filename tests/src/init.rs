@@ -1,0 +1,50 @@
+//! The init process of the control plane or of a node: process 1 of its namespaces. It sets its surroundings up, keeps its
+//! processes running, and takes all of them down with itself.
+//!
+//! Everything it says lands in `init.log`.
+
+mod mounts;
+mod supervise;
+
+use std::io::BufRead;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::layout::Layout;
+use crate::network;
+use crate::progress::note;
+use crate::spec::{InitSpec, NodeSpec};
+
+/// Runs as the init process of `role`; returns when told to end.
+pub fn run(layout: &Layout, role: &str) -> Result<()> {
+    ensure!(
+        std::process::id() == 1,
+        "this is started by `cargo testbed up`, in namespaces of its own, and by nobody else"
+    );
+    // Not bound to the terminal or the shell job that `up` ran in.
+    nix::unistd::setsid().context("failed to leave the session")?;
+    let mut line = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .context("failed to wait for `up`")?;
+    ensure!(line == "go\n", "`up` ended before this could begin");
+    let spec = InitSpec::load(layout, role)?;
+    mounts::leave_machine()?;
+    if let Some(node) = &spec.node {
+        set_up_node(node)?;
+    }
+    note(format!("{role}: starting {} processes", spec.processes.len()));
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?
+        .block_on(supervise::run(&spec))
+}
+
+fn set_up_node(node: &NodeSpec) -> Result<()> {
+    mounts::set_up(node)?;
+    // The file's writer names its own UTS namespace.
+    std::fs::write("/proc/sys/kernel/hostname", &node.hostname).context("failed to set the host name")?;
+    network::configure_node(node.block, node.index, node.nodes).context("failed to set the node's network up")
+}

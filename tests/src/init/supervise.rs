@@ -1,0 +1,149 @@
+//! Keeps processes running and reaps what they leave.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::progress::note;
+use crate::spec::{InitSpec, ProcessSpec};
+
+/// Delay before a process that ended is started again, unless it ended soon after its start.
+const RESTART: Duration = Duration::from_secs(1);
+/// Longest such delay.
+const LONGEST_RESTART: Duration = Duration::from_secs(15);
+/// A process that ran for as long as this has its delay back at the shortest.
+const STEADY: Duration = Duration::from_secs(30);
+
+/// One process and how it fares.
+struct Kept<'a> {
+    spec: &'a ProcessSpec,
+    pid: Option<Pid>,
+    started: Instant,
+    delay: Duration,
+    /// When to start it again.
+    due: Option<Instant>,
+}
+
+/// Runs until told to end by SIGTERM or SIGINT. When process 1 of a PID namespace ends, the kernel ends all others in it.
+pub(super) async fn run(spec: &InitSpec) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
+    let mut children = signal(SignalKind::child()).context("failed to listen for SIGCHLD")?;
+    let mut kept: BTreeMap<&str, Kept<'_>> = BTreeMap::new();
+    for process in &spec.processes {
+        let mut entry = Kept {
+            spec: process,
+            pid: None,
+            started: Instant::now(),
+            delay: RESTART,
+            due: None,
+        };
+        entry.start(spec);
+        kept.insert(&process.name, entry);
+    }
+    loop {
+        let next = kept.values().filter_map(|entry| entry.due).min();
+        let nap = next.map_or(Duration::from_hours(1), |due| {
+            due.saturating_duration_since(Instant::now())
+        });
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = children.recv() => reap(&mut kept),
+            () = tokio::time::sleep(nap) => {}
+        }
+        let now = Instant::now();
+        for entry in kept
+            .values_mut()
+            .filter(|entry| entry.due.is_some_and(|due| due <= now))
+        {
+            entry.start(spec);
+        }
+    }
+    note("told to end: all processes end with this one");
+    Ok(())
+}
+
+impl Kept<'_> {
+    fn start(&mut self, spec: &InitSpec) {
+        self.due = None;
+        self.started = Instant::now();
+        match spawn(self.spec, spec) {
+            Ok(pid) => {
+                note(format!("{} runs as process {pid}", self.spec.name));
+                self.pid = Some(pid);
+            }
+            Err(error) => {
+                note(format!("error: {error:#}"));
+                self.schedule();
+            }
+        }
+    }
+
+    fn ended(&mut self, how: &str) {
+        note(format!(
+            "{} ended after {} s ({how}); starting it again",
+            self.spec.name,
+            self.started.elapsed().as_secs()
+        ));
+        self.pid = None;
+        self.schedule();
+    }
+
+    fn schedule(&mut self) {
+        if self.started.elapsed() >= STEADY {
+            self.delay = RESTART;
+        }
+        self.due = Some(Instant::now() + self.delay);
+        self.delay = (self.delay * 2).min(LONGEST_RESTART);
+    }
+}
+
+fn spawn(process: &ProcessSpec, spec: &InitSpec) -> Result<Pid> {
+    let path = spec.logs.join(format!("{}.log", process.name));
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("failed to open {}", path.display()))?;
+    let child = Command::new(&process.program)
+        .args(&process.args)
+        .env_clear()
+        .envs(&spec.environment)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("failed to share the log")?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("failed to start {}", process.program.display()))?;
+    // Waited for by `reap`, with all others: the handle is of no use.
+    Ok(Pid::from_raw(
+        i32::try_from(child.id()).context("a process id that is none")?,
+    ))
+}
+
+/// Takes in all that ended: our own, and whatever they left behind (containers' shims, for one).
+fn reap(kept: &mut BTreeMap<&str, Kept<'_>>) {
+    loop {
+        let (pid, how) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, format!("exit code {code}")),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, format!("signal {signal}")),
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
+            Ok(_) => continue,
+            Err(error) => {
+                note(format!("error: failed to wait for a process: {error}"));
+                return;
+            }
+        };
+        if let Some(entry) = kept.values_mut().find(|entry| entry.pid == Some(pid)) {
+            entry.ended(&how);
+        }
+    }
+}

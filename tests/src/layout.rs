@@ -1,0 +1,118 @@
+//! Where the testbed keeps things: the cache (built once, kept) and one cluster's state (gone after `down`).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
+pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
+/// Environment variable: another name than [`DEFAULT_NAME`] for bridge, links and control groups of a second cluster.
+pub const NAME_VARIABLE: &str = "MOORING_TESTBED_NAME";
+
+const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
+const DEFAULT_NAME: &str = "mooring";
+
+/// A link's name has at most 15 characters, of which the testbed needs a few itself.
+const MAX_NAME: usize = 9;
+
+/// The folders of one testbed cluster.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The cluster's state folder.
+    pub state: PathBuf,
+    /// What its bridge, links and control groups are called after.
+    pub name: String,
+}
+
+impl Layout {
+    /// The cluster that the environment names, or the usual one.
+    pub fn from_env() -> Result<Self> {
+        let state = std::env::var_os(STATE_VARIABLE).map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from);
+        let name = std::env::var(NAME_VARIABLE).unwrap_or_else(|_| DEFAULT_NAME.to_owned());
+        ensure!(
+            state.is_absolute() && state.parent().is_some(),
+            "{STATE_VARIABLE}={} is not usable: give an absolute path of a folder of its own",
+            state.display()
+        );
+        ensure!(
+            !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| b.is_ascii_lowercase()),
+            "{NAME_VARIABLE}={name:?} is not usable: give 1 to {MAX_NAME} lower-case letters"
+        );
+        Ok(Self { state, name })
+    }
+
+    /// The bridge that the nodes and the control plane share.
+    pub fn bridge(&self) -> String {
+        format!("{}0", self.name)
+    }
+
+    /// The machine's end of a node's link.
+    pub fn link(&self, index: u8) -> String {
+        format!("{}-n{index}", self.name)
+    }
+
+    /// The control group under which all of the cluster's Pods run, relative to each hierarchy.
+    pub fn cgroup(&self) -> String {
+        format!("{}-testbed", self.name)
+    }
+
+    /// Certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.state.join("pki")
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.state.join("kubeconfig")
+    }
+
+    /// Logs of the control plane and of each node, a folder each.
+    pub fn logs(&self, role: &str) -> PathBuf {
+        self.state.join("logs").join(role)
+    }
+
+    /// A node's own folder.
+    pub fn node(&self, node: &str) -> PathBuf {
+        self.state.join("nodes").join(node)
+    }
+
+    /// The description of the running cluster, see [`crate::cluster::Description`].
+    pub fn description(&self) -> PathBuf {
+        self.state.join("cluster.json")
+    }
+
+    /// Folders that were made on the machine to mount over, one a line, in the order in which they were made.
+    pub fn made_folders(&self) -> PathBuf {
+        self.state.join("made-folders")
+    }
+}
+
+/// The cache: `$XDG_CACHE_HOME/mooring` or `~/.cache/mooring`.
+pub fn cache() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
+        Some(base) => PathBuf::from(base),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set: set it, or XDG_CACHE_HOME")?)
+            .join(".cache"),
+    };
+    Ok(base.join("mooring"))
+}
+
+/// The repository that this program was built from.
+///
+/// Fixed at build time: `cargo testbed` always runs from the tree that it was built in.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// Makes a folder and those above it.
+pub fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("failed to make the folder {}", path.display()))
+}
+
+/// Writes a file, making its folder.
+pub fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    std::fs::write(path, content).with_context(|| format!("failed to write {}", path.display()))
+}

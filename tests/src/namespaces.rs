@@ -1,0 +1,166 @@
+//! Starting an init process of ours in namespaces of its own, and finding it again.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::layout::{Layout, make_folder};
+
+/// First argument of an init process; see [`crate::init`].
+pub const INIT_COMMAND: &str = "internal-init";
+
+/// An init process that waits to be told to go on.
+pub struct Waiting {
+    /// Its process id, as the machine sees it.
+    pub pid: i32,
+    stdin: std::process::ChildStdin,
+}
+
+impl Waiting {
+    /// Lets it go on. Dropped without this, it ends.
+    pub fn go(mut self) -> Result<()> {
+        self.stdin
+            .write_all(b"go\n")
+            .with_context(|| format!("the init process {} ended too early", self.pid))
+    }
+}
+
+/// Starts this program as the init process of `role`, as process 1 of new namespaces.
+pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result<Waiting> {
+    let logs = layout.logs(role);
+    make_folder(&logs)?;
+    let log_path = logs.join("init.log");
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&log_path)
+        .with_context(|| format!("failed to open {}", log_path.display()))?;
+    let program = std::env::current_exe().context("failed to find this program itself")?;
+    let mut command = Command::new(program);
+    command
+        .arg(INIT_COMMAND)
+        .args(arguments(layout, role))
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().context("failed to share the log")?)
+        .stderr(log);
+    // Namespaces are a thread's: a thread that leaves ours, starts the child in the new ones and ends, leaves the rest of
+    // this program where it was. (The child, not the thread, becomes process 1.)
+    let spawned = std::thread::spawn(move || -> Result<_> {
+        unshare(namespaces).with_context(|| format!("failed to make the namespaces {namespaces:?}"))?;
+        command.spawn().context("failed to start the init process")
+    })
+    .join();
+    let Ok(spawned) = spawned else {
+        bail!("the thread that starts the init process of {role} panicked");
+    };
+    let mut child = spawned?;
+    let pid = i32::try_from(child.id()).context("a process id that is none")?;
+    let stdin = child.stdin.take().context("the init process has no input")?;
+    Ok(Waiting { pid, stdin })
+}
+
+fn arguments(layout: &Layout, role: &str) -> [String; 2] {
+    [layout.state.to_string_lossy().into_owned(), role.to_owned()]
+}
+
+/// The init processes of a cluster that run: role and process id. Found by their arguments in `/proc`, so that nothing
+/// has to have been written down.
+pub fn find_inits(layout: &Layout) -> Result<Vec<(String, i32)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")
+        .context("failed to list processes")?
+        .flatten()
+    {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Processes come and go while being listed.
+        let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else {
+            continue;
+        };
+        if let Some(role) = role_of(&String::from_utf8_lossy(&cmdline), layout) {
+            found.push((role, pid));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn role_of(cmdline: &str, layout: &Layout) -> Option<String> {
+    let mut words = cmdline.split_terminator('\0').skip(1);
+    (words.next()? == INIT_COMMAND && layout.state == Path::new(words.next()?))
+        .then(|| words.next().map(str::to_owned))
+        .flatten()
+}
+
+/// Process id of the init process of `role`, if it runs.
+pub fn find_init(layout: &Layout, role: &str) -> Result<Option<i32>> {
+    Ok(find_inits(layout)?
+        .into_iter()
+        .find(|(found, _)| found == role)
+        .map(|(_, pid)| pid))
+}
+
+/// Ends processes at once and waits until they are gone. As each is process 1 of its namespace, all in it end too.
+pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
+    for &pid in pids {
+        // One that ended by itself meanwhile is what was wanted.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    let deadline = Instant::now() + limit;
+    for &pid in pids {
+        while is_running(pid) {
+            if Instant::now() > deadline {
+                bail!(
+                    "process {pid} does not end, most likely because a process in its namespace hangs in the kernel: \
+                     see `cat /proc/{pid}/stack`"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+fn is_running(pid: i32) -> bool {
+    // Where this program itself started it, it stays as a zombie until waited for.
+    let _ = nix::sys::wait::waitpid(Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .trim_start()
+            .starts_with('Z')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::role_of;
+    use crate::layout::Layout;
+
+    #[test]
+    fn an_init_process_is_known_by_its_arguments() {
+        let layout = Layout {
+            state: "/var/lib/x".into(),
+            name: "x".into(),
+        };
+        let role = |line: &str| role_of(&line.replace(' ', "\0"), &layout);
+        assert_eq!(
+            role("/bin/testbed internal-init /var/lib/x node-1 "),
+            Some("node-1".into())
+        );
+        assert_eq!(role("/bin/testbed internal-init /var/lib/y node-1 "), None);
+        assert_eq!(role("vi internal-init "), None);
+        assert_eq!(role(""), None);
+    }
+}

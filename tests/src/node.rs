@@ -1,0 +1,224 @@
+//! A node from the outside: its folders, its certificates, its link, its init process.
+
+mod config;
+
+pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::sched::CloneFlags;
+
+use crate::binaries::Binaries;
+use crate::control_plane::server;
+use crate::layout::{Layout, make_folder, write_file};
+use crate::namespaces::{Waiting, start_init};
+use crate::network::{Block, connect_node};
+use crate::pki::Authority;
+use crate::spec::{InitSpec, NodeSpec, ProcessSpec, environment};
+use crate::{cgroup, progress};
+
+/// A testbed cluster has at most as many nodes as this.
+pub const MAX_NODES: u8 = 3;
+
+/// Folders that each node has for itself, so that ordinary manifests with ordinary host paths work on each.
+const OWN_FOLDERS: &[&str] = &[
+    "/etc/cni",
+    "/etc/kubernetes",
+    "/usr/libexec/kubernetes",
+    "/var/lib/cni",
+    "/var/lib/containerd",
+    "/var/lib/kubelet",
+    "/var/lib/mooring",
+    "/var/log/containers",
+    "/var/log/pods",
+];
+
+/// Folders that each node has in memory.
+const MEMORY_FOLDERS: &[&str] = &["/run"];
+
+/// Storage clients that a node must not have: Mooring's promise is that it needs none.
+const HIDDEN_PROGRAMS: &[&str] = &[
+    "ceph-fuse",
+    "cryptsetup",
+    "glusterfs",
+    "iscsiadm",
+    "mount.ceph",
+    "mount.cifs",
+    "mount.fuse.sshfs",
+    "mount.glusterfs",
+    "mount.nfs",
+    "mount.nfs4",
+    "mount.sshfs",
+    "rbd",
+    "rclone",
+    "s3fs",
+    "sshfs",
+];
+
+/// A node's name; nodes count from 1.
+pub fn name(index: u8) -> String {
+    format!("node-{index}")
+}
+
+/// The control group under which a node's Pods run.
+pub fn cgroup_of(layout: &Layout, index: u8) -> String {
+    format!("{}/{}", layout.cgroup(), name(index))
+}
+
+/// Makes a node and starts it; it is not ready yet.
+pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block, index: u8) -> Result<()> {
+    let node = name(index);
+    cgroup::make(&cgroup_of(layout, index)).with_context(|| format!("failed to make the control groups of {node}"))?;
+    make_mount_points(layout)?;
+    write_files(layout, binaries, authority, block, index)?;
+    let spec = InitSpec {
+        logs: layout.logs(&node),
+        environment: environment(&binaries.search_path()),
+        node: Some(NodeSpec {
+            block,
+            index,
+            nodes: MAX_NODES,
+            hostname: node.clone(),
+            binds: binds(layout, &node),
+            memory: MEMORY_FOLDERS.iter().map(PathBuf::from).collect(),
+            hidden: hidden_programs(),
+        }),
+        processes: processes(binaries, block, index),
+    };
+    spec.save(layout, &node)?;
+    let waiting: Waiting = start_init(
+        layout,
+        &node,
+        CloneFlags::CLONE_NEWPID
+            | CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWUTS
+            | CloneFlags::CLONE_NEWIPC,
+    )?;
+    connect_node(layout, block, index, waiting.pid)?;
+    waiting.go()
+}
+
+/// Where the machine lacks a folder to mount over, it is made, and written down for `down` to take away.
+fn make_mount_points(layout: &Layout) -> Result<()> {
+    let mut missing = Vec::new();
+    for folder in OWN_FOLDERS.iter().chain(MEMORY_FOLDERS) {
+        let ancestors: Vec<_> = Path::new(folder)
+            .ancestors()
+            .take_while(|path| !path.exists())
+            .collect();
+        missing.extend(ancestors.into_iter().rev().map(Path::to_owned));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut list = std::fs::read_to_string(layout.made_folders()).unwrap_or_default();
+    for folder in &missing {
+        list.push_str(&folder.to_string_lossy());
+        list.push('\n');
+    }
+    // Written down first: a crash in between leaves a line too many, not a folder too many.
+    write_file(&layout.made_folders(), list)?;
+    missing.iter().try_for_each(|folder| make_folder(folder))
+}
+
+/// Takes the folders away that [`start`] made on the machine, where they are empty.
+pub fn remove_mount_points(layout: &Layout) {
+    let list = std::fs::read_to_string(layout.made_folders()).unwrap_or_default();
+    for folder in list.lines().rev() {
+        if let Err(error) = std::fs::remove_dir(folder)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            progress::note(format!("left {folder}, which the testbed made: {error}"));
+        }
+    }
+}
+
+fn own(layout: &Layout, node: &str, path: &str) -> PathBuf {
+    layout.node(node).join(path.trim_start_matches('/'))
+}
+
+fn binds(layout: &Layout, node: &str) -> Vec<(PathBuf, PathBuf)> {
+    OWN_FOLDERS
+        .iter()
+        .chain(&["/etc/hosts", "/etc/resolv.conf"])
+        // The machine's own may be a link into a folder that the node does not have.
+        .filter_map(|path| Some((own(layout, node, path), std::fs::canonicalize(path).ok()?)))
+        .filter(|(_, target)| !MEMORY_FOLDERS.iter().any(|memory| target.starts_with(memory)))
+        .collect()
+}
+
+fn hidden_programs() -> Vec<PathBuf> {
+    let mut found: Vec<_> = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+        .iter()
+        .flat_map(|folder| {
+            HIDDEN_PROGRAMS
+                .iter()
+                .map(move |program| Path::new(folder).join(program))
+        })
+        // Links (/bin, mount.nfs4) lead to programs that are hidden under their own name.
+        .filter_map(|path| std::fs::canonicalize(path).ok())
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn write_files(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block, index: u8) -> Result<()> {
+    let node = name(index);
+    for folder in OWN_FOLDERS {
+        make_folder(&own(layout, &node, folder))?;
+    }
+    let put = |path: &str, content: String| write_file(&own(layout, &node, path), content);
+    let json = |value: &serde_json::Value| format!("{value:#}\n");
+    put(config::CONTAINERD_FILE, config::containerd(binaries))?;
+    put(config::CNI_FILE, json(&config::cni(block, index)))?;
+    put(config::KUBELET_FILE, json(&config::kubelet(&cgroup_of(layout, index))))?;
+    put(config::PROXY_FILE, json(&config::proxy(block, &node)))?;
+    put("/etc/hosts", config::hosts(block, MAX_NODES))?;
+    put("/etc/resolv.conf", String::new())?;
+    put(
+        config::CA_FILE,
+        std::fs::read_to_string(authority.certificate()).context("failed to read the authority")?,
+    )?;
+
+    let serving = authority.server(&format!("{node}-kubelet"), &[&node], &[block.node(index)])?;
+    for (from, to) in [
+        (&serving.certificate, config::KUBELET_CERTIFICATE),
+        (&serving.key, config::KUBELET_KEY),
+    ] {
+        let to = own(layout, &node, to);
+        std::fs::copy(from, &to).with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
+    }
+    let kubelet = authority.client(&node, &format!("system:node:{node}"), Some("system:nodes"))?;
+    authority.kubeconfig(
+        &own(layout, &node, config::KUBELET_KUBECONFIG),
+        &server(block),
+        &kubelet,
+    )?;
+    let proxy = authority.client(&format!("{node}-kube-proxy"), "system:kube-proxy", None)?;
+    authority.kubeconfig(&own(layout, &node, config::PROXY_KUBECONFIG), &server(block), &proxy)
+}
+
+fn processes(binaries: &Binaries, block: Block, index: u8) -> Vec<ProcessSpec> {
+    let process = |name: &str, args: Vec<String>| ProcessSpec {
+        name: name.to_owned(),
+        program: binaries.path(name),
+        args,
+    };
+    vec![
+        process("containerd", vec![format!("--config={}", config::CONTAINERD_FILE)]),
+        process(
+            "kubelet",
+            vec![
+                format!("--config={}", config::KUBELET_FILE),
+                format!("--kubeconfig={}", config::KUBELET_KUBECONFIG),
+                format!("--hostname-override={}", name(index)),
+                format!("--node-ip={}", block.node(index)),
+                "--v=2".into(),
+            ],
+        ),
+        process("kube-proxy", vec![format!("--config={}", config::PROXY_FILE)]),
+    ]
+}

@@ -1,0 +1,136 @@
+//! The configuration files of a node's programs. Paths are as the node sees them.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::binaries::Binaries;
+use crate::control_plane::server;
+use crate::network::Block;
+
+pub(super) const CONTAINERD_FILE: &str = "/etc/kubernetes/containerd.toml";
+pub(super) const CNI_FILE: &str = "/etc/cni/net.d/10-testbed.conflist";
+pub(super) const KUBELET_FILE: &str = "/etc/kubernetes/kubelet.json";
+pub(super) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.kubeconfig";
+pub(super) const KUBELET_CERTIFICATE: &str = "/etc/kubernetes/kubelet.crt";
+pub(super) const KUBELET_KEY: &str = "/etc/kubernetes/kubelet.key";
+pub(super) const PROXY_FILE: &str = "/etc/kubernetes/kube-proxy.json";
+pub(super) const PROXY_KUBECONFIG: &str = "/etc/kubernetes/kube-proxy.kubeconfig";
+pub(super) const CA_FILE: &str = "/etc/kubernetes/ca.crt";
+
+/// containerd's socket.
+pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// The image of a Pod's sandbox, see [`crate::base_images`].
+pub const PAUSE_IMAGE: &str = "mooring.dev/testbed-pause:1";
+
+pub(super) fn containerd(binaries: &Binaries) -> String {
+    let runc = binaries.path("runc");
+    let runc = crate::command::find_program("runc").unwrap_or(runc);
+    format!(
+        r#"version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+address = "{CONTAINERD_SOCKET}"
+
+[plugins.'io.containerd.internal.v1.opt']
+path = "/var/lib/containerd/opt"
+
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{PAUSE_IMAGE}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+disable_apparmor = true
+# Without CAP_SYS_RESOURCE, as in many a container and virtual machine, runc can't lower it.
+restrict_oom_score_adj = true
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/usr/lib/cni"]
+conf_dir = "/etc/cni/net.d"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = "{}"
+SystemdCgroup = false
+"#,
+        runc.display()
+    )
+}
+
+/// Each Pod gets a link of its own to the node, not a port of a bridge: answers to a Service within the node then pass
+/// through the node's packet filter without `br_netfilter`, which not every kernel has.
+pub(super) fn cni(block: Block, index: u8) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "testbed",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": block.pods(index)}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "dataDir": "/run/cni-ipam",
+                },
+            },
+        ],
+    })
+}
+
+pub(super) fn kubelet(cgroup: &str) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": CA_FILE},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": KUBELET_CERTIFICATE,
+        "tlsPrivateKeyFile": KUBELET_KEY,
+        "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
+        "resolvConf": "/etc/resolv.conf",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{cgroup}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        // The machine's disk and memory are not the testbed's to judge.
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 100,
+        // Lower takes CAP_SYS_RESOURCE.
+        "oomScoreAdj": 0,
+        // Tests read volume statistics.
+        "volumeStatsAggPeriod": "10s",
+        "serializeImagePulls": false,
+    })
+}
+
+pub(super) fn proxy(block: Block, node: &str) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clusterCIDR": block.all_pods(),
+        "clientConnection": {"kubeconfig": PROXY_KUBECONFIG},
+        "hostnameOverride": node,
+        "oomScoreAdj": 0,
+        // These belong to the machine, not to the node's network namespace.
+        "conntrack": {"maxPerCore": 0, "min": 0},
+    })
+}
+
+pub(super) fn hosts(block: Block, nodes: u8) -> String {
+    let mut text = format!("127.0.0.1 localhost\n# {}\n", server(block));
+    for index in 1..=nodes {
+        let _ = writeln!(text, "{} {}", block.node(index), super::name(index));
+    }
+    text
+}

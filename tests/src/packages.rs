@@ -1,0 +1,96 @@
+//! Debian packages that the testbed needs: only what is missing is installed.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::command::{command, find_program, output};
+use crate::progress::Step;
+
+/// How to tell that a package is there.
+enum Sign {
+    /// A program on the `PATH`.
+    Program(&'static str),
+    /// A file.
+    File(&'static str),
+}
+
+/// What is needed, and the package that has it. `busybox-static` is not among them: it would push the distribution's
+/// own busybox aside, so it is unpacked into the cache instead (see [`crate::base_images`]).
+const NEEDED: &[(Sign, &str)] = &[
+    (Sign::Program("runc"), "runc"),
+    (Sign::Program("nft"), "nftables"),
+    (Sign::Program("conntrack"), "conntrack"),
+    (Sign::Program("ip"), "iproute2"),
+    (Sign::Program("losetup"), "mount"),
+    (Sign::Program("nsenter"), "util-linux"),
+    (Sign::Program("mkfs.ext4"), "e2fsprogs"),
+    (Sign::Program("mkfs.xfs"), "xfsprogs"),
+    (Sign::Program("buildah"), "buildah"),
+    (Sign::Program("mmdebstrap"), "mmdebstrap"),
+    (Sign::File("/usr/lib/cni/ptp"), "containernetworking-plugins"),
+    (Sign::File("/etc/ssl/certs/ca-certificates.crt"), "ca-certificates"),
+    // For cargo and go themselves, on a machine with nothing but them.
+    (Sign::Program("cc"), "gcc"),
+    (Sign::File("/usr/include/stdio.h"), "libc6-dev"),
+];
+
+/// Refuses early, in words, what would fail late.
+pub fn check_machine() -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "the testbed makes namespaces, links and mounts, which takes root: run it again as root (sudo -E cargo testbed …)"
+    );
+    for (program, cure) in [
+        (
+            "go",
+            "install Go 1.24 or newer from https://go.dev/dl/ (Kubernetes is built with it, once)",
+        ),
+        ("cargo", "install Rust from https://rustup.rs/"),
+    ] {
+        if find_program(program).is_none() {
+            bail!("{program} is not on the PATH: {cure}");
+        }
+    }
+    Ok(())
+}
+
+/// The packages that are missing.
+fn missing() -> Vec<&'static str> {
+    NEEDED
+        .iter()
+        .filter(|(sign, _)| match sign {
+            Sign::Program(name) => find_program(name).is_none(),
+            Sign::File(path) => !PathBuf::from(path).exists(),
+        })
+        .map(|(_, package)| *package)
+        .collect()
+}
+
+/// Installs what is missing; does nothing, and asks no network, where all is there.
+pub fn ensure_packages() -> Result<()> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    ensure!(
+        find_program("apt-get").is_some(),
+        "these are missing and there is no apt-get to install them with: {}; install them by hand",
+        missing.join(" ")
+    );
+    let mut step = Step::begin("install Debian packages");
+    step.update(&missing.join(" "));
+    apt(&["update"]).context("failed to refresh the package lists")?;
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&missing);
+    apt(&arguments).context("failed to install packages")?;
+    step.done(&missing.join(" "));
+    Ok(())
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let mut apt = command("apt-get", ["-q", "-o", "DPkg::Lock::Timeout=120"]);
+    apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    output(&mut apt)?;
+    Ok(())
+}

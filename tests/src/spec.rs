@@ -1,0 +1,83 @@
+//! What an init process is to do, as `up` writes it down for it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{Layout, write_file};
+use crate::network::Block;
+
+/// A process to keep running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSpec {
+    /// Its name; its log is `<name>.log`.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+}
+
+/// A node's surroundings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// The cluster's addresses.
+    pub block: Block,
+    /// The node's number, from 1.
+    pub index: u8,
+    /// How many nodes there may be.
+    pub nodes: u8,
+    /// Host name.
+    pub hostname: String,
+    /// What to mount where (folder on folder, file on file), in this order.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Folders that get an empty file system in memory.
+    pub memory: Vec<PathBuf>,
+    /// Programs to hide, so that the node is a host without storage clients.
+    pub hidden: Vec<PathBuf>,
+}
+
+/// All that an init process needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitSpec {
+    /// Folder of logs.
+    pub logs: PathBuf,
+    /// Environment of every process, the whole of it.
+    pub environment: BTreeMap<String, String>,
+    /// Set on a node, not on the control plane.
+    pub node: Option<NodeSpec>,
+    /// The processes, in the order in which to start them.
+    pub processes: Vec<ProcessSpec>,
+}
+
+impl InitSpec {
+    fn path(layout: &Layout, role: &str) -> PathBuf {
+        layout.state.join("init").join(format!("{role}.json"))
+    }
+
+    /// Writes it down for `role`.
+    pub fn save(&self, layout: &Layout, role: &str) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).context("failed to write a specification as JSON")?;
+        write_file(&Self::path(layout, role), text)
+    }
+
+    /// Reads what was written for `role`.
+    pub fn load(layout: &Layout, role: &str) -> Result<Self> {
+        read_json(&Self::path(layout, role))
+    }
+}
+
+/// Reads a JSON file.
+pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("failed to understand {}", path.display()))
+}
+
+/// The environment of the cluster's processes: nothing of the caller's gets in.
+pub fn environment(search_path: &str) -> BTreeMap<String, String> {
+    [("PATH", search_path), ("HOME", "/root"), ("LANG", "C.UTF-8")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
