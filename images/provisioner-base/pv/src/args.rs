@@ -8,8 +8,9 @@ use mooring_contract::names::paths;
 const ABOUT: &str = "\
 Makes or removes the PersistentVolume of a provisioning run.
 
-pv reads what the run is about from /run/mooring (request.json and the property files), so an image says only what it
-alone knows: where the volume is. All commands may be repeated.";
+pv reads what the run is about from /run/mooring (request.json and the property
+files), so an image says only what it alone knows: where the volume is.
+All commands may be repeated.";
 
 const AFTER: &str = "\
 An image that makes its volume on a file server and then the PersistentVolume:
@@ -17,7 +18,7 @@ An image that makes its volume on a file server and then the PersistentVolume:
   mkdir -p /run/mooring/backend/\"$PV_NAME\"
   pv create --option client=nfs --option source=\"$SERVER:/exports/$PV_NAME\"
 
-The same image with 'volume-source: flexVolume' in its ConfigMap, which then needs no right in Kubernetes:
+The same with 'volume-source: flexVolume' in the ConfigMap, which then needs no right:
 
   mkdir -p /run/mooring/backend/\"$PV_NAME\"
   pv options client=nfs source=\"$SERVER:/exports/$PV_NAME\"
@@ -34,6 +35,9 @@ pub struct Args {
     /// Folder that Mooring put this run's request into.
     #[arg(long, env = "MOORING_RUN_DIR", default_value = "/run/mooring", hide = true)]
     pub run_dir: PathBuf,
+    /// File of the token to use with Kubernetes, instead of the property service-token.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub token_file: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -48,8 +52,9 @@ pub enum Command {
     /// request. If it is there already and for the same claim, that is success.
     #[command(after_help = "\
 Examples:
-  pv create --option client=sshfs --option source=files@10.0.0.7:/srv/$PV_NAME --secret sshfs-key/storage
-  printf '{\"iscsi\": {\"targetPortal\": \"%s\", \"iqn\": \"%s\", \"lun\": 0}}' \"$PORTAL\" \"$IQN\" | pv create --source-json -")]
+  pv create --option client=nfs --option source=10.0.0.7:/exports/$PV_NAME
+  pv create --option client=sshfs --option source=$SOURCE --secret sshfs-key/storage
+  echo '{\"iscsi\": {\"targetPortal\": \"10.0.0.7:3260\", …}}' | pv create --source-json -")]
     Create(Create),
     /// Remove the PersistentVolume of this run; success if it is gone already.
     ///

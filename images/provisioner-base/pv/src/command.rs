@@ -15,8 +15,12 @@ use crate::volume::{Extra, Source, options_from_args, persistent_volume, termina
 
 /// Does what the arguments say.
 pub fn run(args: Args) -> Result<(), Error> {
-    let Args { run_dir, command } = args;
-    let given = Given::at(&run_dir);
+    let Args {
+        run_dir,
+        token_file,
+        command,
+    } = args;
+    let given = Given::at(&run_dir, token_file);
     match command {
         Command::Create(create) => self::create(&given, create),
         Command::Delete => delete(&given),

@@ -88,6 +88,14 @@ pub enum Error {
     /// `NAME/NAMESPACE` not so.
     #[error("{0:?} names no Secret: write NAME or NAME/NAMESPACE")]
     SecretName(String),
+    /// The file of a token could not be read.
+    #[error("failed to read the token in {path}")]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// No token.
     #[error(
         "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the volume's \
@@ -180,6 +188,7 @@ impl Error {
             | Self::SourceShape
             | Self::SourceForbidden(_)
             | Self::SecretName(_)
+            | Self::TokenFile { .. }
             | Self::NoToken
             | Self::NoApi
             | Self::NoCa { .. }

@@ -19,14 +19,16 @@ const KUBE_CA: &str = "kube-ca";
 pub struct Given {
     run_dir: PathBuf,
     service_account: PathBuf,
+    token_file: Option<PathBuf>,
 }
 
 impl Given {
-    /// The folder as Mooring mounts it (`/run/mooring`).
-    pub fn at(run_dir: &Path) -> Self {
+    /// The folder as Mooring mounts it (`/run/mooring`), and the file of the only token to use, if one is named.
+    pub fn at(run_dir: &Path, token_file: Option<PathBuf>) -> Self {
         Self {
             run_dir: run_dir.to_owned(),
             service_account: SERVICE_ACCOUNT.into(),
+            token_file,
         }
     }
 
@@ -54,8 +56,15 @@ impl Given {
         read_if_there(&folder.join(name))
     }
 
-    /// The token: the property, else the one that Kubernetes mounts.
+    /// The token: of the file that was named, else the property, else the one that Kubernetes mounts.
     pub fn token(&self) -> Result<String, Error> {
+        if let Some(path) = &self.token_file {
+            let token = fs::read_to_string(path).map_err(|source| Error::TokenFile {
+                path: path.clone(),
+                source,
+            })?;
+            return Ok(token.trim().to_owned());
+        }
         let token = match self
             .property(keys::SERVICE_TOKEN)?
             .filter(|token| !token.trim().is_empty())
@@ -99,7 +108,7 @@ mod tests {
         fs::create_dir(&properties).unwrap();
         fs::write(properties.join("zone"), "west\n").unwrap();
         fs::write(folder.path().join("secret"), "x").unwrap();
-        let mut given = Given::at(folder.path());
+        let mut given = Given::at(folder.path(), None);
         given.service_account = folder.path().join("serviceaccount");
         (folder, given)
     }
@@ -120,14 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn the_configmap_s_token_wins_over_the_mounted_one() {
-        let (folder, given) = given();
+    fn the_configmap_s_token_wins_over_the_mounted_one_unless_told_otherwise() {
+        let (folder, mut given) = given();
         assert!(matches!(given.token(), Err(Error::NoToken)));
         fs::create_dir(folder.path().join("serviceaccount")).unwrap();
         fs::write(folder.path().join("serviceaccount/token"), "mounted").unwrap();
         assert_eq!(given.token().unwrap(), "mounted");
         fs::write(folder.path().join("properties/service-token"), "literal\n").unwrap();
         assert_eq!(given.token().unwrap(), "literal");
+        given.token_file = Some(folder.path().join("serviceaccount/token"));
+        assert_eq!(given.token().unwrap(), "mounted");
     }
 
     #[test]
