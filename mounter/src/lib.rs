@@ -6,4 +6,7 @@
 
 pub mod agent;
 pub mod client;
+pub mod client_pods;
+pub mod clients;
+pub mod mount_options;
 pub mod target;

@@ -15,6 +15,7 @@ use super::program::{self, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
 use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
+use crate::mount_options;
 use crate::target::{Target, TargetError};
 
 /// Longest that a program may take to clear up after an unmount.
@@ -215,7 +216,7 @@ impl Mounts {
         if !overridden {
             self.store.remove_secrets(&call.target)?;
         }
-        let flags = mount_flags(&call.mount_options);
+        let flags = mount_flags(&call.mount_options)?;
         let (path, target) = (call.target.clone(), target.clone());
         tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
             .await
@@ -286,10 +287,10 @@ impl Drop for Busy {
 }
 
 /// The flags that the mount gets whatever its program set.
-fn mount_flags(options: &[String]) -> MountFlags {
+fn mount_flags(options: &[String]) -> Result<MountFlags, InvalidVolume> {
     let mut flags = MountFlags::empty();
-    for option in program::mount_options(options) {
-        flags |= match option.as_str() {
+    for option in mount_options::join(options, false)?.split(',') {
+        flags |= match option {
             "nosuid" => MountFlags::NOSUID,
             "nodev" => MountFlags::NODEV,
             "noexec" => MountFlags::NOEXEC,
@@ -301,7 +302,7 @@ fn mount_flags(options: &[String]) -> MountFlags {
             _ => MountFlags::empty(),
         };
     }
-    flags
+    Ok(flags)
 }
 
 fn is_file_name(key: &str) -> bool {
@@ -320,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_mount_is_nosuid_and_nodev_unless_asked_otherwise() {
-        let flags = |options: &[&str]| mount_flags(&options.iter().map(|&o| o.to_owned()).collect::<Vec<_>>());
+        let flags = |options: &[&str]| mount_flags(&options.iter().map(|&o| o.to_owned()).collect::<Vec<_>>()).unwrap();
         assert_eq!(flags(&[]), MountFlags::NOSUID | MountFlags::NODEV);
         assert_eq!(flags(&["suid", "dev"]), MountFlags::empty());
         assert_eq!(

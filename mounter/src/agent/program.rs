@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use mooring_contract::names::paths::CLIENT_OVERRIDES;
 
 use super::protocol::MountCall;
+use crate::mount_options::{self, ForbiddenOption};
 
 /// A program to run: its arguments and what it gets in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,11 +64,8 @@ pub enum InvalidVolume {
     #[error("options {0:?} and {1:?} would share one environment variable: rename one of them")]
     Collision(String, String),
     /// A mount option that changes what `mount` does.
-    #[error(
-        "mount option {0:?} changes what mount does, which a volume may not: remove it, or have the client image \
-         bring its own {CLIENT_OVERRIDES}/<client>"
-    )]
-    MountOption(String),
+    #[error(transparent)]
+    MountOption(#[from] ForbiddenOption),
     /// A type by which `mount` would run a command of the volume's choice.
     #[error(
         "fs-type {0:?} can't be used by a client container: give a plain file system type, or have the client image \
@@ -89,7 +87,7 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
     if call.source.starts_with('-') {
         return Err(InvalidVolume::DashedSource(call.source.clone()));
     }
-    let options = mount_options(&call.mount_options).join(",");
+    let options = mount_options::join(&call.mount_options, false)?;
     if overridden {
         let mut env = environment(call)?;
         env.insert("MOORING_SECRETS".into(), secrets.into());
@@ -98,9 +96,6 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
             args: vec!["mount".into(), call.source.clone().into(), dir.into()],
             env,
         });
-    }
-    if let Some(bad) = call.mount_options.iter().find(|option| changes_mount(option)) {
-        return Err(InvalidVolume::MountOption(bad.clone()));
     }
     let fs_type = if call.fs_type.is_empty() {
         &call.client
@@ -134,18 +129,6 @@ pub fn unmount(call: &MountCall, dir: &Path) -> Result<Invocation, InvalidVolume
     })
 }
 
-/// The options with `nosuid` and `nodev`, unless asked otherwise.
-pub fn mount_options(asked: &[String]) -> Vec<String> {
-    let has = |word: &str| asked.iter().any(|option| option == word);
-    let mut options = asked.to_vec();
-    for (safe, unsafe_) in [("nosuid", "suid"), ("nodev", "dev")] {
-        if !has(safe) && !has(unsafe_) {
-            options.push(safe.to_owned());
-        }
-    }
-    options
-}
-
 fn environment(call: &MountCall) -> Result<BTreeMap<String, OsString>, InvalidVolume> {
     let mut from = BTreeMap::<String, &str>::new();
     let mut env = BTreeMap::new();
@@ -156,10 +139,8 @@ fn environment(call: &MountCall) -> Result<BTreeMap<String, OsString>, InvalidVo
         }
         env.insert(name, value.into());
     }
-    env.insert(
-        "MOORING_MOUNT_OPTIONS".into(),
-        mount_options(&call.mount_options).join(",").into(),
-    );
+    let options = mount_options::join(&call.mount_options, false)?;
+    env.insert("MOORING_MOUNT_OPTIONS".into(), options.into());
     env.insert("MOORING_FS_TYPE".into(), call.fs_type.clone().into());
     let group = call.fs_group.map(|group| group.to_string()).unwrap_or_default();
     env.insert("MOORING_FS_GROUP".into(), group.into());
@@ -173,37 +154,6 @@ fn variable(key: &str) -> String {
             _ => '_',
         })
         .collect()
-}
-
-/// Whether an option makes `mount` do something else than mount this source: a bind mount of the container's own
-/// files, another helper, a loop device, directories made on the way.
-fn changes_mount(option: &str) -> bool {
-    const WORDS: &[&str] = &[
-        "bind",
-        "rbind",
-        "move",
-        "remount",
-        "loop",
-        "offset",
-        "sizelimit",
-        "helper",
-        "uhelper",
-        "user",
-        "users",
-        "owner",
-        "group",
-        "defaults",
-        "shared",
-        "rshared",
-        "slave",
-        "rslave",
-        "private",
-        "rprivate",
-        "unbindable",
-        "runbindable",
-    ];
-    let name = option.split_once('=').map_or(option, |(name, _)| name);
-    WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
 /// `fuse.NAME` and its like run any program of that name, `fuse` alone the one that the source names.
@@ -306,10 +256,10 @@ mod tests {
             "helper=sh",
             "remount",
         ] {
-            assert_eq!(
-                plan(&call(&[option], &[]), false),
-                Err(InvalidVolume::MountOption(option.into()))
-            );
+            for overridden in [false, true] {
+                let refused = plan(&call(&[option], &[]), overridden);
+                assert!(matches!(refused, Err(InvalidVolume::MountOption(_))), "{option}");
+            }
         }
         for fs_type in ["fuse", "fuse.sh", "fuse3", "../x", "-a", "nfs,ext4"] {
             let mut call = call(&[], &[]);

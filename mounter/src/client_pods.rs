@@ -1,0 +1,431 @@
+//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone.
+//!
+//! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
+//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
+//! [`idle`] (letting go), [`args`] (flags).
+
+pub mod args;
+pub mod idle;
+pub mod link;
+pub mod plan;
+pub mod pod;
+pub mod status;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, watcher};
+use mooring_contract::image::{ImagePattern, ImageRef};
+use mooring_contract::names::labels;
+use tokio::sync::{OnceCell, watch};
+use tracing::{info, warn};
+
+use self::args::ClientPodArgs;
+use self::link::{LinkError, ask};
+use self::plan::{Decision, Seen, Wanted, plan};
+use self::pod::Template;
+use self::status::Problem;
+use crate::agent::protocol::{Answer, Call, Hello};
+
+/// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
+const START_PERIOD: Duration = Duration::from_millis(100);
+
+/// Longest that an agent may take to introduce itself.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who this mounter is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Its node.
+    pub node: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its Pod.
+    pub pod: String,
+    /// The kubelet's root directory.
+    pub kubelet_root: PathBuf,
+}
+
+/// Why there is no client Pod to ask.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    /// Not an image's name.
+    #[error("{0}")]
+    BadImage(#[from] mooring_contract::image::BadImage),
+    /// Not an image that may run.
+    #[error(
+        "client image {image} matches none of the allowed ones ({allowed}): use one of them, or have the administrator \
+         add it to --allowed-client-images of the mounter and to the admission policy mooring-mounter"
+    )]
+    NotAllowed {
+        /// The image, its name in full.
+        image: String,
+        /// The patterns.
+        allowed: String,
+    },
+    /// The API did not do what it was asked.
+    #[error("failed to {attempted}: {source}")]
+    Api {
+        /// What was tried.
+        attempted: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The mounter's own Pod is unlike what the installation makes.
+    #[error("the mounter's own Pod {0} has no {1}: install Mooring by its manifests, or set --mounter-image")]
+    OwnPod(String, &'static str),
+    /// The list of Pods is not there.
+    #[error(
+        "the Kubernetes API did not say in time which client Pods run on this node: see whether this node reaches it"
+    )]
+    NoList,
+    /// A Pod of that name is somebody else's.
+    #[error("Pod {0} has the name of a client Pod but is none: delete it")]
+    Foreign(String),
+    /// It does not start.
+    #[error("client Pod {name} does not start: {message}")]
+    Stuck {
+        /// Its name.
+        name: String,
+        /// What keeps it.
+        message: String,
+    },
+    /// It did not start in time.
+    #[error("client Pod {name} has not started in time: {message}")]
+    Late {
+        /// Its name.
+        name: String,
+        /// What is known.
+        message: String,
+    },
+}
+
+/// A Pod whose agent answered. It is not let go for as long as this lives.
+#[derive(Debug)]
+pub struct Lease {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    users: Arc<Users>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.users.leave(&self.uid);
+    }
+}
+
+/// How many operations use each Pod at the moment.
+#[derive(Debug, Default)]
+struct Users(Mutex<HashMap<String, usize>>);
+
+impl Users {
+    fn enter(&self, uid: &str) {
+        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *users.entry(uid.to_owned()).or_default() += 1;
+    }
+
+    fn leave(&self, uid: &str) {
+        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = users.get_mut(uid) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(uid);
+            }
+        }
+    }
+
+    fn any(&self, uid: &str) -> bool {
+        let users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        users.contains_key(uid)
+    }
+}
+
+/// What is found out once, when the first Pod is made.
+#[derive(Debug)]
+struct Known {
+    template: Template,
+    mounter_image: String,
+}
+
+/// The client Pods of this node.
+pub struct ClientPods {
+    client: kube::Client,
+    identity: Identity,
+    args: ClientPodArgs,
+    store: Store<Pod>,
+    /// Goes up with everything that happens to a Pod or a mount.
+    changes: watch::Sender<u64>,
+    users: Arc<Users>,
+    known: OnceCell<Known>,
+}
+
+impl ClientPods {
+    /// Begins to watch this node's client Pods, and to let go of idle ones.
+    pub fn start(client: kube::Client, identity: Identity, args: ClientPodArgs) -> Arc<Self> {
+        let (store, writer) = reflector::store();
+        let pods = Arc::new(Self {
+            client,
+            identity,
+            args,
+            store,
+            changes: watch::channel(0).0,
+            users: Arc::default(),
+            known: OnceCell::new(),
+        });
+        let config = watcher::Config::default()
+            .labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT))
+            .fields(&format!("spec.nodeName={}", pods.identity.node))
+            .page_size(50);
+        let events = watcher(pods.api(), config)
+            .default_backoff()
+            .modify(|pod: &mut Pod| pod.metadata.managed_fields = None)
+            .reflect(writer);
+        let watching = Arc::clone(&pods);
+        tokio::spawn(async move {
+            let mut events = std::pin::pin!(events);
+            while let Some(event) = events.next().await {
+                if let Err(error) = event {
+                    warn!(%error, "failed to watch the client Pods of this node; trying again");
+                }
+                watching.changed();
+            }
+        });
+        tokio::spawn(idle::run(Arc::clone(&pods)));
+        pods
+    }
+
+    /// A Pod for new mounts of `client`, whose agent answers; made if there is none.
+    pub async fn lease(&self, client: &str, image: &str, deadline: Instant) -> Result<Lease, PodError> {
+        let image = self.allowed(image)?;
+        let late = |name: &str, message: String| PodError::Late {
+            name: name.to_owned(),
+            message,
+        };
+        let limit = tokio::time::Instant::from_std(deadline);
+        let known = tokio::time::timeout_at(limit, self.known())
+            .await
+            .map_err(|_| PodError::NoList)??;
+        let wanted = Wanted {
+            client: client.to_owned(),
+            node: self.identity.node.clone(),
+            image,
+            mounter_image: known.mounter_image.clone(),
+        };
+        tokio::time::timeout_at(limit, self.store.wait_until_ready())
+            .await
+            .map_err(|_| PodError::NoList)?
+            .map_err(|_| PodError::NoList)?;
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let (name, message) = match plan(&wanted, &self.seen()) {
+                Decision::Use { name, uid, problem } => {
+                    // From before it is asked, so that it is not let go in between.
+                    let lease = self.enter(&name, &uid);
+                    let message = match (self.hello(&uid).await, problem) {
+                        (Ok(hello), _) if !hello.draining => return Ok(lease),
+                        (Ok(_), _) => "it was told to end and another takes its place".to_owned(),
+                        (Err(_), Some(Problem { message, settled: true })) => {
+                            return Err(PodError::Stuck { name, message });
+                        }
+                        (Err(_), Some(problem)) => problem.message,
+                        (Err(LinkError::NotThere), None) => {
+                            "its image is being pulled, or its container started".to_owned()
+                        }
+                        (Err(error), None) => error.to_string(),
+                    };
+                    (name, message)
+                }
+                Decision::Create { name, ended } => {
+                    for (uid, name) in ended {
+                        self.delete(&name, &uid).await;
+                    }
+                    tokio::time::timeout_at(limit, self.create(&known.template, &wanted, &name))
+                        .await
+                        .map_err(|_| late(&name, "the Kubernetes API did not answer".to_owned()))??;
+                    (name, "the Kubernetes API does not list it yet".to_owned())
+                }
+            };
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(START_PERIOD) => {}
+                () = tokio::time::sleep_until(limit) => return Err(late(&name, message)),
+            }
+        }
+    }
+
+    /// All client Pods of this node, as last seen.
+    pub fn seen(&self) -> Vec<Seen> {
+        let mut seen: Vec<_> = self.store.state().iter().filter_map(|pod| status::seen(pod)).collect();
+        seen.sort_by(|a, b| a.name.cmp(&b.name));
+        seen
+    }
+
+    /// Asks a Pod's agent who it is and what it has mounted.
+    pub async fn hello(&self, uid: &str) -> Result<Hello, LinkError> {
+        match self.ask(uid, Call::Hello, HELLO_LIMIT).await? {
+            Answer::Hello(hello) => Ok(hello),
+            Answer::Failed(failure) => {
+                warn!("an agent can't say what it has mounted: {}", failure.message);
+                Err(LinkError::NotThere)
+            }
+            Answer::Mounted | Answer::Unmounted => Err(LinkError::NotThere),
+        }
+    }
+
+    /// Asks a Pod's agent.
+    pub async fn ask(&self, uid: &str, call: Call, limit: Duration) -> Result<Answer, LinkError> {
+        ask(&self.identity.kubelet_root, uid, call, limit).await
+    }
+
+    /// Says that a mount came or went.
+    pub fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn enter(&self, name: &str, uid: &str) -> Lease {
+        self.users.enter(uid);
+        Lease {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            users: Arc::clone(&self.users),
+        }
+    }
+
+    /// The image's name in full, if it may run.
+    fn allowed(&self, image: &str) -> Result<String, PodError> {
+        let image: ImageRef = image.parse()?;
+        let patterns = &self.args.allowed_client_images;
+        if patterns.iter().any(|pattern| pattern.matches(&image)) {
+            return Ok(image.to_string());
+        }
+        Err(PodError::NotAllowed {
+            image: image.to_string(),
+            allowed: patterns
+                .iter()
+                .map(ImagePattern::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+    }
+
+    async fn known(&self) -> Result<&Known, PodError> {
+        self.known.get_or_try_init(|| self.find_out()).await
+    }
+
+    async fn find_out(&self) -> Result<Known, PodError> {
+        let Identity {
+            node: _,
+            namespace,
+            pod: own_name,
+            kubelet_root,
+        } = &self.identity;
+        let own = self
+            .api()
+            .get(own_name)
+            .await
+            .map_err(api_error(format!("get the mounter's own Pod {own_name}")))?;
+        let own_pod = |what| PodError::OwnPod(own_name.clone(), what);
+        let spec = own.spec.ok_or_else(|| own_pod("spec"))?;
+        let account = spec.service_account_name.ok_or_else(|| own_pod("service account"))?;
+        let image = match &self.args.mounter_image {
+            Some(image) => image.clone(),
+            None => spec
+                .containers
+                .into_iter()
+                .find(|container| container.name == "mounter")
+                .and_then(|container| container.image)
+                .ok_or_else(|| own_pod("container named mounter"))?,
+        };
+        let owner = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace)
+            .get(&account)
+            .await
+            .map_err(api_error(format!("get the mounter's service account {account}")))?;
+        let uid = owner.metadata.uid.unwrap_or_default();
+        Ok(Known {
+            mounter_image: image.parse::<ImageRef>()?.to_string(),
+            template: Template {
+                namespace: namespace.clone(),
+                kubelet_root: kubelet_root.to_string_lossy().into_owned(),
+                owner: pod::owner(&account, &uid),
+                service_account: self.args.client_service_account.clone(),
+                priority_class: self.args.client_priority_class.clone(),
+                resources: self.args.resources(),
+                grace_seconds: i64::try_from(self.args.client_grace.as_secs()).unwrap_or(i64::MAX),
+            },
+        })
+    }
+
+    /// Makes a Pod. One of that name that is there already is as good, if it is ours.
+    async fn create(&self, template: &Template, wanted: &Wanted, name: &str) -> Result<(), PodError> {
+        let pod = pod::build(template, wanted, name);
+        match self.api().create(&PostParams::default(), &pod).await {
+            Ok(_) => {
+                info!(
+                    pod.name = name,
+                    client.name = wanted.client,
+                    client.image = wanted.image,
+                    "made a client Pod"
+                );
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let there = self
+                    .api()
+                    .get_opt(name)
+                    .await
+                    .map_err(api_error(format!("get Pod {name}")))?;
+                match there {
+                    Some(there) if owner_uid(&there) != Some(&template.owner.uid) => {
+                        Err(PodError::Foreign(name.to_owned()))
+                    }
+                    // Ours, or gone by now: the watch tells.
+                    _ => Ok(()),
+                }
+            }
+            Err(error) => Err(api_error(format!("create client Pod {name}"))(error)),
+        }
+    }
+
+    /// Deletes a Pod, and no other of the same name. It stays for as long as it has mounts.
+    async fn delete(&self, name: &str, uid: &str) {
+        let only_this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.api().delete(name, &only_this).await {
+            Ok(_) => info!(pod.name = name, "let a client Pod go"),
+            // 404: gone; 409: another has its name.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(error) => warn!(pod.name = name, %error, "failed to delete a client Pod; trying again"),
+        }
+    }
+
+    fn api(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.identity.namespace)
+    }
+}
+
+fn owner_uid(pod: &Pod) -> Option<&String> {
+    let owners = pod.metadata.owner_references.as_deref()?;
+    owners.first().map(|owner| &owner.uid)
+}
+
+fn api_error(attempted: String) -> impl FnOnce(kube::Error) -> PodError {
+    move |source| PodError::Api {
+        attempted,
+        source: Box::new(source),
+    }
+}

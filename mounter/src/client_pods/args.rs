@@ -1,0 +1,120 @@
+//! Flags about client Pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use mooring_contract::image::ImagePattern;
+use mooring_contract::names;
+
+/// Flags about client Pods.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Client containers")]
+pub struct ClientPodArgs {
+    /// Client images that may run, patterns separated by commas: `*` stands for any letters but `/`, `**` for any at all.
+    /// The admission policy of the installation has its own list, so that a mounter gone astray can't widen it.
+    #[arg(
+        long,
+        env = "MOORING_ALLOWED_CLIENT_IMAGES",
+        default_value = "mooring.dev/*",
+        value_delimiter = ','
+    )]
+    pub allowed_client_images: Vec<ImagePattern>,
+    /// How long a client Pod without mounts stays, such as 90s, 5m or 0.
+    #[arg(long, env = "MOORING_CLIENT_IDLE", default_value = "5m", value_parser = parse_duration)]
+    pub client_idle: Duration,
+    /// How long a client Pod that is told to end stays for the mounts that it still has.
+    #[arg(long, env = "MOORING_CLIENT_GRACE", default_value = "1h", value_parser = parse_duration)]
+    pub client_grace: Duration,
+    /// Image that the agent in client Pods is copied from; the mounter's own unless said.
+    #[arg(long, env = "MOORING_MOUNTER_IMAGE")]
+    pub mounter_image: Option<String>,
+    /// Service account of client Pods: it has no rights, but may have imagePullSecrets.
+    #[arg(long, env = "MOORING_CLIENT_SERVICE_ACCOUNT", default_value = names::CLIENT_SERVICE_ACCOUNT)]
+    pub client_service_account: String,
+    /// Priority class of client Pods; empty for none.
+    #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = "system-node-critical")]
+    pub client_priority_class: String,
+    /// CPU that a client Pod requests.
+    #[arg(long, env = "MOORING_CLIENT_CPU_REQUEST", default_value = "10m")]
+    pub client_cpu_request: String,
+    /// Memory that a client Pod requests.
+    #[arg(long, env = "MOORING_CLIENT_MEMORY_REQUEST", default_value = "32Mi")]
+    pub client_memory_request: String,
+    /// CPU that a client Pod may use; none for no limit.
+    #[arg(long, env = "MOORING_CLIENT_CPU_LIMIT")]
+    pub client_cpu_limit: Option<String>,
+    /// Memory that a client Pod may use; none for no limit. A FUSE daemon that is killed for it takes its mounts along.
+    #[arg(long, env = "MOORING_CLIENT_MEMORY_LIMIT")]
+    pub client_memory_limit: Option<String>,
+}
+
+impl ClientPodArgs {
+    /// What a client container requests and may use.
+    pub fn resources(&self) -> ResourceRequirements {
+        let quantity = |name: &str, value: &String| (name.to_owned(), Quantity(value.clone()));
+        let requests = BTreeMap::from([
+            quantity("cpu", &self.client_cpu_request),
+            quantity("memory", &self.client_memory_request),
+        ]);
+        let limits: BTreeMap<_, _> = [
+            self.client_cpu_limit.as_ref().map(|value| quantity("cpu", value)),
+            self.client_memory_limit.as_ref().map(|value| quantity("memory", value)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        ResourceRequirements {
+            requests: Some(requests),
+            limits: (!limits.is_empty()).then_some(limits),
+            ..ResourceRequirements::default()
+        }
+    }
+}
+
+/// Not a duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a duration: write a whole number and s, m or h, such as 90s")]
+pub struct BadDuration(String);
+
+/// Reads `90s`, `5m`, `1h`, or a number of seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, BadDuration> {
+    let bad = || BadDuration(text.to_owned());
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, seconds) in [("90s", 90), ("5m", 300), ("1h", 3600), ("0", 0), ("7", 7)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "5 m",
+            "-1s",
+            "1.5h",
+            "5d",
+            "99999999999999999999h",
+            "9999999999999999999h",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Lets go of client Pods that nothing is mounted by any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::ClientPods;
+use super::plan::Seen;
+use super::status::Phase;
+use crate::agent::protocol::Health;
+
+/// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Shortest time between two looks, so that a burst of mounts is one.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is known of a Pod's use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It has mounts, an operation uses it, or nobody can tell.
+    Used,
+    /// Nothing.
+    Unused,
+}
+
+/// When each Pod was first seen unused, by uid.
+#[derive(Debug, Default)]
+struct IdleSince(HashMap<String, Instant>);
+
+impl IdleSince {
+    /// Takes in what is seen now; the uids of the Pods to let go, and when the next may have to go.
+    fn update(&mut self, seen: &[(String, Use)], idle: Duration, now: Instant) -> (Vec<String>, Option<Instant>) {
+        self.0
+            .retain(|uid, _| seen.iter().any(|(seen, usage)| seen == uid && *usage == Use::Unused));
+        for (uid, usage) in seen {
+            if *usage == Use::Unused {
+                self.0.entry(uid.clone()).or_insert(now);
+            }
+        }
+        let (go, stay): (Vec<_>, Vec<_>) = self
+            .0
+            .iter()
+            .partition(|(_, since)| now.duration_since(**since) >= idle);
+        let next = stay.into_iter().filter_map(|(_, since)| since.checked_add(idle)).min();
+        (go.into_iter().map(|(uid, _)| uid.clone()).collect(), next)
+    }
+}
+
+/// Runs for as long as the mounter.
+pub(super) async fn run(pods: Arc<ClientPods>) {
+    let mut changes = pods.changes.subscribe();
+    let mut idle_since = IdleSince::default();
+    loop {
+        changes.mark_unchanged();
+        let seen = pods.seen();
+        let mut uses = Vec::new();
+        for pod in &seen {
+            if let Some(usage) = usage(&pods, pod).await {
+                uses.push((pod.uid.clone(), usage));
+            }
+        }
+        let (go, next) = idle_since.update(&uses, pods.args.client_idle, Instant::now());
+        for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
+            // An operation may have begun since; one that begins now is refused by the agent, and gets the next Pod.
+            if !pods.users.any(&pod.uid) {
+                pods.delete(&pod.name, &pod.uid).await;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+        let wake = next.map_or(PERIOD, |next| {
+            next.saturating_duration_since(Instant::now()).min(PERIOD)
+        });
+        if seen.is_empty() {
+            let _ = changes.changed().await;
+        } else {
+            let _ = tokio::time::timeout(wake, changes.changed()).await;
+        }
+    }
+}
+
+/// None for a Pod that is on its way out already.
+async fn usage(pods: &ClientPods, pod: &Seen) -> Option<Use> {
+    if pods.users.any(&pod.uid) {
+        return Some(Use::Used);
+    }
+    match pod.phase {
+        Phase::Leaving => None,
+        Phase::Ended => Some(Use::Unused),
+        // What has not started has no mounts, unless it did run before: then its agent answers or will again.
+        Phase::Starting | Phase::Running => match pods.hello(&pod.uid).await {
+            Ok(hello) if hello.mounts.iter().all(|mount| mount.health == Health::Dead) => Some(Use::Unused),
+            Err(_) if pod.phase == Phase::Starting => Some(Use::Unused),
+            Ok(_) | Err(_) => Some(Use::Used),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_mins(5);
+
+    fn seen(pods: &[(&str, Use)]) -> Vec<(String, Use)> {
+        pods.iter().map(|&(uid, usage)| (uid.to_owned(), usage)).collect()
+    }
+
+    #[test]
+    fn a_pod_goes_when_it_has_been_unused_for_the_whole_time_and_not_before() {
+        let mut idle = IdleSince::default();
+        let start = Instant::now();
+        let (go, next) = idle.update(&seen(&[("a", Use::Unused), ("b", Use::Used)]), IDLE, start);
+        assert_eq!((go.len(), next), (0, Some(start + IDLE)));
+        let later = start + IDLE / 2;
+        assert_eq!(idle.update(&seen(&[("a", Use::Unused)]), IDLE, later).0.len(), 0);
+        assert_eq!(idle.update(&seen(&[("a", Use::Unused)]), IDLE, start + IDLE).0, ["a"]);
+    }
+
+    #[test]
+    fn a_use_in_between_starts_the_time_again() {
+        let mut idle = IdleSince::default();
+        let start = Instant::now();
+        idle.update(&seen(&[("a", Use::Unused)]), IDLE, start);
+        idle.update(&seen(&[("a", Use::Used)]), IDLE, start + IDLE / 2);
+        assert!(
+            idle.update(&seen(&[("a", Use::Unused)]), IDLE, start + IDLE)
+                .0
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn with_no_idle_time_it_goes_at_once() {
+        let mut idle = IdleSince::default();
+        let (go, _) = idle.update(&seen(&[("a", Use::Unused)]), Duration::ZERO, Instant::now());
+        assert_eq!(go, ["a"]);
+    }
+}

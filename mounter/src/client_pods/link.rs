@@ -1,0 +1,126 @@
+//! Speaks with the agent of a client Pod, over its socket in the Pod's emptyDir.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use rustix::io::Errno;
+use tokio::net::UnixStream;
+
+use super::pod::AGENT_VOLUME;
+use crate::agent::protocol::{self, Answer, Call, Request, VERSION, WireError};
+use crate::agent::serve::SOCKET;
+
+/// Why an agent did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is no agent: it has not started yet, or not again.
+    #[error("its agent is not there yet")]
+    NotThere,
+    /// Its socket is none, or somebody else's.
+    #[error("{0:?} is not an agent's socket")]
+    NotASocket(PathBuf),
+    /// The socket could not be reached.
+    #[error("failed to reach the agent's socket {path:?}: {source}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The conversation broke.
+    #[error("failed to speak with the agent: {0}")]
+    Wire(#[source] WireError),
+    /// No answer in time.
+    #[error("its agent did not answer for {0:?}")]
+    Timeout(Duration),
+}
+
+/// Asks the agent of the Pod `uid`, and waits for its answer for at most `limit`.
+pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) -> Result<Answer, LinkError> {
+    let conversation = async {
+        let mut stream = connect(kubelet_root, uid).await?;
+        let request = Request { version: VERSION, call };
+        protocol::send(&mut stream, &request).await.map_err(LinkError::Wire)?;
+        protocol::receive(&mut stream).await.map_err(LinkError::Wire)
+    };
+    tokio::time::timeout(limit, conversation)
+        .await
+        .map_err(|_| LinkError::Timeout(limit))?
+}
+
+async fn connect(kubelet_root: &Path, uid: &str) -> Result<UnixStream, LinkError> {
+    let relative: PathBuf = ["pods", uid, "volumes", "kubernetes.io~empty-dir", AGENT_VOLUME, SOCKET]
+        .iter()
+        .collect();
+    let path = kubelet_root.join(&relative);
+    let failed = |source: io::Error| match source.kind() {
+        // No one listens: the agent is about to be started again.
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => LinkError::NotThere,
+        _ => LinkError::Connect {
+            path: path.clone(),
+            source,
+        },
+    };
+    let socket = open_beneath(kubelet_root, &relative).map_err(|error| match error {
+        Errno::LOOP | Errno::XDEV => LinkError::NotASocket(path.clone()),
+        error => failed(error.into()),
+    })?;
+    let is_socket = fstat(&socket).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+    if !is_socket {
+        return Err(LinkError::NotASocket(path));
+    }
+    // Through the handle: what was looked at is what is connected to, and the name fits a socket address.
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))
+        .await
+        .map_err(failed)?;
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == 0 => Ok(stream),
+        _ => Err(LinkError::NotASocket(path)),
+    }
+}
+
+fn open_beneath(root: &Path, relative: &Path) -> Result<OwnedFd, Errno> {
+    let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    openat2(
+        &root,
+        relative,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent_dir(root: &Path) -> PathBuf {
+        let dir = root.join("pods/u/volumes/kubernetes.io~empty-dir").join(AGENT_VOLUME);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_not_there_is_told_from_something_that_is_no_agent() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(matches!(connect(root.path(), "u").await, Err(LinkError::NotThere)));
+        let socket = agent_dir(root.path()).join(SOCKET);
+        std::fs::write(&socket, "").unwrap();
+        assert!(matches!(connect(root.path(), "u").await, Err(LinkError::NotASocket(_))));
+        std::fs::remove_file(&socket).unwrap();
+        std::os::unix::fs::symlink("/run/containerd/containerd.sock", &socket).unwrap();
+        assert!(matches!(connect(root.path(), "u").await, Err(LinkError::NotASocket(_))));
+    }
+
+    #[tokio::test]
+    async fn a_silent_agent_is_not_waited_for_longer_than_the_limit() {
+        let root = tempfile::tempdir().unwrap();
+        let _listener = tokio::net::UnixListener::bind(agent_dir(root.path()).join(SOCKET)).unwrap();
+        let error = ask(root.path(), "u", Call::Hello, Duration::from_millis(50)).await;
+        // A caller that is not root takes the socket for a stranger's.
+        assert!(matches!(error, Err(LinkError::Timeout(_) | LinkError::NotASocket(_))));
+    }
+}

@@ -1,0 +1,187 @@
+//! What to do about the Pods of one client, from what is seen of them.
+
+use sha2::{Digest as _, Sha256};
+
+use super::status::{Phase, Problem};
+use crate::agent::store::hex;
+
+/// Which Pod serves a volume: one a client, node, client image and release of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// The client's name.
+    pub client: String,
+    /// The node.
+    pub node: String,
+    /// The client image, its name in full.
+    pub image: String,
+    /// The image that the agent is copied from, its name in full.
+    pub mounter_image: String,
+}
+
+impl Wanted {
+    /// What the names of its Pods begin with. At most 59 characters, since a client's name has at most 40.
+    pub fn base_name(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.client, &self.node, &self.image, &self.mounter_image] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        format!("client-{}-{}", self.client, hex(&hash.finalize()[..5]))
+    }
+}
+
+/// A client Pod as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What keeps it from running.
+    pub problem: Option<Problem>,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Ask this Pod's agent. It may not have started yet.
+    Use {
+        /// Name.
+        name: String,
+        /// Uid.
+        uid: String,
+        /// What keeps it from running.
+        problem: Option<Problem>,
+    },
+    /// Make a Pod of this name, and remove those that have ended.
+    Create {
+        /// Name.
+        name: String,
+        /// Uids and names of Pods that have ended.
+        ended: Vec<(String, String)>,
+    },
+}
+
+/// Decides which Pod serves new mounts of `wanted`.
+///
+/// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
+/// used. Whoever sees the same Pods comes to the same name, so two that create it collide.
+pub fn plan(wanted: &Wanted, seen: &[Seen]) -> Decision {
+    let base = wanted.base_name();
+    let numbered = |n: usize| format!("{base}-{n}");
+    let ours = |pod: &&Seen| {
+        pod.name
+            .strip_prefix(&base)
+            .and_then(|rest| rest.strip_prefix('-'))
+            .is_some_and(|n| n.parse::<usize>().is_ok())
+    };
+    let usable = seen
+        .iter()
+        .filter(ours)
+        .filter(|pod| matches!(pod.phase, Phase::Starting | Phase::Running))
+        .min_by_key(|pod| (pod.phase != Phase::Running, pod.name.as_str()));
+    if let Some(pod) = usable {
+        return Decision::Use {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            problem: pod.problem.clone(),
+        };
+    }
+    let name = (0..=seen.len())
+        .map(numbered)
+        .find(|name| seen.iter().all(|pod| pod.name != *name))
+        .unwrap_or_else(|| numbered(0));
+    Decision::Create {
+        name,
+        ended: seen
+            .iter()
+            .filter(ours)
+            .filter(|pod| pod.phase == Phase::Ended)
+            .map(|pod| (pod.uid.clone(), pod.name.clone()))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(image: &str) -> Wanted {
+        Wanted {
+            client: "sshfs".into(),
+            node: "node-1".into(),
+            image: image.into(),
+            mounter_image: "mooring.dev/mounter:0.1.0".into(),
+        }
+    }
+
+    fn seen(wanted: &Wanted, n: usize, phase: Phase) -> Seen {
+        Seen {
+            name: format!("{}-{n}", wanted.base_name()),
+            uid: format!("uid-{n}"),
+            phase,
+            problem: None,
+        }
+    }
+
+    fn name(decision: &Decision) -> String {
+        match decision {
+            Decision::Use { name, .. } => format!("use {name}"),
+            Decision::Create { name, .. } => format!("create {name}"),
+        }
+    }
+
+    #[test]
+    fn the_pod_that_serves_is_chosen_or_the_next_free_name() {
+        use Phase::{Ended, Leaving, Running, Starting};
+        let wanted = wanted("a:1");
+        let base = wanted.base_name();
+        for (pods, expected) in [
+            (vec![], format!("create {base}-0")),
+            (vec![(0, Starting)], format!("use {base}-0")),
+            (vec![(0, Running)], format!("use {base}-0")),
+            (vec![(0, Starting), (1, Running)], format!("use {base}-1")),
+            (vec![(0, Leaving)], format!("create {base}-1")),
+            (vec![(0, Leaving), (1, Running)], format!("use {base}-1")),
+            (vec![(1, Leaving)], format!("create {base}-0")),
+            (
+                vec![(0, Leaving), (1, Leaving), (2, Leaving)],
+                format!("create {base}-3"),
+            ),
+            (vec![(0, Ended)], format!("create {base}-1")),
+        ] {
+            let pods: Vec<_> = pods.into_iter().map(|(n, phase)| seen(&wanted, n, phase)).collect();
+            assert_eq!(name(&plan(&wanted, &pods)), expected, "{pods:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_is_removed_when_another_takes_its_place() {
+        let wanted = wanted("a:1");
+        let pods = [seen(&wanted, 0, Phase::Ended), seen(&wanted, 1, Phase::Leaving)];
+        let Decision::Create { ended, .. } = plan(&wanted, &pods) else {
+            panic!("nothing is created");
+        };
+        assert_eq!(ended, [("uid-0".to_owned(), pods[0].name.clone())]);
+    }
+
+    #[test]
+    fn another_image_client_or_node_never_shares_a_pod() {
+        let old = wanted("a:1");
+        let new = wanted("a:2");
+        let pods = [seen(&old, 0, Phase::Running)];
+        assert_eq!(name(&plan(&new, &pods)), format!("create {}-0", new.base_name()));
+        let mut other = wanted("a:1");
+        other.node = "node-2".into();
+        assert_ne!(other.base_name(), old.base_name());
+    }
+
+    #[test]
+    fn the_longest_client_s_name_still_makes_a_label_value() {
+        let mut wanted = wanted("a:1");
+        wanted.client = "c".repeat(mooring_contract::volume::ClientName::MAX_LEN);
+        assert!(wanted.base_name().len() + "-999".len() <= 63);
+    }
+}

@@ -1,0 +1,232 @@
+//! The skeleton of a client Pod. Nothing of it but the image and its size can be asked for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext,
+    Toleration, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use mooring_contract::names::{annotations, labels};
+use sha2::{Digest as _, Sha256};
+
+use super::plan::Wanted;
+use crate::agent::install::PROGRAM;
+use crate::agent::store::hex;
+
+/// Name of the emptyDir with the agent's program, socket and files.
+pub const AGENT_VOLUME: &str = "mooring";
+
+/// Where that is mounted in the Pod's containers.
+const AGENT_DIR: &str = "/run/mooring";
+
+/// Name of the container with the client.
+pub const CLIENT_CONTAINER: &str = "client";
+
+const KUBELET_VOLUME: &str = "kubelet";
+
+/// What all client Pods of a mounter have in common.
+#[derive(Debug, Clone)]
+pub struct Template {
+    /// The namespace, the mounter's own.
+    pub namespace: String,
+    /// The kubelet's root directory.
+    pub kubelet_root: String,
+    /// Whose end is theirs too.
+    pub owner: OwnerReference,
+    /// Their service account.
+    pub service_account: String,
+    /// Their priority class; empty for none.
+    pub priority_class: String,
+    /// What the client container requests and may use.
+    pub resources: ResourceRequirements,
+    /// Seconds that a Pod told to end may stay for its mounts.
+    pub grace_seconds: i64,
+}
+
+/// The owner of all client Pods: the mounter's service account.
+///
+/// They must outlive the mounter's own Pod and every version of its DaemonSet's Pods, and go when Mooring is uninstalled.
+/// The DaemonSet itself can't be it: as a controlling owner it would let go of Pods that its selector does not match, and without
+/// a controller `kubectl drain` refuses to go on at all. The service account is deleted by an uninstallation alone.
+pub fn owner(service_account: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".into(),
+        kind: "ServiceAccount".into(),
+        name: service_account.to_owned(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
+}
+
+/// The value of the label [`labels::NODE`]: the node's name, or a digest where it is longer than a label's value.
+pub fn node_label(node: &str) -> String {
+    if node.len() <= 63 {
+        node.to_owned()
+    } else {
+        hex(&Sha256::digest(node.as_bytes())[..20])
+    }
+}
+
+/// A client Pod.
+pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
+    let Template {
+        namespace,
+        kubelet_root,
+        owner,
+        service_account,
+        priority_class,
+        resources,
+        grace_seconds,
+    } = template;
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let agent_mount = VolumeMount {
+        name: AGENT_VOLUME.into(),
+        mount_path: AGENT_DIR.into(),
+        ..VolumeMount::default()
+    };
+    let install = Container {
+        name: "agent".into(),
+        image: Some(wanted.mounter_image.clone()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        // The mounter's program is the image's entrypoint.
+        args: Some(vec!["install-agent".into(), AGENT_DIR.into()]),
+        resources: Some(resources.clone()),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            run_as_user: Some(0),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(vec![agent_mount.clone()]),
+        ..Container::default()
+    };
+    let client = Container {
+        name: CLIENT_CONTAINER.into(),
+        image: Some(wanted.image.clone()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        command: Some(vec![
+            format!("{AGENT_DIR}/{PROGRAM}"),
+            "agent".into(),
+            format!("--dir={AGENT_DIR}"),
+            format!("--kubelet-root={kubelet_root}"),
+        ]),
+        resources: Some(resources.clone()),
+        security_context: Some(SecurityContext {
+            privileged: Some(true),
+            run_as_user: Some(0),
+            ..SecurityContext::default()
+        }),
+        // Its last log lines are what a Pod that does not start has to say for itself.
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        volume_mounts: Some(vec![
+            agent_mount,
+            VolumeMount {
+                name: KUBELET_VOLUME.into(),
+                mount_path: kubelet_root.clone(),
+                mount_propagation: Some("Bidirectional".into()),
+                ..VolumeMount::default()
+            },
+        ]),
+        ..Container::default()
+    };
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.clone()),
+            labels: Some(BTreeMap::from([
+                label(labels::COMPONENT, labels::COMPONENT_CLIENT),
+                label(labels::CLIENT, &wanted.client),
+                label(labels::NODE, &node_label(&wanted.node)),
+                label(labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+            ])),
+            annotations: Some(BTreeMap::from([label(annotations::SAFE_TO_EVICT, "true")])),
+            owner_references: Some(vec![owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            node_name: Some(wanted.node.clone()),
+            init_containers: Some(vec![install]),
+            containers: vec![client],
+            // A storage client reaches servers as the host would: a Pod network may not be up yet, or be masked.
+            host_network: Some(true),
+            dns_policy: Some("ClusterFirstWithHostNet".into()),
+            restart_policy: Some("Always".into()),
+            service_account_name: Some(service_account.clone()),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
+            termination_grace_period_seconds: Some(*grace_seconds),
+            tolerations: Some(vec![Toleration {
+                operator: Some("Exists".into()),
+                ..Toleration::default()
+            }]),
+            volumes: Some(vec![
+                Volume {
+                    name: AGENT_VOLUME.into(),
+                    empty_dir: Some(EmptyDirVolumeSource::default()),
+                    ..Volume::default()
+                },
+                Volume {
+                    name: KUBELET_VOLUME.into(),
+                    host_path: Some(HostPathVolumeSource {
+                        path: kubelet_root.clone(),
+                        type_: Some("Directory".into()),
+                    }),
+                    ..Volume::default()
+                },
+            ]),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> serde_json::Value {
+        let wanted = Wanted {
+            client: "sshfs".into(),
+            node: "node-1".into(),
+            image: "mooring.dev/client-sshfs:0.1.0".into(),
+            mounter_image: "mooring.dev/mounter:0.1.0".into(),
+        };
+        let template = Template {
+            namespace: "mooring".into(),
+            kubelet_root: "/var/lib/kubelet".into(),
+            owner: owner("mooring-mounter", "uid"),
+            service_account: "mooring-client".into(),
+            priority_class: String::new(),
+            resources: ResourceRequirements::default(),
+            grace_seconds: 3600,
+        };
+        serde_json::to_value(build(&template, &wanted, "client-sshfs-0")).unwrap()
+    }
+
+    #[test]
+    fn a_client_pod_is_on_its_node_and_has_the_kubelet_s_root_and_nothing_else_of_the_host() {
+        let pod = pod();
+        assert_eq!(pod["spec"]["nodeName"], "node-1");
+        assert_eq!(pod["metadata"]["labels"]["mooring.dev/component"], "client");
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        let host: Vec<_> = volumes
+            .iter()
+            .filter_map(|volume| volume["hostPath"]["path"].as_str())
+            .collect();
+        assert_eq!(host, ["/var/lib/kubelet"]);
+        assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+        let client = &pod["spec"]["containers"][0];
+        assert_eq!(client["command"][0], "/run/mooring/mounter");
+        assert_eq!(client["volumeMounts"][1]["mountPropagation"], "Bidirectional");
+        assert!(pod["spec"].get("priorityClassName").is_none());
+    }
+
+    #[test]
+    fn a_node_s_name_that_is_no_label_value_becomes_one() {
+        assert_eq!(node_label("node-1"), "node-1");
+        assert_eq!(node_label(&"n".repeat(253)).len(), 40);
+    }
+}

@@ -1,0 +1,173 @@
+//! Where a client Pod is in its life, and what keeps it from running: in words for the user's Event.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+
+use super::plan::Seen;
+
+/// Where a Pod is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all of it runs yet.
+    Starting,
+    /// Its client container runs.
+    Running,
+    /// It is being deleted; it stays for as long as it has mounts.
+    Leaving,
+    /// It has ended and never starts again: evicted, or refused by the kubelet.
+    Ended,
+}
+
+/// What keeps a Pod from running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What it is, and what to do about it.
+    pub message: String,
+    /// Whether waiting is of no use for now: the kubelet tries again in minutes, not seconds.
+    pub settled: bool,
+}
+
+/// Reads a Pod; none if it has no name or uid.
+pub fn seen(pod: &Pod) -> Option<Seen> {
+    let status = pod.status.as_ref();
+    let ended = status
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(|phase| phase == "Failed" || phase == "Succeeded");
+    let phase = if ended {
+        Phase::Ended
+    } else if pod.metadata.deletion_timestamp.is_some() {
+        Phase::Leaving
+    } else if status.is_some_and(runs) {
+        Phase::Running
+    } else {
+        Phase::Starting
+    };
+    Some(Seen {
+        name: pod.metadata.name.clone()?,
+        uid: pod.metadata.uid.clone()?,
+        phase,
+        problem: status.and_then(problem),
+    })
+}
+
+fn runs(status: &PodStatus) -> bool {
+    let containers = status.container_statuses.as_deref().unwrap_or_default();
+    !containers.is_empty()
+        && containers
+            .iter()
+            .all(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+fn problem(status: &PodStatus) -> Option<Problem> {
+    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        let message = status.message.as_deref().unwrap_or_default();
+        return Some(Problem {
+            message: format!("the kubelet ended it: {reason}: {message}"),
+            settled: true,
+        });
+    }
+    [&status.init_container_statuses, &status.container_statuses]
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find_map(container_problem)
+}
+
+fn container_problem(container: &ContainerStatus) -> Option<Problem> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref().unwrap_or_default();
+    let detail = waiting.message.as_deref().unwrap_or_default();
+    let image = &container.image;
+    let (what, settled) = match reason {
+        // What every container is for a moment.
+        "" | "ContainerCreating" | "PodInitializing" => return None,
+        "ErrImagePull" | "ImagePullBackOff" => (
+            format!(
+                "image {image} can't be pulled: see that its name is right and the node can reach its registry, and put \
+                 the credentials of a private one on the client's service account"
+            ),
+            true,
+        ),
+        "InvalidImageName" => (format!("{image:?} is not an image's name: correct it"), true),
+        "ErrImageNeverPull" => (format!("image {image} is not on this node"), true),
+        "CrashLoopBackOff" => {
+            let last = container
+                .last_state
+                .as_ref()
+                .and_then(|state| state.terminated.as_ref())
+                .map(|ended| {
+                    let words = ended.message.as_deref().unwrap_or_default();
+                    format!(" (exit {}) {words}", ended.exit_code)
+                })
+                .unwrap_or_default();
+            (
+                format!(
+                    "container {} ends as soon as it starts{last}: see its log",
+                    container.name
+                ),
+                true,
+            )
+        }
+        "CreateContainerError" | "CreateContainerConfigError" | "RunContainerError" => {
+            (format!("container {} can't be made", container.name), true)
+        }
+        other => (format!("container {} waits: {other}", container.name), false),
+    };
+    let message = if detail.is_empty() {
+        what
+    } else {
+        format!("{what} ({detail})")
+    };
+    Some(Problem { message, settled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(metadata: &serde_json::Value, status: &serde_json::Value) -> Pod {
+        let mut pod: Pod = serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap();
+        pod.metadata.name = Some("p".into());
+        pod.metadata.uid = Some("u".into());
+        pod
+    }
+
+    fn container(state: &serde_json::Value) -> serde_json::Value {
+        json!({"name": "client", "image": "custom/x:1", "imageID": "", "ready": false, "restartCount": 0, "state": state})
+    }
+
+    #[test]
+    fn a_pod_runs_when_its_container_does_and_leaves_when_it_is_being_deleted() {
+        let running = json!({"phase": "Running", "containerStatuses": [container(&json!({"running": {}}))]});
+        assert_eq!(seen(&pod(&json!({}), &running)).unwrap().phase, Phase::Running);
+        let deleted = json!({"deletionTimestamp": "2026-11-21T00:00:00Z"});
+        assert_eq!(seen(&pod(&deleted, &running)).unwrap().phase, Phase::Leaving);
+        assert_eq!(seen(&pod(&json!({}), &json!({}))).unwrap().phase, Phase::Starting);
+        let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"});
+        let evicted = seen(&pod(&json!({}), &evicted)).unwrap();
+        assert_eq!(evicted.phase, Phase::Ended);
+        assert!(evicted.problem.unwrap().message.contains("Evicted"));
+    }
+
+    #[test]
+    fn what_keeps_it_from_running_is_said_with_what_to_do() {
+        for (waiting, word, settled) in [
+            (
+                json!({"reason": "ImagePullBackOff", "message": "no such host"}),
+                "custom/x:1 can't be pulled",
+                true,
+            ),
+            (json!({"reason": "InvalidImageName"}), "not an image's name", true),
+            (json!({"reason": "CrashLoopBackOff"}), "ends as soon as it starts", true),
+            (json!({"reason": "SomethingNew"}), "SomethingNew", false),
+        ] {
+            let status = json!({"containerStatuses": [container(&json!({"waiting": waiting}))]});
+            let problem = seen(&pod(&json!({}), &status)).unwrap().problem.unwrap();
+            assert!(problem.message.contains(word), "{}", problem.message);
+            assert_eq!(problem.settled, settled);
+        }
+        let creating =
+            json!({"initContainerStatuses": [container(&json!({"waiting": {"reason": "PodInitializing"}}))]});
+        assert_eq!(seen(&pod(&json!({}), &creating)).unwrap().problem, None);
+    }
+}

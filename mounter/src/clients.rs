@@ -1,0 +1,3 @@
+//! The clients: one file each.
+
+pub mod container;

@@ -1,0 +1,223 @@
+//! The client container: a Pod of the vendor's client image on this node, and the agent in it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tracing::warn;
+
+use crate::agent::kernel::{self, Found};
+use crate::agent::protocol::{Answer, Call, Category, Failure, MountCall, SecretBytes};
+use crate::client::{Client, MountError, MountJob};
+use crate::client_pods::status::Phase;
+use crate::client_pods::{ClientPods, Lease, PodError};
+use crate::target::Target;
+
+/// Kept back from the job's time to tell the kubelet why it ran out.
+const ANSWER_RESERVE: Duration = Duration::from_secs(2);
+
+/// How long an agent may take to clear up after an unmount. It goes on after that; only the answer is not waited for.
+const CLEAR_UP_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long what is mounted on a target may take to say that it is there.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Mounts through client Pods.
+pub struct ContainerClient {
+    pods: Arc<ClientPods>,
+}
+
+impl ContainerClient {
+    /// Mounts through these Pods.
+    pub fn new(pods: Arc<ClientPods>) -> Self {
+        Self { pods }
+    }
+
+    /// Whether an agent of this node, of whatever image, has this very volume on the target.
+    async fn is_mounted_by_an_agent(&self, job: &MountJob) -> bool {
+        let path = job.target.to_string();
+        let hellos = self.pods.seen().into_iter().map(|pod| {
+            let pods = &self.pods;
+            async move { pods.hello(&pod.uid).await }
+        });
+        join_all(hellos).await.into_iter().flatten().any(|hello| {
+            hello.mounts.iter().any(|mount| {
+                mount.target == path && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
+            })
+        })
+    }
+
+    async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<(), MountError> {
+        let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
+        let call = Call::Mount(Box::new(mount_call(job, limit)));
+        // The agent has the same limit and answers by itself; a little more time lets its words through.
+        let answer = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2).await;
+        match answer {
+            Ok(Answer::Mounted) => Ok(()),
+            Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
+            Ok(Answer::Hello(_) | Answer::Unmounted) => Err(container_error(
+                job,
+                format!("the agent of Pod {} gave an answer to another question", lease.name),
+            )),
+            Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
+        }
+    }
+}
+
+#[async_trait]
+impl Client for ContainerClient {
+    async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
+        let Some(image) = &job.image else {
+            return Err(container_error(job, "no client image is set for it".to_owned()));
+        };
+        match look(&job.target).await? {
+            Found::Nothing => {}
+            Found::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
+            Found::Alive => {
+                return Err(MountError::Occupied {
+                    target: job.target.to_string(),
+                    found: "a file system that no client container knows".to_owned(),
+                    wanted: job.volume.source.clone(),
+                });
+            }
+            // Its daemon is gone, and with it whoever used it.
+            Found::Dead => {
+                kernel::unmount_target(&job.target, true).map_err(|e| failed("unmount the dead mount on", job, &e))?;
+                self.unmounted(&job.target).await;
+            }
+        }
+        let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
+        let lease = self
+            .pods
+            .lease(job.volume.client.as_str(), image, deadline)
+            .await
+            .map_err(|error| no_pod(job, &error))?;
+        let mounted = self.ask(&lease, job).await;
+        drop(lease);
+        self.pods.changed();
+        mounted
+    }
+
+    /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
+    /// whatever else the image's program set up. An agent that does not hear of it finds out by itself.
+    async fn unmounted(&self, target: &Target) {
+        let path = target.to_string();
+        let calls = self
+            .pods
+            .seen()
+            .into_iter()
+            .filter(|pod| pod.phase != Phase::Ended)
+            .map(|pod| {
+                let (pods, target) = (&self.pods, path.clone());
+                async move {
+                    (
+                        pod.name,
+                        pods.ask(&pod.uid, Call::Unmount { target }, CLEAR_UP_LIMIT).await,
+                    )
+                }
+            });
+        for (name, answer) in join_all(calls).await {
+            match answer {
+                Ok(Answer::Failed(failure)) => {
+                    warn!(
+                        pod.name = name,
+                        target.path = path,
+                        "an agent could not clear up: {}",
+                        failure.message
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => warn!(pod.name = name, %error, "an agent was not told of an unmount"),
+            }
+        }
+        self.pods.changed();
+    }
+}
+
+/// Looks at the target without waiting for a server: what does not answer in time is alive.
+async fn look(target: &Target) -> Result<Found, MountError> {
+    let path = target.clone();
+    let looked = tokio::task::spawn_blocking(move || kernel::look(&path));
+    match tokio::time::timeout(LOOK_LIMIT, looked).await {
+        Err(_) => Ok(Found::Alive),
+        Ok(Ok(Ok(found))) => Ok(found),
+        Ok(Ok(Err(error))) => Err(MountError::Failed {
+            attempted: format!("look at {target}"),
+            message: error.to_string(),
+        }),
+        Ok(Err(error)) => Err(MountError::Failed {
+            attempted: format!("look at {target}"),
+            message: error.to_string(),
+        }),
+    }
+}
+
+fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
+    let volume = &job.volume;
+    let mut mount_options = volume.mount_options.clone();
+    if job.read_only && !mount_options.iter().any(|option| option == "ro") {
+        mount_options.retain(|option| option != "rw");
+        mount_options.push("ro".to_owned());
+    }
+    MountCall {
+        target: job.target.to_string(),
+        client: volume.client.to_string(),
+        source: volume.source.clone(),
+        fs_type: volume.fs_type.clone(),
+        mount_options,
+        options: volume.rest.clone(),
+        secrets: job
+            .secrets
+            .0
+            .iter()
+            .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
+            .collect(),
+        fs_group: job.fs_group,
+        limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
+    let attempted = format!(
+        "mount {} in the client container for {}",
+        job.volume.source, job.volume.client
+    );
+    let message = failure.message;
+    match failure.category {
+        Category::Invalid => MountError::BadOptions(message),
+        Category::InProgress => MountError::InProgress {
+            operation: "mount".to_owned(),
+            seconds: 0,
+        },
+        Category::TimedOut => MountError::Timeout {
+            attempted: format!("to {attempted} ({message})"),
+            seconds: limit.as_secs(),
+            server: job.server(),
+        },
+        Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
+        Category::Protocol | Category::Draining | Category::Other => container_error(job, message),
+    }
+}
+
+fn no_pod(job: &MountJob, error: &PodError) -> MountError {
+    match error {
+        PodError::NotAllowed { .. } => MountError::Forbidden(error.to_string()),
+        PodError::BadImage(_) => MountError::BadOptions(error.to_string()),
+        _ => container_error(job, error.to_string()),
+    }
+}
+
+fn container_error(job: &MountJob, message: String) -> MountError {
+    MountError::Container {
+        client: job.volume.client.to_string(),
+        message,
+    }
+}
+
+fn failed(attempted: &str, job: &MountJob, error: &dyn std::error::Error) -> MountError {
+    MountError::Failed {
+        attempted: format!("{attempted} {}", job.target),
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,41 @@
+//! Serving mode `self`: a file system of the kernel's, mounted by system call, with no program at all.
+
+use crate::client::MountError;
+use crate::mount_options;
+use crate::mount_table::Entry;
+use crate::sys::{NewMount, Sys};
+use crate::worker::task::MountTask;
+
+/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options.
+pub fn mount(sys: &impl Sys, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    let fs_type = if volume.fs_type.is_empty() { volume.client.as_str() } else { &volume.fs_type };
+    // A file system without a source, such as tmpfs, shows this in the mount table.
+    let source = if volume.source.is_empty() { fs_type } else { &volume.source };
+    let options = mount_options::sort(&volume.mount_options, task.read_only)
+        .map_err(|error| MountError::BadOptions(error.to_string()))?;
+    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
+        return already(entry, task, fs_type, source);
+    }
+    let mount = sys.new_mount(&NewMount {
+        fs_type: fs_type.to_owned(),
+        source: source.to_owned(),
+        options: options.file_system,
+        flags: options.flags,
+    })?;
+    let directory = sys.open_target(&task.target)?;
+    Ok(sys.attach(&mount, &directory)?)
+}
+
+/// What is mounted already is right if it is the same source as the same type.
+pub(super) fn already(entry: &Entry, task: &MountTask, fs_type: &str, source: &str) -> Result<(), MountError> {
+    // `mount -t nfs` shows nfs4, `mount -t sshfs` fuse.sshfs: the kernel's name has the asked one in it.
+    if entry.source == source && entry.fs_type.contains(fs_type) {
+        return Ok(());
+    }
+    Err(MountError::Occupied {
+        target: task.target.to_string(),
+        found: format!("{} ({})", entry.source, entry.fs_type),
+        wanted: format!("{source} ({fs_type})"),
+    })
+}

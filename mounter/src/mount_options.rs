@@ -1,0 +1,190 @@
+//! Mount options: which are flags of the mount, which are the file system's own, and which a volume may not have.
+
+use rustix::mount::MountAttrFlags;
+
+/// Flags of one mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountFlags(MountAttrFlags);
+
+impl MountFlags {
+    /// `nosuid,nodev`.
+    pub fn safe() -> Self {
+        Self(MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+    }
+
+    /// With or without writing.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        if read_only {
+            self.0 |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+        }
+        self
+    }
+
+    /// As the system calls take them.
+    pub fn attributes(self) -> MountAttrFlags {
+        self.0
+    }
+}
+
+/// Mount options, sorted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Flags of the mount.
+    pub flags: MountFlags,
+    /// Options of the file system, with their values.
+    pub file_system: Vec<(String, Option<String>)>,
+}
+
+/// An option that a volume may not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where: remove it from the volume's mount-options"
+)]
+pub struct ForbiddenOption(String);
+
+/// Options that change what `mount` does rather than what it mounts.
+const FORBIDDEN: &[&str] = &[
+    "bind",
+    "rbind",
+    "move",
+    "remount",
+    "loop",
+    "offset",
+    "sizelimit",
+    "helper",
+    "uhelper",
+    "user",
+    "users",
+    "owner",
+    "group",
+    "shared",
+    "rshared",
+    "slave",
+    "rslave",
+    "private",
+    "rprivate",
+    "unbindable",
+    "runbindable",
+];
+
+/// Options of `/etc/fstab` that mean nothing here.
+const IGNORED: &[&str] = &[
+    "defaults", "_netdev", "nofail", "auto", "noauto", "nouser", "nousers", "rw", "suid", "dev", "exec",
+];
+
+/// Checks that no option changes what is mounted where.
+pub fn check(options: &[String]) -> Result<(), ForbiddenOption> {
+    for option in options {
+        let name = option.split_once('=').map_or(option.as_str(), |(name, _)| name);
+        let long = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
+        // A comma would be two options where a program gets them joined.
+        if FORBIDDEN.contains(&name) || long || option.contains(',') {
+            return Err(ForbiddenOption(option.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Sorts mount options. `nosuid` and `nodev` are set unless the options have `suid` or `dev`.
+pub fn sort(options: &[String], read_only: bool) -> Result<MountOptions, ForbiddenOption> {
+    check(options)?;
+    let has = |word: &str| options.iter().any(|option| option == word);
+    let mut flags = MountAttrFlags::empty();
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, read_only);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !has("suid"));
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !has("dev"));
+    let mut file_system = Vec::new();
+    for option in options {
+        match option.as_str() {
+            "ro" => flags |= MountAttrFlags::MOUNT_ATTR_RDONLY,
+            "nosuid" => flags |= MountAttrFlags::MOUNT_ATTR_NOSUID,
+            "nodev" => flags |= MountAttrFlags::MOUNT_ATTR_NODEV,
+            "noexec" => flags |= MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            "noatime" => flags |= MountAttrFlags::MOUNT_ATTR_NOATIME,
+            "strictatime" => flags |= MountAttrFlags::MOUNT_ATTR_STRICTATIME,
+            "nodiratime" => flags |= MountAttrFlags::MOUNT_ATTR_NODIRATIME,
+            // The kernel's default.
+            "relatime" | "atime" | "diratime" | "norelatime" | "nostrictatime" => {}
+            other if IGNORED.contains(&other) => {}
+            other => file_system.push(match other.split_once('=') {
+                Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+                None => (other.to_owned(), None),
+            }),
+        }
+    }
+    Ok(MountOptions {
+        flags: MountFlags(flags),
+        file_system,
+    })
+}
+
+/// The options for a `mount` program: as they are, with `nosuid` and `nodev` unless the options have `suid` or `dev`.
+pub fn join(options: &[String], read_only: bool) -> Result<String, ForbiddenOption> {
+    check(options)?;
+    let has = |word: &str| options.iter().any(|option| option == word);
+    let mut joined = options.to_vec();
+    for (option, opposite) in [("nosuid", "suid"), ("nodev", "dev")] {
+        if !has(option) && !has(opposite) {
+            joined.push(option.to_owned());
+        }
+    }
+    if read_only && !has("ro") {
+        joined.push("ro".to_owned());
+    }
+    Ok(joined.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MountFlags, join, sort};
+    use rustix::mount::MountAttrFlags;
+
+    fn strings(options: &[&str]) -> Vec<String> {
+        options.iter().map(|&option| option.to_owned()).collect()
+    }
+
+    #[test]
+    fn suid_and_devices_need_to_be_asked_for() {
+        assert_eq!(sort(&[], false).unwrap().flags, MountFlags::safe());
+        let asked = sort(&strings(&["suid", "dev"]), true).unwrap();
+        assert_eq!(asked.flags.attributes(), MountAttrFlags::MOUNT_ATTR_RDONLY);
+        assert_eq!(
+            join(&strings(&["suid", "vers=4.1"]), true).unwrap(),
+            "suid,vers=4.1,nodev,ro"
+        );
+    }
+
+    #[test]
+    fn flags_and_the_file_system_s_own_options_are_told_apart() {
+        let sorted = sort(
+            &strings(&["defaults", "ro", "noatime", "vers=4.1", "discard", "_netdev"]),
+            false,
+        )
+        .unwrap();
+        let flags = sorted.flags.attributes();
+        assert!(flags.contains(MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOATIME));
+        assert_eq!(
+            sorted.file_system,
+            [
+                ("vers".to_owned(), Some("4.1".to_owned())),
+                ("discard".to_owned(), None)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_would_turn_a_mount_into_something_else_is_refused() {
+        for option in [
+            "bind",
+            "remount",
+            "loop=/dev/loop0",
+            "X-mount.mkdir",
+            "x-systemd.automount",
+            "a,bind",
+        ] {
+            assert!(sort(&strings(&[option]), false).is_err(), "{option}");
+            assert!(join(&strings(&[option]), false).is_err(), "{option}");
+        }
+    }
+}
