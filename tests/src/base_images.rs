@@ -70,6 +70,15 @@ pub fn small() -> Result<Vec<Archive>> {
     Ok(archives.into())
 }
 
+/// `busybox:1`.
+pub fn busybox() -> Result<Archive> {
+    let images = small()?;
+    images
+        .into_iter()
+        .find(|image| image.name == BUSYBOX)
+        .context("busybox:1 was not made")
+}
+
 /// Unpacks the distribution's static busybox, without installing it, and makes a file system of it.
 fn write_busybox_layer(folder: &Path, layer: &Path) -> Result<()> {
     let work = folder.join(format!("busybox-{}", std::process::id()));

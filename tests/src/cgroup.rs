@@ -126,16 +126,16 @@ pub fn remove(group: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folders of `group` that are there.
+/// The folders of `group` that are there; also in a version 2 hierarchy beside those of version 1, where runc makes one.
 pub fn folders(group: &str) -> Vec<PathBuf> {
-    let roots = match hierarchies() {
-        Ok(Hierarchies::V1(roots)) => roots,
-        Ok(Hierarchies::V2(root)) => vec![root],
-        Err(_) => Vec::new(),
-    };
-    roots
-        .into_iter()
-        .map(|root| root.join(group))
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let path = words.next()?;
+            words.next()?.starts_with("cgroup").then(|| Path::new(path).join(group))
+        })
         .filter(|folder| folder.exists())
         .collect()
 }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::cluster;
 use crate::layout::Layout;
 use crate::namespaces::INIT_COMMAND;
+use crate::target::TargetArgs;
+use crate::{cluster, install};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -28,13 +29,27 @@ enum Command {
     /// With more --nodes than the running cluster has, the missing ones are added.
     Up {
         /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
-        #[arg(long, default_value_t = 2)]
+        #[arg(long, default_value_t = cluster::USUAL_NODES)]
         nodes: u8,
     },
     /// Take the cluster away: processes, mounts, links, control groups and files, whatever a crash left.
     Down,
     /// Show how the cluster stands: processes, nodes, Pods.
     Status,
+    /// Show a log: of a part of the testbed (etcd, kube-apiserver, node-1/kubelet, ...) or of a Pod; without a name, list them.
+    Logs {
+        /// A part of the testbed, or a Pod of any namespace.
+        name: Option<String>,
+        /// How many lines from the end.
+        #[arg(long, short = 'n', default_value_t = 100)]
+        lines: usize,
+    },
+    /// Build Mooring's images and bring them to the cluster; only what changed.
+    Images(TargetArgs),
+    /// Build and load the images, apply configmaps/install, and wait until Mooring is ready.
+    Install(TargetArgs),
+    /// Take Mooring off the cluster again; the cluster stays.
+    Uninstall(TargetArgs),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -59,6 +74,16 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Logs { name, lines } => crate::logs::show(&layout, name.as_deref(), lines)?,
+        Command::Images(target) => {
+            target.open(&layout)?.load_images()?;
+        }
+        Command::Install(target) => {
+            let target = target.open(&layout)?;
+            let images = target.load_images()?;
+            install::install(&target, &images)?;
+        }
+        Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
         Command::Kubectl { args } => return kubectl(&layout, args),
         Command::InternalInit { state, role } => crate::init::run(&Layout { state, ..layout }, &role)?,
     }

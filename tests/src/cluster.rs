@@ -34,6 +34,9 @@ pub struct Description {
     pub nodes: u8,
 }
 
+/// Number of nodes unless told otherwise: what one writes another reads.
+pub const USUAL_NODES: u8 = 2;
+
 /// Longest wait for the API server from its start, on a busy machine.
 const API_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for a node to be ready.
@@ -134,7 +137,7 @@ pub fn connect(layout: &Layout) -> Result<Cluster> {
 }
 
 /// The description of the cluster whose control plane runs.
-fn running(layout: &Layout) -> Result<Option<Description>> {
+pub fn running(layout: &Layout) -> Result<Option<Description>> {
     let control_plane = namespaces::find_init(layout, control_plane::ROLE)?;
     if control_plane.is_none() || !layout.description().is_file() {
         return Ok(None);

@@ -28,6 +28,11 @@ const NEEDED: &[(Sign, &str)] = &[
     (Sign::Program("mkfs.xfs"), "xfsprogs"),
     (Sign::Program("buildah"), "buildah"),
     (Sign::Program("mmdebstrap"), "mmdebstrap"),
+    (
+        Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
+        "debian-archive-keyring",
+    ),
+    (Sign::Program("ssh-keygen"), "openssh-client"),
     (Sign::File("/usr/lib/cni/ptp"), "containernetworking-plugins"),
     (Sign::File("/etc/ssl/certs/ca-certificates.crt"), "ca-certificates"),
     // For cargo and go themselves, on a machine with nothing but them.

@@ -1,0 +1,136 @@
+//! The images of the repository, in an order in which they can be built.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use super::containerfile::{Ingredients, ingredients};
+use super::{Built, HOST, TAG};
+use crate::binaries::short_hex;
+
+/// An image and what it is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// Full name with tag.
+    pub name: String,
+    /// Its Containerfile.
+    pub containerfile: PathBuf,
+    /// Names of the images that it starts from.
+    pub bases: Vec<String>,
+    /// Files and folders that it copies.
+    sources: Vec<PathBuf>,
+}
+
+impl Recipe {
+    /// The last part of the name, without the tag.
+    pub fn file_name(&self) -> String {
+        let last = self.name.rsplit('/').next().unwrap_or_default();
+        last.split(':').next().unwrap_or_default().to_owned()
+    }
+
+    /// A hash of all that the image is made of.
+    pub(super) fn hash(&self, bases: &[Built]) -> Result<String> {
+        let mut hash = Sha256::new();
+        for base in bases {
+            hash.update(base.hash.as_bytes());
+        }
+        hash_file(&mut hash, &self.containerfile)?;
+        for source in &self.sources {
+            hash_tree(&mut hash, source)?;
+        }
+        Ok(short_hex(&hash.finalize()))
+    }
+}
+
+fn hash_tree(hash: &mut Sha256, path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return hash_file(hash, path);
+    }
+    let mut entries: Vec<_> = std::fs::read_dir(path)
+        .with_context(|| format!("failed to list {}", path.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    entries.sort();
+    entries.iter().try_for_each(|entry| hash_tree(hash, entry))
+}
+
+fn hash_file(hash: &mut Sha256, path: &Path) -> Result<()> {
+    let content =
+        std::fs::read(path).with_context(|| format!("failed to read {}, which an image is made of", path.display()))?;
+    hash.update(path.to_string_lossy().as_bytes());
+    hash.update((content.len() as u64).to_le_bytes());
+    hash.update(&content);
+    Ok(())
+}
+
+/// The images of `images/` and, for tests only, of `tests/images/`; each after those that it starts from.
+pub fn recipes(repository: &Path, program_folder: &str) -> Result<Vec<Recipe>> {
+    let mut found = Vec::new();
+    for (folder, prefix) in [("images", ""), ("tests/images", "testbed-")] {
+        let folder = repository.join(folder);
+        for entry in std::fs::read_dir(&folder)
+            .with_context(|| format!("failed to list {}", folder.display()))?
+            .flatten()
+        {
+            let containerfile = entry.path().join("Containerfile");
+            let Ok(text) = std::fs::read_to_string(&containerfile) else {
+                continue;
+            };
+            let Ingredients { bases, sources } = ingredients(&text, program_folder);
+            found.push(Recipe {
+                name: format!("{HOST}/{prefix}{}:{TAG}", entry.file_name().to_string_lossy()),
+                containerfile,
+                bases,
+                sources: sources.iter().map(|source| repository.join(source)).collect(),
+            });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    in_order(found)
+}
+
+fn in_order(mut waiting: Vec<Recipe>) -> Result<Vec<Recipe>> {
+    let mut ordered: Vec<Recipe> = Vec::new();
+    while !waiting.is_empty() {
+        let names: Vec<_> = waiting.iter().map(|recipe| recipe.name.clone()).collect();
+        let (ready, rest): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .partition(|recipe| !recipe.bases.iter().any(|base| names.contains(base)));
+        ensure!(
+            !ready.is_empty(),
+            "these images start from each other: {}",
+            names.join(", ")
+        );
+        ordered.extend(ready);
+        waiting = rest;
+    }
+    if ordered.is_empty() {
+        bail!("there are no images");
+    }
+    Ok(ordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{in_order, recipes};
+    use crate::layout::repository;
+
+    #[test]
+    fn every_image_comes_after_those_that_it_starts_from() {
+        let all = recipes(repository(), "target/x/dist").unwrap();
+        let place = |name: &str| all.iter().position(|recipe| recipe.file_name() == name).unwrap();
+        assert!(place("provisioner-base") < place("provisioner-local"));
+        assert!(place("testbed-sshd") < all.len());
+        let mut circle = all[..2].to_vec();
+        circle[0].bases = vec![circle[1].name.clone()];
+        circle[1].bases = vec![circle[0].name.clone()];
+        assert!(
+            in_order(circle)
+                .unwrap_err()
+                .to_string()
+                .contains("start from each other")
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! Mooring itself on a cluster: `kubectl apply -k configmaps/install`, and waiting until it serves.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_contract::names::NAMESPACE;
+
+use crate::command::{output, output_with_input};
+use crate::images::Built;
+use crate::layout::repository;
+use crate::progress::{note, step};
+use crate::target::Target;
+
+/// Longest wait for Mooring's Pods.
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// On the namespace: the hash of the images that run, by which a change of an image under the same tag is seen.
+const IMAGES_ANNOTATION: &str = "testbed.mooring.dev/images";
+
+/// Installs Mooring, or brings what is there up to date, and waits until it is ready.
+pub fn install(target: &Target, images: &[Built]) -> Result<()> {
+    let manifest = render(target)?;
+    step("apply configmaps/install", |_| apply(target, &manifest))?;
+    let hashes: Vec<_> = images.iter().map(|image| image.hash.as_str()).collect();
+    let hashes = hashes.join("-");
+    if running_images(target)?.is_some_and(|running| running != hashes) {
+        step("restart Mooring on its new images", |_| {
+            output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "restart", "deployment,daemonset"]))?;
+            Ok(())
+        })?;
+    }
+    step("Mooring ready", |_| wait_ready(target))?;
+    let annotation = format!("{IMAGES_ANNOTATION}={hashes}");
+    output(&mut target.kubectl(["annotate", "--overwrite", "namespace", NAMESPACE, &annotation]))?;
+    Ok(())
+}
+
+/// Takes Mooring away again, and waits until its namespace is gone.
+pub fn uninstall(target: &Target) -> Result<()> {
+    let manifest = render(target)?;
+    step("delete configmaps/install", |_| {
+        let limit = format!("--timeout={}s", LIMIT.as_secs());
+        let mut delete = target.kubectl(["delete", "--ignore-not-found", &limit, "-f", "-"]);
+        output_with_input(&mut delete, manifest.as_bytes())?;
+        Ok(())
+    })
+}
+
+/// Applies a manifest.
+pub fn apply(target: &Target, manifest: &str) -> Result<()> {
+    output_with_input(&mut target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+    Ok(())
+}
+
+fn render(target: &Target) -> Result<String> {
+    let mut kustomize = target.kubectl(["kustomize"]);
+    kustomize.arg(repository().join("configmaps/install"));
+    let manifest = output(&mut kustomize).context("failed to render configmaps/install")?;
+    Ok(target.with_image_names(&manifest))
+}
+
+fn running_images(target: &Target) -> Result<Option<String>> {
+    let path = format!(
+        "jsonpath={{.metadata.annotations.{}}}",
+        IMAGES_ANNOTATION.replace('.', "\\.")
+    );
+    let value = output(&mut target.kubectl(["get", "namespace", NAMESPACE, "-o", &path]))?;
+    Ok(Some(value).filter(|value| !value.is_empty()))
+}
+
+fn wait_ready(target: &Target) -> Result<()> {
+    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    let workloads = output(&mut target.kubectl(["-n", NAMESPACE, "get", "deployment,daemonset", "-o", "name"]))?;
+    for workload in workloads.lines() {
+        let mut wait = target.kubectl(["-n", NAMESPACE, "rollout", "status", workload, &limit]);
+        if let Err(error) = output(&mut wait) {
+            explain(target);
+            bail!("{workload} is not ready: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Prints what there is to see of Mooring's own Pods.
+fn explain(target: &Target) {
+    for args in [
+        &["get", "pods", "-o", "wide"][..],
+        &["get", "events", "--sort-by=.lastTimestamp"],
+        &[
+            "logs",
+            "--all-containers",
+            "--prefix",
+            "--tail=20",
+            "-l",
+            "app.kubernetes.io/part-of=mooring",
+        ],
+    ] {
+        match output(target.kubectl(["-n", NAMESPACE]).args(args)) {
+            Ok(text) => note(text),
+            Err(error) => note(error.to_string()),
+        }
+    }
+}
