@@ -1,0 +1,460 @@
+//! Carries out what a plan decided. Every write names what it expects to find (a resource version or a uid), so that a
+//! decision on old knowledge fails instead of harming.
+
+pub mod error;
+pub mod start;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::controller::Action;
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::{FIELD_MANAGER, annotations, finalizers};
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+pub use self::error::ApplyError;
+use crate::context::Context;
+use crate::events::Note;
+use crate::metrics::OperationResult;
+use crate::operation::delete::{LetGo, Undone};
+use crate::operation::provision::{Accept, Refuse, Reschedule, release};
+use crate::operation::record::Record;
+use crate::operation::{Decision, Failed, Limits, PodRef, elapsed};
+use crate::outcome::Category;
+use crate::slots::Slots;
+use crate::watched::Watched;
+
+/// What both controllers work with.
+#[derive(Clone)]
+pub struct Shared {
+    /// The process's handles and settings.
+    pub context: Context,
+    /// What is known of the cluster.
+    pub watched: Watched,
+    /// Places for Pods.
+    pub slots: Arc<Slots>,
+    /// Limits of waiting.
+    pub limits: Limits,
+}
+
+/// The object that carries the record.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    /// A claim.
+    Claim(Box<PersistentVolumeClaim>),
+    /// A PV.
+    Volume(Box<PersistentVolume>),
+}
+
+impl Subject {
+    fn reference(&self) -> ObjectReference {
+        match self {
+            Self::Claim(claim) => claim.object_ref(&()),
+            Self::Volume(volume) => volume.object_ref(&()),
+        }
+    }
+}
+
+/// One decision being carried out.
+pub struct Apply<'a> {
+    shared: &'a Shared,
+    subject: Subject,
+    record: Option<Record>,
+}
+
+impl<'a> Apply<'a> {
+    /// For this object, as it was seen, with this record.
+    pub fn new(shared: &'a Shared, subject: Subject, record: Option<Record>) -> Self {
+        Self {
+            shared,
+            subject,
+            record,
+        }
+    }
+
+    /// Carries out a decision. [`Decision::LookUp`] is the claim controller's own.
+    pub async fn run(mut self, decision: Decision) -> Result<Action, ApplyError> {
+        match decision {
+            Decision::Rest | Decision::LookUp => Ok(Action::await_change()),
+            Decision::Wait { after, say } => Ok(self.wait(after, say)),
+            Decision::Start(start) => self.start(*start).await,
+            Decision::Supply { start, after, say } => {
+                self.supply(*start).await?;
+                Ok(self.wait(after, say))
+            }
+            Decision::Note(record) => {
+                self.write_record(&record).await?;
+                Ok(Action::await_change())
+            }
+            Decision::Fail(failed) => self.fail(*failed).await,
+            Decision::Stop(pod) => {
+                self.delete_pod(&pod).await?;
+                Ok(Action::await_change())
+            }
+            Decision::Tidy(pods) => self.tidy(&pods).await,
+            Decision::MakeVolume(volume) => self.make_volume(&volume).await,
+            Decision::Accept(accept) => self.accept(*accept).await,
+            Decision::Refuse(refuse) => self.refuse(*refuse).await,
+            Decision::Reschedule(reschedule) => self.reschedule(*reschedule).await,
+            Decision::Undone(undone) => self.undone(*undone).await,
+            Decision::LetGo(let_go) => self.let_go(*let_go).await,
+        }
+    }
+
+    fn wait(&self, after: Option<Duration>, say: Option<Note>) -> Action {
+        self.say(say);
+        // A moment later than due, so that the clock has surely passed it.
+        after.map_or_else(Action::await_change, |after| {
+            Action::requeue(after.max(Duration::from_millis(100)) + Duration::from_millis(50))
+        })
+    }
+
+    fn say(&self, note: impl Into<Option<Note>>) {
+        if let Some(note) = note.into() {
+            self.shared.context.events.publish(&self.subject.reference(), note);
+        }
+    }
+
+    fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.shared.context.client.clone(), namespace)
+    }
+
+    fn volumes(&self) -> Api<PersistentVolume> {
+        Api::all(self.shared.context.client.clone())
+    }
+
+    /// Changes the subject, and keeps what it has become.
+    async fn patch(&mut self, patch: Value) -> Result<(), ApplyError> {
+        self.subject = match &self.subject {
+            Subject::Claim(claim) => {
+                let api = self.api(&claim.namespace().unwrap_or_default());
+                Subject::Claim(Box::new(patched(&api, &claim.name_any(), patch).await?))
+            }
+            Subject::Volume(volume) => {
+                Subject::Volume(Box::new(patched(&self.volumes(), &volume.name_any(), patch).await?))
+            }
+        };
+        Ok(())
+    }
+
+    /// Writes the record, and with it the finalizer that holds a claim for as long as it has one.
+    async fn write_record(&mut self, record: &Record) -> Result<(), ApplyError> {
+        self.patch(self.record_patch(record)).await?;
+        self.record = Some(record.clone());
+        Ok(())
+    }
+
+    fn record_patch(&self, record: &Record) -> Value {
+        let (meta, finalizer) = match &self.subject {
+            Subject::Claim(claim) => (&claim.metadata, finalizers::CLAIM),
+            Subject::Volume(volume) => (&volume.metadata, finalizers::VOLUME),
+        };
+        let mut held = meta.finalizers.clone().unwrap_or_default();
+        // What is being deleted takes no new finalizer, and had it before.
+        if !held.iter().any(|name| name == finalizer) && meta.deletion_timestamp.is_none() {
+            held.push(finalizer.to_owned());
+        }
+        json!({"metadata": {
+            "resourceVersion": meta.resource_version,
+            "finalizers": held,
+            "annotations": {annotations::OPERATION: record.to_text()},
+        }})
+    }
+
+    async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
+        let started = self.record.as_ref().map(|record| record.since);
+        self.write_record(&failed.record).await?;
+        let result = if failed.record.gave_up.is_some() {
+            OperationResult::GivenUp
+        } else {
+            OperationResult::Retry
+        };
+        self.count(failed.record.operation, result, failed.category, started.map(since));
+        self.say(failed.say);
+        if let Some(pod) = &failed.pod {
+            self.delete_pod(pod).await?;
+        }
+        Ok(self.wait(failed.after, None))
+    }
+
+    fn count(&self, operation: Operation, result: OperationResult, category: Category, took: Option<Duration>) {
+        let category = if result == OperationResult::Done {
+            ""
+        } else {
+            category.as_str()
+        };
+        let took = took.unwrap_or_default();
+        self.shared
+            .context
+            .metrics
+            .operation_ended(operation, result, category, took);
+    }
+
+    async fn delete_pod(&self, pod: &PodRef) -> Result<(), ApplyError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: pod.resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        let api: Api<Pod> = self.api(&pod.namespace);
+        match api.delete(&pod.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(source) => Err(ApplyError::api("delete Pod", &pod.name, source)),
+        }
+    }
+
+    /// Removes Pods of operations that are over. What was watched of the claim may be older than its Pod, so it is read.
+    async fn tidy(&self, pods: &[PodRef]) -> Result<Action, ApplyError> {
+        if let Subject::Claim(claim) = &self.subject {
+            let api: Api<PersistentVolumeClaim> = self.api(&claim.namespace().unwrap_or_default());
+            let name = claim.name_any();
+            let live = api
+                .get_opt(&name)
+                .await
+                .map_err(|source| ApplyError::api("read claim", &name, source))?;
+            let newer = live.is_some_and(|live| live.metadata.resource_version != claim.metadata.resource_version);
+            if newer {
+                return Ok(Action::requeue(Duration::from_secs(1)));
+            }
+        }
+        for pod in pods {
+            self.delete_pod(pod).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    async fn make_volume(&self, volume: &PersistentVolume) -> Result<Action, ApplyError> {
+        match self.volumes().create(&PostParams::default(), volume).await {
+            // The watch sees it, and then it is accepted like any other.
+            Ok(_) => Ok(Action::await_change()),
+            // A repetition: what is there is judged next.
+            Err(error) if is_conflict(&error) => Ok(Action::requeue(Duration::from_millis(200))),
+            Err(source) => Err(ApplyError::api("create PersistentVolume", &volume.name_any(), source)),
+        }
+    }
+
+    async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
+        if let Some(patch) = accept.volume_patch {
+            patched(&self.volumes(), &accept.pv_name, patch).await?;
+        }
+        self.patch(accept.claim_patch).await?;
+        self.say(accept.say);
+        self.count(
+            Operation::Provision,
+            OperationResult::Done,
+            Category::Done,
+            Some(accept.took),
+        );
+        for pod in &accept.pods {
+            self.delete_pod(pod).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    async fn refuse(&mut self, refuse: Refuse) -> Result<Action, ApplyError> {
+        let since_begin = self.record.as_ref().map(|record| since(record.since));
+        if self.record.as_ref() != Some(&refuse.record) {
+            self.write_record(&refuse.record).await?;
+            if refuse.say.is_some() {
+                self.count(
+                    Operation::Provision,
+                    OperationResult::Retry,
+                    Category::Refused,
+                    since_begin,
+                );
+            }
+        }
+        for (name, uid) in &refuse.volumes {
+            self.remove_volume(name, uid).await?;
+        }
+        self.say(refuse.say);
+        if let Some(pod) = &refuse.pod {
+            self.delete_pod(pod).await?;
+        }
+        Ok(Action::requeue(Duration::from_secs(1)))
+    }
+
+    async fn reschedule(&mut self, reschedule: Reschedule) -> Result<Action, ApplyError> {
+        let mut patch = match (&reschedule.record, &self.subject) {
+            (Some(record), _) => self.record_patch(record),
+            (None, Subject::Claim(claim)) => json!({"metadata": {"resourceVersion": claim.metadata.resource_version}}),
+            (None, Subject::Volume(_)) => return Ok(Action::await_change()),
+        };
+        patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
+        self.patch(patch).await?;
+        self.say(reschedule.say);
+        if let Some(pod) = &reschedule.pod {
+            self.delete_pod(pod).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    async fn undone(&mut self, undone: Undone) -> Result<Action, ApplyError> {
+        for (name, uid) in &undone.volumes {
+            self.remove_volume(name, uid).await?;
+        }
+        let Subject::Claim(claim) = &self.subject else {
+            return Ok(Action::await_change());
+        };
+        self.say(undone.say);
+        let mut patch = match &undone.next {
+            Some(record) => self.record_patch(record),
+            None => release(claim),
+        };
+        if undone.reschedule {
+            patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
+        }
+        self.patch(patch).await?;
+        if let Some(took) = undone.took {
+            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+        }
+        for pod in &undone.pods {
+            self.delete_pod(pod).await?;
+        }
+        Ok(self.wait(undone.after, None))
+    }
+
+    async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {
+        let Subject::Volume(volume) = &self.subject else {
+            return Ok(Action::await_change());
+        };
+        let name = volume.name_any();
+        self.say(let_go.say);
+        if let_go.delete && volume.metadata.deletion_timestamp.is_none() {
+            self.delete_volume(&name, volume.metadata.uid.as_deref().unwrap_or_default())
+                .await?;
+        }
+        let live = self.volumes().get_opt(&name).await;
+        let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
+        if let Some(live) = live.filter(|live| live.metadata.uid == volume.metadata.uid) {
+            let held: Vec<_> = live
+                .finalizers()
+                .iter()
+                .filter(|name| *name != finalizers::VOLUME)
+                .collect();
+            let patch = json!({"metadata": {
+                "resourceVersion": live.metadata.resource_version,
+                "finalizers": held,
+                "annotations": {annotations::OPERATION: null},
+            }});
+            match patched(&self.volumes(), &name, patch).await {
+                Err(ApplyError::Api { source, .. }) if is_not_found(&source) => {}
+                other => drop(other?),
+            }
+        }
+        if let Some(took) = let_go.took {
+            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+        }
+        for pod in &let_go.pods {
+            self.delete_pod(pod).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    /// Removes a PV that must not be bound, whatever holds it.
+    async fn remove_volume(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        self.delete_volume(name, uid).await?;
+        // Kubernetes' own protection would keep a PV that has been bound meanwhile, and Pods could use it.
+        let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
+        match patched(&self.volumes(), name, patch).await {
+            Err(ApplyError::Api { source, .. }) if is_gone(&source) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn delete_volume(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.volumes().delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(source) => Err(ApplyError::api("delete PersistentVolume", name, source)),
+        }
+    }
+
+    /// An attempt that the API did not let begin: told and tried again like one that the image failed.
+    async fn rejected(&mut self, record: &Record, error: &ApplyError) -> Result<Action, ApplyError> {
+        let uid = match &self.subject {
+            Subject::Claim(claim) => claim.uid(),
+            Subject::Volume(volume) => volume.uid(),
+        };
+        let finish = crate::outcome::Finish {
+            outcome: Outcome::Retry,
+            category: Category::Api,
+            words: error.chain(),
+            may_have_run: false,
+            started: false,
+            message: String::new(),
+        };
+        let now = k8s_openapi::jiff::Timestamp::now();
+        let failed = crate::operation::failed(
+            record,
+            &finish,
+            &uid.unwrap_or_default(),
+            String::new(),
+            &self.shared.limits,
+            now,
+            None,
+        );
+        self.fail(failed).await
+    }
+}
+
+async fn patched<K>(api: &Api<K>, name: &str, patch: Value) -> Result<K, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let what = if K::kind(&()) == "PersistentVolume" {
+        "patch PersistentVolume"
+    } else {
+        "patch claim"
+    };
+    api.patch(name, &params, &Patch::Merge(patch))
+        .await
+        .map_err(|source| ApplyError::api(what, name, source))
+}
+
+fn since(begin: k8s_openapi::jiff::Timestamp) -> Duration {
+    elapsed(begin, k8s_openapi::jiff::Timestamp::now())
+}
+
+fn code(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    }
+}
+
+/// What was meant is not there any more: gone, or another of its name in its place.
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(code(error), 404 | 409)
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    code(error) == 404
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    code(error) == 409
+}

@@ -1,0 +1,189 @@
+//! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::Api;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::{Apply, ApplyError, Shared, Subject};
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::operation::record::Record;
+use crate::operation::{Decision, ObservedClaim, provision, waiting};
+use crate::pod;
+use crate::retry::Retries;
+
+/// Name of this controller in metrics.
+const NAME: &str = "claims";
+
+struct Work {
+    shared: Shared,
+    retries: Retries,
+}
+
+/// Works until `stop`; what has been begun then is brought to its end.
+pub async fn run(
+    shared: Shared,
+    calls: impl Stream<Item = ObjectRef<PersistentVolumeClaim>> + Send + 'static,
+    stop: CancellationToken,
+) {
+    let concurrency = shared.context.settings.max_in_flight;
+    let reader = shared.watched.claims.clone();
+    let work = Arc::new(Work {
+        shared,
+        retries: Retries::default(),
+    });
+    Controller::for_stream(futures::stream::pending(), reader)
+        .with_config(Config::default().concurrency(concurrency))
+        .reconcile_on(calls)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(reconcile, error_policy, work)
+        // Each result has been logged and counted where it was had.
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn reconcile(claim: Arc<PersistentVolumeClaim>, work: Arc<Work>) -> Result<Action, ApplyError> {
+    let done = Box::pin(act(&claim, &work.shared)).await;
+    let action = work.retries.settle(&ObjectRef::from_obj(&*claim).to_string(), done);
+    work.shared.context.metrics.reconciled(NAME, action.1);
+    action.0
+}
+
+async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, ApplyError> {
+    let Some(uid) = claim.metadata.uid.clone() else {
+        return Ok(Action::await_change());
+    };
+    let watched = &shared.watched;
+    let record = match record_of(claim) {
+        Ok(record) => record,
+        Err(error) => {
+            let note = waiting(Operation::Provision, error.to_string());
+            shared.context.events.publish(&claim.object_ref(&()), note);
+            return Ok(Action::await_change());
+        }
+    };
+    let class_name = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.as_deref())
+        .unwrap_or_default();
+    let class = watched.classes.get(&ObjectRef::new(class_name));
+    let config = config_for(shared, class.as_deref(), class_name, record.as_ref());
+    let namespace = pods_in(&config, record.as_ref());
+    let find = |operation| {
+        namespace
+            .as_deref()
+            .and_then(|namespace| watched.pod(namespace, &pod::name(operation, &uid)))
+    };
+    let (provision_pod, delete_pod) = (find(Operation::Provision), find(Operation::Delete));
+    let nodes = |name: &str| watched.node(name);
+    let mut volumes = watched.volumes_of(&uid);
+    let mut looked_up = false;
+    loop {
+        let decision = provision::plan(
+            &ObservedClaim {
+                claim,
+                record: record.as_ref(),
+                class: class.as_deref(),
+                config: &config,
+                provision_pod: provision_pod.as_deref(),
+                delete_pod: delete_pod.as_deref(),
+                volumes: &volumes,
+                looked_up,
+                nodes: &nodes,
+                kube_api: &shared.context.settings.kube_api,
+                limits: &shared.limits,
+            },
+            Timestamp::now(),
+        );
+        if matches!(decision, Decision::LookUp) && !looked_up {
+            volumes = look_up(shared, &uid, volumes).await?;
+            looked_up = true;
+            continue;
+        }
+        if !matches!(decision, Decision::Start(_)) {
+            forget_place(shared, namespace.as_deref(), &uid);
+        }
+        tracing::debug!(claim = crate::watched::key(claim), ?decision);
+        let subject = Subject::Claim(Box::new(claim.clone()));
+        return Apply::new(shared, subject, record).run(decision).await;
+    }
+}
+
+fn record_of(claim: &PersistentVolumeClaim) -> Result<Option<Record>, crate::operation::record::RecordError> {
+    let text = claim.annotations().get(annotations::OPERATION);
+    text.map(|text| Record::parse(text)).transpose()
+}
+
+/// The ConfigMap in force for a class; where the class is gone, the one that the record names.
+pub(crate) fn config_for(
+    shared: &Shared,
+    class: Option<&StorageClass>,
+    class_name: &str,
+    record: Option<&Record>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    if let Some(class) = class {
+        return shared.context.configs.for_class(class);
+    }
+    if !shared.context.configs.is_synced() {
+        return Err(NoConfig::NotReadYet);
+    }
+    let reference = record.and_then(|record| record.config.parse().ok());
+    let Some(reference) = reference else {
+        return Err(NoConfig::Unclaimed {
+            class: class_name.to_owned(),
+            label: class_name.to_owned(),
+        });
+    };
+    shared.context.configs.get(&reference).ok_or(NoConfig::Missing {
+        class: class_name.to_owned(),
+        reference,
+    })
+}
+
+/// The namespace of a claim's Pods: where the record says that they are, else where they would be.
+fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Record>) -> Option<String> {
+    let recorded = record.and_then(|record| record.pod.split_once('/'));
+    recorded
+        .map(|(namespace, _)| namespace.to_owned())
+        .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
+}
+
+fn forget_place(shared: &Shared, namespace: Option<&str>, uid: &str) {
+    for operation in [Operation::Provision, Operation::Delete] {
+        let name = pod::name(operation, uid);
+        shared
+            .slots
+            .forget(&format!("{}/{name}", namespace.unwrap_or_default()));
+    }
+}
+
+/// The claim's PVs with the one of its name as the API has it now.
+async fn look_up(
+    shared: &Shared,
+    uid: &str,
+    watched: Vec<Arc<PersistentVolume>>,
+) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
+    let name = pod::pv_name(uid);
+    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
+    let live = api.get_opt(&name).await;
+    let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
+    let others = watched.into_iter().filter(|volume| volume.name_any() != name);
+    Ok(live.map(Arc::new).into_iter().chain(others).collect())
+}
+
+#[allow(clippy::needless_pass_by_value)] // the signature is the library's
+fn error_policy(claim: Arc<PersistentVolumeClaim>, error: &ApplyError, work: Arc<Work>) -> Action {
+    work.retries
+        .failed(NAME, &ObjectRef::from_obj(&*claim).to_string(), error)
+}

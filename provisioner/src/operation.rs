@@ -1,0 +1,643 @@
+//! What is done to a volume. Each operation is one file: a pure `plan` from what is observed to a [`Decision`]. What carries
+//! a decision out is in [`crate::apply`].
+
+pub mod delete;
+pub mod provision;
+pub mod record;
+pub mod request;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+use sha2::{Digest, Sha256};
+
+use self::record::Record;
+use crate::backoff::Backoff;
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::events::{Note, reasons};
+use crate::outcome::{Category, Finish, PodState, created, observe};
+use crate::pod;
+use crate::topology::Node;
+
+/// Limits of waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Between two attempts.
+    pub backoff: Backoff,
+    /// A Pod that has not started after this long is spoken of.
+    pub start_grace: Duration,
+    /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
+    pub overdue: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::default(),
+            start_grace: Duration::from_secs(30),
+            overdue: Duration::from_mins(1),
+        }
+    }
+}
+
+/// A Pod to be deleted, as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid: no other Pod of that name is meant.
+    pub uid: String,
+    /// Only if it is still as it was seen.
+    pub resource_version: Option<String>,
+}
+
+impl PodRef {
+    /// This very Pod, whatever has become of it since.
+    pub fn of(pod: &Pod) -> Self {
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            resource_version: None,
+        }
+    }
+
+    /// This very Pod, unless anything has become of it since.
+    pub fn exactly(pod: &Pod) -> Self {
+        Self {
+            resource_version: pod.metadata.resource_version.clone(),
+            ..Self::of(pod)
+        }
+    }
+}
+
+/// A run to be begun.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// What to run.
+    pub request: Request,
+    /// By which ConfigMap.
+    pub config: Arc<ProvisionerConfig>,
+    /// The record of it.
+    pub record: Record,
+    /// The record has to be written first: it is new or has changed.
+    pub write: bool,
+    /// The only node that it may run on.
+    pub node: Option<String>,
+}
+
+/// An attempt that failed.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// The record to write.
+    pub record: Record,
+    /// What to tell the user.
+    pub say: Note,
+    /// The Pod to remove.
+    pub pod: Option<PodRef>,
+    /// For metrics.
+    pub category: Category,
+    /// When to come back.
+    pub after: Option<Duration>,
+}
+
+/// What to do. Everything here is done at once or not at all; the next step comes with the next change.
+#[derive(Debug, Clone)]
+pub enum Decision {
+    /// Nothing, until something changes.
+    Rest,
+    /// Wait for what a watch or the clock will tell.
+    Wait {
+        /// When to come back, if nothing has changed.
+        after: Option<Duration>,
+        /// What to tell meanwhile, once.
+        say: Option<Note>,
+    },
+    /// Begin a run: the record, then the Pod, then its Secret.
+    Start(Box<Start>),
+    /// A Pod is there but has not started: it may still lack its Secret.
+    Supply {
+        /// What it is to run.
+        start: Box<Start>,
+        /// When to come back.
+        after: Option<Duration>,
+        /// What to tell meanwhile, once.
+        say: Option<Note>,
+    },
+    /// Write the record: something has been learnt that must not be forgotten.
+    Note(Box<Record>),
+    /// Write down that an attempt failed, tell it, remove the Pod.
+    Fail(Box<Failed>),
+    /// Remove a Pod.
+    Stop(PodRef),
+    /// Remove the Pods that a finished or undone operation left.
+    Tidy(Vec<PodRef>),
+    /// Read the claim's PV from the API, not from what was watched.
+    LookUp,
+    /// Make the PV that the image described.
+    MakeVolume(Box<PersistentVolume>),
+    /// The volume is what was asked for.
+    Accept(Box<provision::Accept>),
+    /// The volume is not what was asked for: write that down, remove its PVs, tell it.
+    Refuse(Box<provision::Refuse>),
+    /// Let the scheduler choose another node.
+    Reschedule(Box<provision::Reschedule>),
+    /// The volume is gone: remove its PVs, and let the claim go or try again.
+    Undone(Box<delete::Undone>),
+    /// A PV whose volume is gone, or is not ours to delete: let it go.
+    LetGo(Box<delete::LetGo>),
+}
+
+impl Decision {
+    pub(crate) fn wait_for(say: Note) -> Self {
+        Self::Wait {
+            after: None,
+            say: Some(say),
+        }
+    }
+
+    pub(crate) fn wait(after: Duration) -> Self {
+        Self::Wait {
+            after: Some(after),
+            say: None,
+        }
+    }
+}
+
+/// What is known of a claim and all that belongs to it.
+pub struct ObservedClaim<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The Pod named for its provisioning.
+    pub provision_pod: Option<&'a Pod>,
+    /// The Pod named for its deletion.
+    pub delete_pod: Option<&'a Pod>,
+    /// The PVs that bear its name or its uid.
+    pub volumes: &'a [Arc<PersistentVolume>],
+    /// `volumes` was read from the API just now.
+    pub looked_up: bool,
+    /// The nodes of the cluster.
+    pub nodes: &'a dyn Fn(&str) -> Option<Node>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+impl ObservedClaim<'_> {
+    /// The claim's uid; without one (which no API server leaves out) nothing can be named.
+    pub(crate) fn uid(&self) -> &str {
+        self.claim.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The node that was selected for it.
+    pub(crate) fn selected(&self) -> Option<&str> {
+        self.annotation(annotations::SELECTED_NODE)
+            .filter(|node| !node.is_empty())
+    }
+
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        self.claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it waits for a Pod to be scheduled.
+    pub(crate) fn waits_for_consumer(&self) -> bool {
+        let mode = self.class.and_then(|class| class.volume_binding_mode.as_deref());
+        mode == Some("WaitForFirstConsumer")
+    }
+}
+
+/// What a Pod's state asks for.
+#[derive(Debug)]
+pub(crate) enum Step<'a> {
+    /// There is none: it may be made.
+    None,
+    /// One of an earlier attempt: it has to go first.
+    Leftover(&'a Pod),
+    /// It is going.
+    Leaving(Option<Note>),
+    /// It has not started.
+    Waiting { after: Duration, say: Option<Note> },
+    /// It runs.
+    Running(Duration),
+    /// It ended, or took too long and has to be ended.
+    Ended(Finish),
+}
+
+/// Reads what has become of the Pod of the record's attempt.
+pub(crate) fn step<'a>(pod: Option<&'a Pod>, record: &Record, limits: &Limits, now: Timestamp) -> Step<'a> {
+    let Some(pod) = pod else {
+        return Step::None;
+    };
+    let state = observe(pod);
+    let leaving = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    if pod::attempt(pod) < record.attempt {
+        return match leaving {
+            None => Step::Leftover(pod),
+            Some(since) => Step::Leaving(stuck(pod, record, since, limits, now)),
+        };
+    }
+    if pod::attempt(pod) > record.attempt {
+        // What was watched of the claim is older than what was watched of the Pod.
+        return Step::Leaving(None);
+    }
+    let clock = Clock::of(pod, limits);
+    match state {
+        PodState::Finished(finish) => Step::Ended(finish),
+        PodState::Leaving => Step::Leaving(leaving.and_then(|since| stuck(pod, record, since, limits, now))),
+        PodState::Running => match clock.left(now) {
+            Some(left) => Step::Running(left),
+            None => Step::Ended(overdue(
+                "it did not end in time and was not seen to be stopped: its node may be lost",
+                true,
+            )),
+        },
+        PodState::Waiting { why, never_ran } => {
+            let why = if why.is_empty() {
+                "no reason given yet".to_owned()
+            } else {
+                why
+            };
+            let Some(left) = clock.left(now) else {
+                return Step::Ended(overdue(&format!("it did not start in time: {why}"), !never_ran));
+            };
+            let waited = elapsed(created(pod), now);
+            let say = (waited >= limits.start_grace).then(|| {
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                waiting(
+                    record.operation,
+                    format!("Pod {namespace}/{name} has not started: {why}"),
+                )
+            });
+            let after = if say.is_none() {
+                limits.start_grace.saturating_sub(waited).min(left)
+            } else {
+                left
+            };
+            Step::Waiting { after, say }
+        }
+    }
+}
+
+/// When a Pod has to be over.
+struct Clock {
+    end: Timestamp,
+}
+
+impl Clock {
+    fn of(pod: &Pod, limits: &Limits) -> Self {
+        let active = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.active_deadline_seconds)
+            .unwrap_or(0);
+        let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref());
+        // The kubelet's own clock begins when it takes the Pod; one that no kubelet has taken is ours alone to end.
+        let (start, slack) = started.map_or((created(pod), Duration::ZERO), |time| (time.0, limits.overdue));
+        Self {
+            end: later(start, Duration::from_secs(active.unsigned_abs()) + slack),
+        }
+    }
+
+    fn left(&self, now: Timestamp) -> Option<Duration> {
+        Some(elapsed(now, self.end)).filter(|left| !left.is_zero())
+    }
+}
+
+fn overdue(words: &str, may_have_run: bool) -> Finish {
+    Finish {
+        outcome: Outcome::Retry,
+        category: Category::Timeout,
+        words: words.to_owned(),
+        may_have_run,
+        started: false,
+        message: String::new(),
+    }
+}
+
+/// A Pod that takes long to go: its node does not answer.
+fn stuck(pod: &Pod, record: &Record, since: Timestamp, limits: &Limits, now: Timestamp) -> Option<Note> {
+    if elapsed(since, now) < limits.overdue {
+        return None;
+    }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let node = pod::node(pod).unwrap_or("?");
+    Some(waiting(
+        record.operation,
+        format!(
+            "waits for Pod {namespace}/{name} to end: node {node} does not answer; if it is gone for good, delete the Node"
+        ),
+    ))
+}
+
+/// Time from one moment to a later one; zero if it isn't later.
+pub(crate) fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
+}
+
+/// A moment after another; to the whole second above, as the API keeps time.
+pub(crate) fn later(from: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    from.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// How long a record still has to wait, if it does.
+pub(crate) fn backing_off(record: &Record, now: Timestamp) -> Option<Duration> {
+    let left = elapsed(now, record.not_before?);
+    Some(left).filter(|left| !left.is_zero())
+}
+
+/// The record, the words and the wait after an attempt that failed. `state` is what has to change after exit 78.
+pub(crate) fn failed(
+    record: &Record,
+    finish: &Finish,
+    uid: &str,
+    state: String,
+    limits: &Limits,
+    now: Timestamp,
+    pod: Option<PodRef>,
+) -> Failed {
+    let delay = limits.backoff.delay(record.attempt, uid);
+    let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
+    let attempt = record.attempt;
+    let give_up = finish.outcome == Outcome::GiveUp;
+    let (what, mut reason) = match record.operation {
+        Operation::Delete => ("deleting", reasons::DELETE_FAILED),
+        _ => ("provisioning", reasons::FAILED),
+    };
+    let then = if give_up {
+        next.gave_up = Some(state);
+        next.not_before = None;
+        reason = reasons::GIVEN_UP;
+        "not tried again until the ConfigMap or the claim changes".to_owned()
+    } else {
+        format!("next attempt in {} s", delay.as_secs())
+    };
+    if finish.category == Category::Timeout {
+        reason = reasons::TIMED_OUT;
+    }
+    Failed {
+        record: next,
+        say: Note::warning(
+            reason,
+            action(record.operation),
+            format!("{what} failed (attempt {attempt}): {}; {then}", finish.words),
+        ),
+        pod,
+        category: finish.category,
+        after: (!give_up).then_some(delay),
+    }
+}
+
+/// An Event's `action`.
+pub(crate) fn action(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Delete => "Delete",
+        _ => "Provision",
+    }
+}
+
+/// Tells what an operation waits for.
+pub(crate) fn waiting(operation: Operation, text: impl Into<String>) -> Note {
+    Note::warning(reasons::WAITING, action(operation), text)
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// A hash of all that decides a run: a change of it ends a giving-up.
+pub(crate) fn state_of(
+    config: &ProvisionerConfig,
+    claim: Option<&PersistentVolumeClaim>,
+    class: Option<&StorageClass>,
+) -> String {
+    let mut hash = Sha256::new().chain_update(&config.fingerprint);
+    if let Some(claim) = claim {
+        hash.update(serde_json::json!(claim.spec).to_string());
+        for (key, value) in claim.metadata.annotations.iter().flatten() {
+            // Mooring's own record changes with every attempt.
+            if key != annotations::OPERATION {
+                hash.update(format!("{key}={value}\n"));
+            }
+        }
+    }
+    if let Some(class) = class {
+        hash.update(serde_json::json!([class.parameters, class.mount_options]).to_string());
+    }
+    hash.finalize()
+        .iter()
+        .take(8)
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
+    use k8s_openapi::api::storage::v1::StorageClass;
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::record::Record;
+    use super::{Decision, Limits, ObservedClaim};
+    use crate::acceptance;
+    use crate::config::ProvisionerConfig;
+    use crate::config_store::NoConfig;
+    use crate::topology::Node;
+    use crate::trust::Trust;
+
+    pub(crate) fn now() -> Timestamp {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+
+    pub(crate) fn ago(seconds: i64) -> String {
+        Timestamp::from_second(now().as_second() - seconds).unwrap().to_string()
+    }
+
+    /// The silver ConfigMap of the original design, and more keys.
+    pub(crate) fn try_config(extra: &[(&str, &str)]) -> Option<ProvisionerConfig> {
+        let mut data = json!({
+            "plugin-name": "kubernetes.io/flex-provisioner", "image": "custom/iscsi-provision",
+            "service-account-name": "foo", "service-token": "23092390532lksf90kwelklfw",
+            "use-nfs-server": "10.10.2.4", "zone": "west",
+        });
+        for (key, value) in extra {
+            data[*key] = json!(value);
+        }
+        let config_map: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": "custom-isci-provisioner", "namespace": "admin", "uid": "c1", "resourceVersion": "1",
+                         "labels": {"storage-class": "silver", "type": "provisioner-config"}},
+            "data": data,
+        }))
+        .unwrap();
+        ProvisionerConfig::parse(&config_map, &Trust::offline(None, None)).ok()
+    }
+
+    pub(crate) fn config(extra: &[(&str, &str)]) -> ProvisionerConfig {
+        try_config(extra).unwrap()
+    }
+
+    pub(crate) fn class(change: &Value) -> StorageClass {
+        let mut value = json!({
+            "metadata": {"name": "silver"}, "provisioner": "mooring.dev/flex-provisioner",
+            "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+        });
+        for (key, new) in change.as_object().unwrap() {
+            value[key] = new.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A Pod as an attempt made it, `age` seconds ago.
+    pub(crate) fn pod(operation: &str, attempt: u32, age: i64, status: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("{operation}-u1"), "namespace": "admin", "uid": "p1", "resourceVersion": "5",
+                         "creationTimestamp": ago(age), "labels": {"mooring.dev/attempt": attempt.to_string()}},
+            "spec": {"nodeName": "node-a", "activeDeadlineSeconds": 300, "containers": []},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    pub(crate) fn ended(code: i32, message: &str) -> Value {
+        json!({"phase": if code == 0 { "Succeeded" } else { "Failed" }, "startTime": ago(10), "containerStatuses": [
+            {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+             "state": {"terminated": {"exitCode": code, "message": message, "startedAt": ago(9)}}}]})
+    }
+
+    pub(crate) fn running() -> Value {
+        json!({"phase": "Running", "startTime": ago(10), "containerStatuses": [
+            {"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+             "state": {"running": {"startedAt": ago(9)}}}]})
+    }
+
+    pub(crate) fn no_image() -> Value {
+        json!({"phase": "Pending", "startTime": ago(10), "containerStatuses": [
+            {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]})
+    }
+
+    pub(crate) fn leaving(mut pod: Pod) -> Pod {
+        pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(5))).unwrap();
+        pod
+    }
+
+    pub(crate) fn record(change: &Value) -> Record {
+        let mut value = json!({
+            "operation": "provision", "attempt": 1, "pod": "admin/provision-u1", "since": ago(60),
+            "config": "admin/custom-isci-provisioner", "config-uid": "c1",
+        });
+        for (key, new) in change.as_object().unwrap() {
+            value[key] = new.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// All that a plan sees of a claim, to be changed by each test.
+    pub(crate) struct World {
+        pub(crate) claim: Value,
+        pub(crate) record: Option<Record>,
+        pub(crate) class: Option<StorageClass>,
+        pub(crate) config: Result<Arc<ProvisionerConfig>, NoConfig>,
+        pub(crate) provision_pod: Option<Pod>,
+        pub(crate) delete_pod: Option<Pod>,
+        pub(crate) volumes: Vec<Value>,
+        pub(crate) looked_up: bool,
+        pub(crate) nodes: Vec<&'static str>,
+    }
+
+    impl World {
+        pub(crate) fn new() -> Self {
+            let mut claim = json!(acceptance::tests::claim());
+            claim["metadata"]["annotations"] =
+                json!({"volume.kubernetes.io/storage-provisioner": "mooring.dev/flex-provisioner"});
+            Self {
+                claim,
+                record: None,
+                class: Some(class(&json!({}))),
+                config: Ok(Arc::new(config(&[]))),
+                provision_pod: None,
+                delete_pod: None,
+                volumes: vec![],
+                looked_up: false,
+                nodes: vec!["node-a", "node-b"],
+            }
+        }
+
+        /// With a record of a first attempt, changed so.
+        pub(crate) fn with_record(change: &Value) -> Self {
+            let mut world = Self::new();
+            world.record = Some(record(change));
+            world.claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"]);
+            world
+        }
+
+        pub(crate) fn with_config(mut self, extra: &[(&str, &str)]) -> Self {
+            self.config = Ok(Arc::new(config(extra)));
+            self
+        }
+
+        pub(crate) fn selected(mut self, node: &str) -> Self {
+            self.class = Some(class(&json!({"volumeBindingMode": "WaitForFirstConsumer"})));
+            self.claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(node);
+            self
+        }
+
+        pub(crate) fn deleted(mut self) -> Self {
+            self.claim["metadata"]["deletionTimestamp"] = json!(ago(1));
+            self
+        }
+
+        pub(crate) fn plan(&self) -> Decision {
+            let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
+            let volumes: Vec<Arc<PersistentVolume>> = self
+                .volumes
+                .iter()
+                .map(|volume| Arc::new(serde_json::from_value(volume.clone()).unwrap()))
+                .collect();
+            let nodes = |name: &str| {
+                self.nodes.contains(&name).then(|| Node {
+                    name: name.to_owned(),
+                    labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
+                })
+            };
+            super::provision::plan(
+                &ObservedClaim {
+                    claim: &claim,
+                    record: self.record.as_ref(),
+                    class: self.class.as_ref(),
+                    config: &self.config,
+                    provision_pod: self.provision_pod.as_ref(),
+                    delete_pod: self.delete_pod.as_ref(),
+                    volumes: &volumes,
+                    looked_up: self.looked_up,
+                    nodes: &nodes,
+                    kube_api: "https://10.96.0.1:443",
+                    limits: &Limits::default(),
+                },
+                now(),
+            )
+        }
+    }
+}

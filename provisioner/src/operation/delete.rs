@@ -1,0 +1,498 @@
+//! Operation `delete`: of a PV whose claim is gone, of what was begun for a claim that is being deleted, and of a volume
+//! that was refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::{PROVISIONER, annotations, finalizers};
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+
+use super::provision::{Refuse, name_and_uid};
+use super::record::Record;
+use super::{
+    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, backing_off, elapsed, failed, later, request,
+    state_of, step, waiting,
+};
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::events::{Note, reasons};
+use crate::outcome::{PodState, observe};
+use crate::persistent_volume;
+use crate::pod;
+use crate::topology::{HOSTNAME, Node};
+
+/// What comes after a claim's volume is gone.
+#[derive(Debug, Clone)]
+pub struct Undone {
+    /// The PVs to remove first, by name and uid.
+    pub volumes: Vec<(String, String)>,
+    /// The record with which provisioning begins anew; `None` to let the claim go.
+    pub next: Option<Record>,
+    /// Another node is to be selected.
+    pub reschedule: bool,
+    /// The Pods to remove.
+    pub pods: Vec<PodRef>,
+    /// What to tell, if anything.
+    pub say: Option<Note>,
+    /// How long it took, if something was run.
+    pub took: Option<Duration>,
+    /// When to come back.
+    pub after: Option<Duration>,
+}
+
+/// A PV that is let go.
+#[derive(Debug, Clone)]
+pub struct LetGo {
+    /// The PV is deleted too (it may be already).
+    pub delete: bool,
+    /// The Pods to remove.
+    pub pods: Vec<PodRef>,
+    /// What to tell, if anything.
+    pub say: Option<Note>,
+    /// How long it took, if something was run.
+    pub took: Option<Duration>,
+}
+
+/// What is known of a PV and all that belongs to it.
+pub struct ObservedVolume<'a> {
+    /// The PV.
+    pub volume: &'a PersistentVolume,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class, if it is still there.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The Pod named for its deletion.
+    pub delete_pod: Option<&'a Pod>,
+    /// The claim that it is for is still there.
+    pub claimed: bool,
+    /// The node with this value of the label `kubernetes.io/hostname`.
+    pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+/// Whether Mooring accepted a PV and holds it.
+pub fn is_ours(volume: &PersistentVolume) -> bool {
+    let meta = &volume.metadata;
+    let by = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(annotations::PROVISIONED_BY));
+    by.map(String::as_str) == Some(PROVISIONER)
+        && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
+}
+
+/// What to do about a PV.
+pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
+    if !is_ours(seen.volume) {
+        return Decision::Rest;
+    }
+    let spec = seen.volume.spec.clone().unwrap_or_default();
+    let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let released = matches!(phase, Some("Released" | "Failed"));
+    let uid = spec
+        .claim_ref
+        .as_ref()
+        .and_then(|claim| claim.uid.clone())
+        .unwrap_or_default();
+    if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") {
+        let going = seen.volume.metadata.deletion_timestamp.is_some();
+        return if going && phase != Some("Bound") {
+            Decision::LetGo(Box::new(LetGo {
+                delete: false,
+                pods: pods([seen.delete_pod]),
+                say: None,
+                took: None,
+            }))
+        } else {
+            Decision::Rest
+        };
+    }
+    if !released || seen.claimed || uid.is_empty() {
+        return Decision::Rest;
+    }
+    let let_go = |text: String| {
+        Decision::LetGo(Box::new(LetGo {
+            delete: true,
+            pods: pods([seen.delete_pod]),
+            say: Some(Note::warning(reasons::NODE_GONE, action(Operation::Delete), text)),
+            took: None,
+        }))
+    };
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+    };
+    let host = persistent_volume::host_of(seen.volume);
+    let node = match host {
+        Some(host) if config.is_node_local() => match (seen.by_host)(host) {
+            Some(node) => Some(node.name),
+            None => {
+                return let_go(format!(
+                    "node {host} ({HOSTNAME}) has left the cluster, and the volume with it"
+                ));
+            }
+        },
+        _ => None,
+    };
+    let annotation = |key: &str| seen.volume.metadata.annotations.as_ref()?.get(key).cloned();
+    let Some(made_by) = annotation(annotations::REQUEST).and_then(|text| serde_json::from_str::<Request>(&text).ok())
+    else {
+        return Decision::wait_for(waiting(
+            Operation::Delete,
+            format!(
+                "annotation {} of the PersistentVolume can't be read: restore it, or delete the volume by hand and then the \
+                     finalizer {}",
+                annotations::REQUEST,
+                finalizers::VOLUME
+            ),
+        ));
+    };
+    let run = Run {
+        uid: &uid,
+        config,
+        record: seen.record.filter(|record| record.operation == Operation::Delete),
+        pod: seen.delete_pod,
+        node,
+        state: state_of(config, None, seen.class),
+        request: request::delete(
+            made_by,
+            seen.class,
+            config,
+            seen.kube_api,
+            persistent_volume::options(seen.volume),
+        ),
+        limits: seen.limits,
+        refused: false,
+        before: None,
+    };
+    match run.plan(now) {
+        Ok(decision) => decision,
+        Err(took) => Decision::LetGo(Box::new(LetGo {
+            delete: true,
+            pods: pods([seen.delete_pod]),
+            say: None,
+            took,
+        })),
+    }
+}
+
+/// What to do about a claim that is being deleted, or was bound elsewhere, while its volume was being made.
+pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+    let finalizers = seen.claim.metadata.finalizers.as_deref().unwrap_or_default();
+    if !finalizers.iter().any(|name| name == finalizers::CLAIM) {
+        return Decision::Rest;
+    }
+    let Some(record) = seen.record else {
+        let nothing = seen.provision_pod.is_none() && seen.delete_pod.is_none() && seen.volumes.is_empty();
+        if nothing {
+            return let_claim_go(seen, None, None);
+        }
+        return Decision::wait_for(waiting(
+            Operation::Delete,
+            format!(
+                "annotation {} is missing: delete the volume by hand, then the finalizer {}",
+                annotations::OPERATION,
+                finalizers::CLAIM
+            ),
+        ));
+    };
+    if let Some(pod) = seen.provision_pod {
+        return stop(seen, record, pod, now);
+    }
+    let never_ran = !record.may_exist && record.operation == Operation::Provision && seen.volumes.is_empty();
+    // After a failed attempt the next one is not begun before its time.
+    let between = record.attempt > 1 && backing_off(record, now).is_some();
+    if never_ran && (record.cancelled || between) {
+        return let_claim_go(seen, None, None);
+    }
+    if record.operation == Operation::Delete && !record.may_exist && backing_off(record, now).is_some() {
+        return let_claim_go(seen, None, None);
+    }
+    run_for_claim(seen, record, now)
+}
+
+/// What to do about a claim whose volume was refused: delete it, then begin anew.
+pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+    if !seen.volumes.is_empty() {
+        // The controller may have been stopped between the record and this; a refused PV must not be bound.
+        return Decision::Refuse(Box::new(Refuse {
+            record: record.clone(),
+            volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+            say: None,
+            pod: seen.provision_pod.map(PodRef::of),
+        }));
+    }
+    if let Some(pod) = seen.provision_pod {
+        return if pod.metadata.deletion_timestamp.is_some() {
+            Decision::wait(seen.limits.overdue)
+        } else {
+            Decision::Stop(PodRef::of(pod))
+        };
+    }
+    run_for_claim(seen, record, now)
+}
+
+/// Stops a provisioning Pod whose volume is not wanted any more.
+fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> Decision {
+    let state = observe(pod);
+    let current = pod::attempt(pod) == record.attempt && record.operation == Operation::Provision;
+    let ran = match &state {
+        PodState::Running => true,
+        PodState::Finished(finish) => finish.started,
+        PodState::Waiting { .. } | PodState::Leaving => false,
+    };
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    let node = pod::node(pod).filter(|node| local && current && record.node != *node);
+    if record.cancelled && ran || node.is_some() {
+        // It ran after all, or it is not yet known where.
+        return Decision::Note(Box::new(Record {
+            cancelled: record.cancelled && !ran,
+            node: node.map_or_else(|| record.node.clone(), str::to_owned),
+            ..record.clone()
+        }));
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        let say = match step(Some(pod), record, seen.limits, now) {
+            Step::Leaving(say) => say,
+            _ => None,
+        };
+        return Decision::Wait {
+            after: Some(seen.limits.overdue),
+            say,
+        };
+    }
+    let never_ran = matches!(state, PodState::Waiting { never_ran: true, .. });
+    if never_ran && current && !record.may_exist {
+        if record.cancelled {
+            return Decision::Stop(PodRef::exactly(pod));
+        }
+        return Decision::Note(Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        }));
+    }
+    Decision::Stop(PodRef::of(pod))
+}
+
+/// Runs `delete` for a claim that stands.
+fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+    };
+    let mut node = None;
+    if config.is_node_local() && !record.node.is_empty() {
+        node = (seen.nodes)(&record.node);
+        if node.is_none() {
+            let text = format!("node {} has left the cluster, and the volume with it", record.node);
+            let say = Note::warning(reasons::NODE_GONE, action(Operation::Delete), text);
+            return over(seen, record, Some(say), None, now);
+        }
+    }
+    let volume = seen
+        .volumes
+        .first()
+        .map_or_else(BTreeMap::new, |volume| persistent_volume::options(volume));
+    let run = Run {
+        uid: seen.uid(),
+        config,
+        record: (record.operation == Operation::Delete || record.refused).then_some(record),
+        pod: seen.delete_pod,
+        request: request::undo(seen.claim, seen.class, config, node.as_ref(), seen.kube_api, volume),
+        node: node.map(|node| node.name),
+        state: state_of(config, Some(seen.claim), seen.class),
+        limits: seen.limits,
+        refused: record.refused && seen.claim.metadata.deletion_timestamp.is_none(),
+        before: Some(record),
+    };
+    match run.plan(now) {
+        Ok(decision) => decision,
+        Err(took) => over(seen, record, None, took, now),
+    }
+}
+
+/// The volume of a claim that stands is gone.
+fn over(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    say: Option<Note>,
+    took: Option<Duration>,
+    now: Timestamp,
+) -> Decision {
+    let deleting = seen.claim.metadata.deletion_timestamp.is_some();
+    if deleting || !record.refused {
+        return let_claim_go(seen, say, took);
+    }
+    let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
+    let reschedule = seen.waits_for_consumer() && seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    Decision::Undone(Box::new(Undone {
+        volumes: vec![],
+        next: Some(Record {
+            attempt: record.attempt.saturating_add(1),
+            not_before: Some(later(now, delay)),
+            node: String::new(),
+            may_exist: false,
+            refused: false,
+            ..record.clone()
+        }),
+        reschedule,
+        pods: pods([seen.provision_pod, seen.delete_pod]),
+        say,
+        took,
+        after: Some(delay),
+    }))
+}
+
+fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> Decision {
+    Decision::Undone(Box::new(Undone {
+        volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+        next: None,
+        reschedule: false,
+        pods: pods([seen.provision_pod, seen.delete_pod]),
+        say,
+        took,
+        after: None,
+    }))
+}
+
+fn pods<const N: usize>(pods: [Option<&Pod>; N]) -> Vec<PodRef> {
+    pods.into_iter()
+        .flatten()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .map(PodRef::of)
+        .collect()
+}
+
+/// One deletion, whatever it is for.
+struct Run<'a> {
+    uid: &'a str,
+    config: &'a Arc<ProvisionerConfig>,
+    /// The record, if it is one of a deletion already.
+    record: Option<&'a Record>,
+    pod: Option<&'a Pod>,
+    node: Option<String>,
+    state: String,
+    request: Request,
+    limits: &'a Limits,
+    /// The volume was refused: the record stays one of the provisioning.
+    refused: bool,
+    /// The record of what is being undone.
+    before: Option<&'a Record>,
+}
+
+impl Run<'_> {
+    /// What to do; `Err` when the volume is gone, with the time it took if something was run.
+    fn plan(self, now: Timestamp) -> Result<Decision, Option<Duration>> {
+        if !self.config.operations.contains(&Operation::Delete) {
+            // The ConfigMap says that there is nothing to run.
+            return Err(None);
+        }
+        let Some(record) = self.record else {
+            let pod = self.pod.map(PodRef::of);
+            if let Some(pod) = pod {
+                return Ok(Decision::Tidy(vec![pod]));
+            }
+            let record = self.first(now);
+            return Ok(self.start(record, true));
+        };
+        match step(self.pod, record, self.limits, now) {
+            Step::None => {
+                if record.gave_up.as_ref() == Some(&self.state) {
+                    return Ok(Decision::Rest);
+                }
+                if let Some(left) = backing_off(record, now) {
+                    return Ok(Decision::wait(left));
+                }
+                let mut next = record.clone();
+                next.gave_up = None;
+                next.config = self.config.reference.to_string();
+                next.config_uid.clone_from(&self.config.uid);
+                if !self.refused {
+                    next.refused = false;
+                    next.operation = Operation::Delete;
+                    next.pod = self.pod_name();
+                }
+                let write = next != *record;
+                Ok(self.start(next, write))
+            }
+            Step::Leftover(pod) => Ok(Decision::Stop(PodRef::of(pod))),
+            Step::Leaving(say) => Ok(Decision::Wait {
+                after: Some(self.limits.overdue),
+                say,
+            }),
+            Step::Running(left) => Ok(Decision::wait(left)),
+            Step::Waiting { after, say } => {
+                let record = record.clone();
+                let Decision::Start(start) = self.start(record, false) else {
+                    return Ok(Decision::Rest);
+                };
+                Ok(Decision::Supply {
+                    start,
+                    after: Some(after),
+                    say,
+                })
+            }
+            Step::Ended(finish) if finish.outcome == Outcome::Done => Err(Some(elapsed(record.since, now))),
+            Step::Ended(finish) => {
+                let pod = self.pod.map(PodRef::of);
+                let of_delete = Record {
+                    operation: Operation::Delete,
+                    ..record.clone()
+                };
+                let mut failed = failed(&of_delete, &finish, self.uid, self.state, self.limits, now, pod);
+                failed.record.operation = record.operation;
+                Ok(Decision::Fail(Box::new(failed)))
+            }
+        }
+    }
+
+    fn pod_name(&self) -> String {
+        format!(
+            "{}/{}",
+            self.config.reference.namespace,
+            pod::name(Operation::Delete, self.uid)
+        )
+    }
+
+    /// The record of a first attempt.
+    fn first(&self, now: Timestamp) -> Record {
+        Record {
+            operation: Operation::Delete,
+            attempt: 1,
+            pod: self.pod_name(),
+            since: Timestamp::from_second(now.as_second()).unwrap_or(now),
+            config: self.config.reference.to_string(),
+            config_uid: self.config.uid.clone(),
+            node: self.node.clone().unwrap_or_default(),
+            not_before: None,
+            last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
+            gave_up: None,
+            may_exist: true,
+            cancelled: false,
+            refused: false,
+        }
+    }
+
+    fn start(self, record: Record, write: bool) -> Decision {
+        Decision::Start(Box::new(Start {
+            request: self.request,
+            config: self.config.clone(),
+            record,
+            write,
+            node: self.node,
+        }))
+    }
+}

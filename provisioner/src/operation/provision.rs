@@ -1,0 +1,583 @@
+//! Operation `provision`: from a claim without a volume to one that is bound.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::{PROVISIONER, annotations, finalizers};
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+use serde_json::{Value, json};
+
+use super::record::Record;
+use super::{
+    Decision, Failed, ObservedClaim, PodRef, Start, Step, action, backing_off, delete, elapsed, failed, request,
+    state_of, step, waiting,
+};
+use crate::acceptance::{Expected, check};
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::events::{Note, reasons};
+use crate::outcome::{Category, Finish};
+use crate::persistent_volume::{self, Printed};
+use crate::pod;
+use crate::topology::Node;
+
+/// A volume that is what was asked for.
+#[derive(Debug, Clone)]
+pub struct Accept {
+    /// The PV.
+    pub pv_name: String,
+    /// What is to be changed of the PV, if anything.
+    pub volume_patch: Option<Value>,
+    /// What is to be changed of the claim: its record and finalizer go, and it is bound.
+    pub claim_patch: Value,
+    /// The Pods to remove.
+    pub pods: Vec<PodRef>,
+    /// What to tell.
+    pub say: Note,
+    /// How long it took from the intent on.
+    pub took: Duration,
+}
+
+/// A volume that is not what was asked for.
+#[derive(Debug, Clone)]
+pub struct Refuse {
+    /// The record to write first.
+    pub record: Record,
+    /// The PVs to remove, by name and uid.
+    pub volumes: Vec<(String, String)>,
+    /// What to tell, if anything.
+    pub say: Option<Note>,
+    /// The Pod to remove.
+    pub pod: Option<PodRef>,
+}
+
+/// A node that a volume can't be made on.
+#[derive(Debug, Clone)]
+pub struct Reschedule {
+    /// The record to write with it, if there is one.
+    pub record: Option<Record>,
+    /// What to tell.
+    pub say: Note,
+    /// The Pod to remove.
+    pub pod: Option<PodRef>,
+}
+
+/// After how many failed attempts on one node another is asked for, where the volume would live on that node.
+const ATTEMPTS_PER_NODE: u32 = 3;
+
+/// What to do about a claim.
+pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+    if seen.claim.metadata.deletion_timestamp.is_some() {
+        return delete::plan_undo(seen, now);
+    }
+    match seen.record {
+        None => fresh(seen, now),
+        Some(record) if record.refused => delete::plan_refused(seen, record, now),
+        Some(record) => ongoing(seen, record, now),
+    }
+}
+
+/// A claim that nothing has been done for.
+fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+    let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    let leftovers = leftovers(seen);
+    if bound || seen.class.is_none() {
+        return if leftovers.is_empty() {
+            Decision::Rest
+        } else {
+            Decision::Tidy(leftovers)
+        };
+    }
+    let wanted = seen.annotation(annotations::STORAGE_PROVISIONER) == Some(PROVISIONER);
+    if !wanted || (seen.waits_for_consumer() && seen.selected().is_none()) {
+        return Decision::Rest;
+    }
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => {
+            return Decision::wait_for(Note::warning(
+                reasons::NO_CONFIG,
+                action(Operation::Provision),
+                error.to_string(),
+            ));
+        }
+    };
+    if !leftovers.is_empty() {
+        // A record that is not seen yet, or a Pod of an operation that is over: reading the claim tells.
+        return Decision::Tidy(leftovers);
+    }
+    let node = match selected(seen) {
+        Ok(node) => node,
+        Err(gone) => return reschedule(None, &gone, None),
+    };
+    let record = Record {
+        operation: Operation::Provision,
+        attempt: 1,
+        pod: format!(
+            "{}/{}",
+            config.reference.namespace,
+            pod::name(Operation::Provision, seen.uid())
+        ),
+        since: Timestamp::from_second(now.as_second()).unwrap_or(now),
+        config: config.reference.to_string(),
+        config_uid: config.uid.clone(),
+        node: String::new(),
+        not_before: None,
+        last_error: String::new(),
+        gave_up: None,
+        may_exist: false,
+        cancelled: false,
+        refused: false,
+    };
+    begin(seen, config, node.as_ref(), record, true)
+}
+
+/// A claim that has a record.
+fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+    let spec = seen.claim.spec.as_ref();
+    let elsewhere = spec.and_then(|spec| spec.volume_name.as_deref()).filter(|name| {
+        let ours = seen
+            .volumes
+            .iter()
+            .any(|volume| volume.metadata.name.as_deref() == Some(*name));
+        !ours && *name != pod::pv_name(seen.uid())
+    });
+    if elsewhere.is_some() {
+        // Its user bound it to another volume meanwhile: what was being made is not wanted any more.
+        return delete::plan_undo(seen, now);
+    }
+    let state = || match seen.config {
+        Ok(config) => state_of(config, Some(seen.claim), seen.class),
+        Err(_) => String::new(),
+    };
+    let pod_ref = seen.provision_pod.map(PodRef::of);
+    let fail = |finish: &Finish| fail(seen, record, finish, state(), now, pod_ref.clone());
+    match step(seen.provision_pod, record, seen.limits, now) {
+        Step::None => again(seen, record, now),
+        Step::Leftover(pod) => Decision::Stop(PodRef::of(pod)),
+        Step::Leaving(say) => Decision::Wait {
+            after: Some(seen.limits.overdue),
+            say,
+        },
+        Step::Running(left) => note_node(seen, record).unwrap_or(Decision::wait(left)),
+        Step::Waiting { after, say } => {
+            if let Some(note) = note_node(seen, record) {
+                return note;
+            }
+            match run_again(seen, record) {
+                Some(start) => Decision::Supply {
+                    start: Box::new(start),
+                    after: Some(after),
+                    say,
+                },
+                None => Decision::Wait {
+                    after: Some(after),
+                    say,
+                },
+            }
+        }
+        Step::Ended(finish) if finish.outcome == Outcome::Done => made(seen, record, &finish, now, &fail),
+        Step::Ended(finish) => fail(&finish),
+    }
+}
+
+/// There is no Pod: the next attempt, if it is time.
+fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+    };
+    if seen.class.is_none() {
+        let class = seen
+            .claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.storage_class_name.clone());
+        let class = class.unwrap_or_default();
+        return Decision::wait_for(waiting(
+            Operation::Provision,
+            format!("StorageClass {class:?} is gone: create it again, or delete the claim"),
+        ));
+    }
+    if seen.waits_for_consumer() && seen.selected().is_none() {
+        return Decision::Rest;
+    }
+    if let Some(gave_up) = &record.gave_up
+        && *gave_up == state_of(config, Some(seen.claim), seen.class)
+    {
+        return Decision::Rest;
+    }
+    if let Some(left) = backing_off(record, now) {
+        return Decision::wait(left);
+    }
+    let node = match selected(seen) {
+        Ok(node) => node,
+        Err(gone) => return reschedule(Some(record), &gone, None),
+    };
+    let moved = node
+        .as_ref()
+        .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
+    if moved && config.is_node_local() && record.may_exist {
+        // The scheduler chose anew, and the old node may hold a volume.
+        return Decision::Refuse(Box::new(Refuse {
+            record: Record {
+                refused: true,
+                ..record.clone()
+            },
+            volumes: vec![],
+            say: None,
+            pod: None,
+        }));
+    }
+    let mut next = record.clone();
+    next.gave_up = None;
+    next.config = config.reference.to_string();
+    next.config_uid.clone_from(&config.uid);
+    next.pod = format!(
+        "{}/{}",
+        config.reference.namespace,
+        pod::name(Operation::Provision, seen.uid())
+    );
+    if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
+        // Without a volume on it, or gone together with what was on it.
+        next.node.clear();
+    }
+    let write = next != *record;
+    begin(seen, config, node.as_ref(), next, write)
+}
+
+/// The run that the record's attempt is, to be begun or completed.
+fn begin(
+    seen: &ObservedClaim<'_>,
+    config: &Arc<ProvisionerConfig>,
+    node: Option<&Node>,
+    mut record: Record,
+    write: bool,
+) -> Decision {
+    let refused =
+        |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Operation::Provision), text));
+    if !config.operations.contains(&Operation::Provision) {
+        let error = request::ClaimError::NoOperation(config.reference.to_string(), "provision");
+        return refused(error.to_string());
+    }
+    let request = match request::provision(seen.claim, seen.class, config, node, seen.kube_api) {
+        Ok(request) => request,
+        Err(error) => return refused(error.to_string()),
+    };
+    if let Some(node) = node {
+        record.node.clone_from(&node.name);
+    }
+    // A volume on a node's own disk is made where it will be used, and retried where it was begun.
+    let pinned = config.is_node_local() && !record.node.is_empty();
+    Decision::Start(Box::new(Start {
+        request,
+        config: config.clone(),
+        node: pinned.then(|| record.node.clone()),
+        write: write || seen.record.is_some_and(|old| *old != record),
+        record,
+    }))
+}
+
+/// The run of a Pod that stands, so that its Secret can be made if that was left out.
+fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
+    let config = seen.config.as_ref().ok()?;
+    let request = seen.provision_pod.and_then(pod::request)?;
+    Some(Start {
+        request,
+        config: config.clone(),
+        record: record.clone(),
+        write: false,
+        node: None,
+    })
+}
+
+/// The image says that the volume is there.
+fn made(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    finish: &Finish,
+    now: Timestamp,
+    fail: &dyn Fn(&Finish) -> Decision,
+) -> Decision {
+    let Some(pod) = seen.provision_pod else {
+        return Decision::Rest;
+    };
+    let failed = |words: String| {
+        fail(&Finish {
+            outcome: Outcome::Retry,
+            category: Category::Refused,
+            words,
+            may_have_run: true,
+            started: true,
+            message: String::new(),
+        })
+    };
+    let Some(request) = pod::request(pod) else {
+        return failed("the annotation mooring.dev/request of its Pod can't be read any more".to_owned());
+    };
+    if seen.volumes.is_empty() {
+        if !seen.looked_up {
+            return Decision::LookUp;
+        }
+        let config = match seen.config {
+            Ok(config) => config,
+            Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+        };
+        if config.volume_source.is_none() {
+            return failed(format!(
+                "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in the ConfigMap",
+                request.pv_name
+            ));
+        }
+        let printed = match Printed::parse(&finish.message) {
+            Ok(printed) => printed,
+            Err(error) => return failed(error.to_string()),
+        };
+        let node = node_of_volume(seen, config, pod);
+        if config.is_node_local() && node.is_none() {
+            return failed("the node that the volume was made on has left the cluster".to_owned());
+        }
+        let volume = persistent_volume::build(&request, config, printed, node.as_ref());
+        // What would be refused is not made: a Secret of another namespace, the whole pool.
+        let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
+        if !refusals.is_empty() {
+            return failed(format!("the volume that the image described is refused: {refusals}"));
+        }
+        return Decision::MakeVolume(Box::new(volume));
+    }
+    let refusals = refusals(seen, record, seen.volumes);
+    if refusals.is_empty() {
+        return accept(seen, record, pod, &request, now);
+    }
+    if !seen.looked_up {
+        // What was watched may be old.
+        return Decision::LookUp;
+    }
+    let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
+    let mut next = record.failed(&refusals, super::later(now, delay), true);
+    next.refused = true;
+    next.not_before = None;
+    Decision::Refuse(Box::new(Refuse {
+        record: next,
+        volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+        say: Some(Note::warning(
+            reasons::REFUSED_VOLUME,
+            action(Operation::Provision),
+            format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
+        )),
+        pod: Some(PodRef::of(pod)),
+    }))
+}
+
+fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
+    let pv_name = pod::pv_name(seen.uid());
+    let selected = seen.selected().and_then(|node| (seen.nodes)(node));
+    let expected = Expected {
+        claim: seen.claim,
+        pv_name: &pv_name,
+        config_namespace: record.config.split_once('/').map_or("", |(namespace, _)| namespace),
+        node: selected.as_ref(),
+    };
+    let texts: Vec<String> = volumes
+        .iter()
+        .flat_map(|volume| check(volume, &expected))
+        .map(|refusal| refusal.to_string())
+        .collect();
+    texts.join("; ")
+}
+
+fn accept(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    pod: &k8s_openapi::api::core::v1::Pod,
+    request: &Request,
+    now: Timestamp,
+) -> Decision {
+    let Some(volume) = seen.volumes.first() else {
+        return Decision::Rest;
+    };
+    let node = match seen.config {
+        Ok(config) => node_of_volume(seen, config, pod),
+        Err(_) => None,
+    };
+    let (pv_name, _) = name_and_uid(volume);
+    let took = elapsed(record.since, now);
+    let attempts = match record.attempt {
+        1 => String::new(),
+        n => format!(" at attempt {n}"),
+    };
+    Decision::Accept(Box::new(Accept {
+        volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
+        claim_patch: claim_patch(seen, &pv_name),
+        say: Note::normal(
+            reasons::PROVISIONED,
+            action(Operation::Provision),
+            format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
+        ),
+        pv_name,
+        pods: leftovers(seen),
+        took,
+    }))
+}
+
+/// What a PV lacks of what Mooring keeps on it; `None` if nothing.
+fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node: Option<&Node>) -> Option<Value> {
+    let meta = &volume.metadata;
+    let has = meta.annotations.clone().unwrap_or_default();
+    let wanted = persistent_volume::annotations(request, config);
+    let mut finalizers = meta.finalizers.clone().unwrap_or_default();
+    let spec = volume.spec.clone().unwrap_or_default();
+    let policy = spec.persistent_volume_reclaim_policy.as_deref();
+    let ties = node.filter(|_| spec.node_affinity.is_none());
+    let noted = wanted.iter().all(|(key, value)| has.get(key) == Some(value));
+    let held = finalizers.iter().any(|name| name == finalizers::VOLUME);
+    if noted && held && policy == Some(request.reclaim_policy.as_str()) && ties.is_none() {
+        return None;
+    }
+    if !held {
+        finalizers.push(finalizers::VOLUME.to_owned());
+    }
+    let mut patch = json!({
+        "metadata": {
+            "resourceVersion": meta.resource_version,
+            "annotations": wanted,
+            "finalizers": finalizers,
+        },
+        "spec": {"persistentVolumeReclaimPolicy": request.reclaim_policy},
+    });
+    if let Some(node) = ties {
+        patch["spec"]["nodeAffinity"] = json!(persistent_volume::on_node(node));
+    }
+    Some(patch)
+}
+
+/// The end of a claim's provisioning, and its binding: kube-controller-manager would bind it too, but at 20 requests a
+/// second for all claims of the cluster together. It then finds both sides bound to each other and only sets their status.
+fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
+    let mut patch = release(seen.claim);
+    if seen.claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none()) {
+        patch["metadata"]["annotations"][annotations::BIND_COMPLETED] = json!("yes");
+        patch["metadata"]["annotations"][annotations::BOUND_BY_CONTROLLER] = json!("yes");
+        patch["spec"] = json!({"volumeName": pv_name});
+    }
+    patch
+}
+
+/// Takes Mooring's record and finalizer off a claim, if it is as it was seen.
+pub(crate) fn release(claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim) -> Value {
+    let meta = &claim.metadata;
+    let finalizers: Vec<_> = meta
+        .finalizers
+        .iter()
+        .flatten()
+        .filter(|name| *name != finalizers::CLAIM)
+        .collect();
+    json!({"metadata": {
+        "resourceVersion": meta.resource_version,
+        "finalizers": finalizers,
+        "annotations": {annotations::OPERATION: null},
+    }})
+}
+
+/// An attempt that failed; where the node was at fault, the scheduler is asked for another.
+fn fail(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    finish: &Finish,
+    state: String,
+    now: Timestamp,
+    pod: Option<PodRef>,
+) -> Decision {
+    if let Err(gone) = selected(seen) {
+        return reschedule(Some(record), &gone, pod);
+    }
+    let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, pod);
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    if local
+        && seen.waits_for_consumer()
+        && finish.outcome == Outcome::Retry
+        && record.attempt.is_multiple_of(ATTEMPTS_PER_NODE)
+    {
+        // This node can't: undo what is there, then let the scheduler choose again.
+        failed.record.refused = true;
+        failed.record.not_before = None;
+    }
+    Decision::Fail(Box::new(failed))
+}
+
+/// The node that was selected; its name if it has left the cluster.
+fn selected(seen: &ObservedClaim<'_>) -> Result<Option<Node>, String> {
+    if !seen.waits_for_consumer() {
+        return Ok(None);
+    }
+    match seen.selected() {
+        None => Ok(None),
+        Some(name) => (seen.nodes)(name).map(Some).ok_or_else(|| name.to_owned()),
+    }
+}
+
+fn reschedule(record: Option<&Record>, gone: &str, pod: Option<PodRef>) -> Decision {
+    Decision::Reschedule(Box::new(Reschedule {
+        record: record.map(|record| Record {
+            attempt: record.attempt.saturating_add(1),
+            node: String::new(),
+            not_before: None,
+            last_error: format!("node {gone} has left the cluster"),
+            ..record.clone()
+        }),
+        say: Note::warning(
+            reasons::NODE_GONE,
+            action(Operation::Provision),
+            format!("node {gone}, selected for the volume, has left the cluster: the scheduler is asked for another"),
+        ),
+        pod,
+    }))
+}
+
+/// Where a volume that lives on a node was begun must be known before it is over.
+fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<Decision> {
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    let node = seen.provision_pod.and_then(pod::node)?;
+    (local && record.node != node).then(|| {
+        Decision::Note(Box::new(Record {
+            node: node.to_owned(),
+            ..record.clone()
+        }))
+    })
+}
+
+/// The node that a volume lives on, if it lives on one.
+fn node_of_volume(
+    seen: &ObservedClaim<'_>,
+    config: &ProvisionerConfig,
+    pod: &k8s_openapi::api::core::v1::Pod,
+) -> Option<Node> {
+    if !config.is_node_local() {
+        return None;
+    }
+    (seen.nodes)(pod::node(pod)?)
+}
+
+/// Every Pod of the claim that is not going already.
+fn leftovers(seen: &ObservedClaim<'_>) -> Vec<PodRef> {
+    [seen.provision_pod, seen.delete_pod]
+        .into_iter()
+        .flatten()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .map(PodRef::of)
+        .collect()
+}
+
+pub(crate) fn name_and_uid(volume: &PersistentVolume) -> (String, String) {
+    let meta = &volume.metadata;
+    (
+        meta.name.clone().unwrap_or_default(),
+        meta.uid.clone().unwrap_or_default(),
+    )
+}

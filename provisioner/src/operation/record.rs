@@ -1,0 +1,119 @@
+//! The record of an operation: what the annotation `mooring.dev/operation` on a claim or a PV says.
+//!
+//! It is written before the first Pod is made and is all that the controller knows after a restart.
+
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
+use serde::{Deserialize, Serialize};
+
+/// One operation on one volume, over all its attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Record {
+    /// What is being done.
+    pub operation: Operation,
+    /// Number of the attempt that runs or comes next, from 1.
+    pub attempt: u32,
+    /// `namespace/name` of the Pod that runs it.
+    pub pod: String,
+    /// When the operation began.
+    pub since: Timestamp,
+    /// `namespace/name` of the ConfigMap.
+    pub config: String,
+    /// Its uid.
+    pub config_uid: String,
+    /// The node that the operation is bound to: the selected one, or that of the pool used. Empty for any.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    /// Not to be tried again before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// Why the last attempt failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_error: String,
+    /// The image said not to try again until this, the state of ConfigMap and claim, changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gave_up: Option<String>,
+    /// An attempt that failed may have run, so the volume may exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_exist: bool,
+    /// The only Pod never ran and is being taken back: nothing has to be undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancelled: bool,
+    /// What was made was refused: it is being deleted before the next attempt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
+}
+
+/// A record that can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("annotation mooring.dev/operation can't be read ({0}): it is Mooring's own, so restore what was there")]
+pub struct RecordError(#[from] serde_json::Error);
+
+/// Longest error kept in a record, in bytes.
+const MAX_ERROR: usize = 512;
+
+impl Record {
+    /// Reads an annotation's value.
+    pub fn parse(text: &str) -> Result<Self, RecordError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The annotation's value.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The record after the attempt failed.
+    #[must_use]
+    pub fn failed(&self, error: &str, not_before: Timestamp, may_have_run: bool) -> Self {
+        let end = (0..=error.len().min(MAX_ERROR))
+            .rev()
+            .find(|at| error.is_char_boundary(*at))
+            .unwrap_or(0);
+        Self {
+            attempt: self.attempt.saturating_add(1),
+            not_before: Some(not_before),
+            last_error: error[..end].to_owned(),
+            may_exist: self.may_exist || may_have_run,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Record;
+    use mooring_contract::operation::Operation;
+
+    #[test]
+    fn a_record_reads_back_and_a_fresh_one_is_short() {
+        let record = Record {
+            operation: Operation::Provision,
+            attempt: 1,
+            pod: "admin/provision-u".into(),
+            since: "2026-11-21T00:00:00Z".parse().unwrap(),
+            config: "admin/c".into(),
+            config_uid: "1".into(),
+            node: String::new(),
+            not_before: None,
+            last_error: String::new(),
+            gave_up: None,
+            may_exist: false,
+            cancelled: false,
+            refused: false,
+        };
+        assert_eq!(
+            record.to_text(),
+            r#"{"operation":"provision","attempt":1,"pod":"admin/provision-u","since":"2026-11-21T00:00:00Z","config":"admin/c","config-uid":"1"}"#
+        );
+        assert_eq!(Record::parse(&record.to_text()).unwrap(), record);
+        let failed = record.failed(&"ö".repeat(400), "2026-11-21T00:01:00Z".parse().unwrap(), true);
+        assert_eq!(
+            (failed.attempt, failed.may_exist, failed.last_error.len()),
+            (2, true, 512)
+        );
+        assert_eq!(Record::parse(&failed.to_text()).unwrap(), failed);
+        assert!(Record::parse("{}").is_err());
+    }
+}

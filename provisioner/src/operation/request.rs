@@ -1,0 +1,269 @@
+//! The request of a run: from the claim, its class and the ConfigMap; for a deletion, from what the PV remembers.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use mooring_contract::CONTRACT_VERSION;
+use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
+use mooring_contract::property::keys;
+use mooring_contract::request::{Request, gib_rounded_up};
+use mooring_contract::volume::split_list;
+
+use crate::acceptance::asked_bytes;
+use crate::capacity::CapacityError;
+use crate::config::{ProvisionerConfig, VolumeSourceKind};
+use crate::pod::pv_name;
+use crate::topology::{Node, of_labels};
+
+/// Parameter of a class by which CSI drivers are told the file system; read here as well.
+const CSI_FS_TYPE: &str = "csi.storage.k8s.io/fstype";
+
+/// Prefixes of class parameters that are for Mooring, never for the image.
+const OWN_PREFIXES: [&str; 2] = ["mooring.dev/", "csi.storage.k8s.io/"];
+
+/// What a claim asks for that can't be done; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// A size that can't be read.
+    #[error("the claim's size can't be read: {0}")]
+    Size(#[from] CapacityError),
+    /// A volume of a certain look.
+    #[error(
+        "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
+    )]
+    Selector,
+    /// A volume with content.
+    #[error("the claim has a dataSource, which this version can't fill a volume from: make the claim without it")]
+    DataSource,
+    /// What FlexVolume can't keep.
+    #[error("FlexVolume can't keep {0}: ask for {1}")]
+    FlexVolume(&'static str, &'static str),
+    /// An image that can't.
+    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\"")]
+    NoOperation(String, &'static str),
+}
+
+/// The request to make a claim's volume.
+pub fn provision(
+    claim: &PersistentVolumeClaim,
+    class: Option<&StorageClass>,
+    config: &ProvisionerConfig,
+    node: Option<&Node>,
+    kube_api: &str,
+) -> Result<Request, ClaimError> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    if spec.selector.is_some() {
+        return Err(ClaimError::Selector);
+    }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Err(ClaimError::DataSource);
+    }
+    if config.volume_source == Some(VolumeSourceKind::FlexVolume) {
+        if spec.volume_mode.as_deref() == Some("Block") {
+            return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
+        }
+        if spec
+            .access_modes
+            .iter()
+            .flatten()
+            .any(|mode| mode == "ReadWriteOncePod")
+        {
+            return Err(ClaimError::FlexVolume("access mode ReadWriteOncePod", "ReadWriteOnce"));
+        }
+    }
+    let size = asked_bytes(claim)?;
+    Ok(of_claim(
+        Operation::Provision,
+        claim,
+        class,
+        config,
+        node,
+        kube_api,
+        size,
+    ))
+}
+
+/// The request to delete what may have been made for a claim that stands.
+pub fn undo(
+    claim: &PersistentVolumeClaim,
+    class: Option<&StorageClass>,
+    config: &ProvisionerConfig,
+    node: Option<&Node>,
+    kube_api: &str,
+    volume: BTreeMap<String, String>,
+) -> Request {
+    // A size that can't be read was never provisioned; deleting needs none.
+    let size = asked_bytes(claim).unwrap_or(0);
+    let request = of_claim(Operation::Delete, claim, class, config, node, kube_api, size);
+    Request { volume, ..request }
+}
+
+/// The request to delete a volume: what its PV remembers, with what ConfigMap and class say by now.
+pub fn delete(
+    made_by: Request,
+    class: Option<&StorageClass>,
+    config: &ProvisionerConfig,
+    kube_api: &str,
+    volume: BTreeMap<String, String>,
+) -> Request {
+    let mut parameters = made_by.parameters;
+    parameters.extend(config.pass_through.clone());
+    parameters.extend(class.map(class_parameters).unwrap_or_default());
+    Request {
+        contract: CONTRACT_VERSION,
+        operation: Operation::Delete,
+        service_account: config.service_account.clone().unwrap_or_default(),
+        kube_api: kube_api.to_owned(),
+        parameters,
+        volume,
+        ..made_by
+    }
+}
+
+fn of_claim(
+    operation: Operation,
+    claim: &PersistentVolumeClaim,
+    class: Option<&StorageClass>,
+    config: &ProvisionerConfig,
+    node: Option<&Node>,
+    kube_api: &str,
+    size: u64,
+) -> Request {
+    let meta = &claim.metadata;
+    let spec = claim.spec.clone().unwrap_or_default();
+    let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+    let uid = meta.uid.clone().unwrap_or_default();
+    let mut parameters = config.pass_through.clone();
+    parameters.extend(class.map(class_parameters).unwrap_or_default());
+    Request {
+        contract: CONTRACT_VERSION,
+        operation,
+        pv_name: pv_name(&uid),
+        username: annotation(annotations::USERNAME).unwrap_or_default(),
+        groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
+        size,
+        size_gi: gib_rounded_up(size),
+        pvc_name: meta.name.clone().unwrap_or_default(),
+        pvc_namespace: meta.namespace.clone().unwrap_or_default(),
+        pvc_uid: uid,
+        storage_class: spec.storage_class_name.unwrap_or_default(),
+        access_modes: spec.access_modes.unwrap_or_default(),
+        volume_mode: spec.volume_mode.unwrap_or_else(|| "Filesystem".to_owned()),
+        fs_type: class.and_then(fs_type).unwrap_or_default(),
+        mount_options: class.and_then(|class| class.mount_options.clone()).unwrap_or_default(),
+        reclaim_policy: class
+            .and_then(|class| class.reclaim_policy.clone())
+            .unwrap_or_else(|| "Delete".to_owned()),
+        node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
+        topology: node.map(|node| of_labels(&node.labels)).unwrap_or_default(),
+        service_account: config.service_account.clone().unwrap_or_default(),
+        kube_api: kube_api.to_owned(),
+        parameters,
+        volume: BTreeMap::new(),
+    }
+}
+
+fn fs_type(class: &StorageClass) -> Option<String> {
+    let parameters = class.parameters.as_ref()?;
+    parameters
+        .get(CSI_FS_TYPE)
+        .or_else(|| parameters.get(keys::FS_TYPE))
+        .cloned()
+}
+
+/// The class's parameters that are for the image.
+fn class_parameters(class: &StorageClass) -> BTreeMap<String, String> {
+    class
+        .parameters
+        .iter()
+        .flatten()
+        .filter(|(key, _)| *key != keys::FS_TYPE && !OWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ClaimError, delete, provision};
+    use crate::acceptance::tests::claim;
+    use crate::operation::tests::{class, config};
+    use crate::topology::Node;
+    use mooring_contract::operation::Operation;
+    use serde_json::json;
+
+    #[test]
+    fn claim_class_config_and_node_make_the_request() {
+        let mut claim = claim();
+        claim.metadata.annotations = Some(
+            [("mooring.dev/username", "tom"), ("mooring.dev/groups", "a, b")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        );
+        let class = class(&json!({"mountOptions": ["ro"], "parameters": {
+            "zone": "east", "tier": "1", "mooring.dev/config-name": "x", "csi.storage.k8s.io/fstype": "xfs"}}));
+        let node = Node {
+            name: "n".into(),
+            labels: [("topology.kubernetes.io/zone".to_owned(), "z".to_owned())].into(),
+        };
+        let request = provision(&claim, Some(&class), &config(&[]), Some(&node), "https://k:1").unwrap();
+        assert_eq!((request.username.as_str(), request.groups.len()), ("tom", 2));
+        assert_eq!(
+            (request.size, request.size_gi, request.pv_name.as_str()),
+            (1 << 30, 1, "pvc-u1")
+        );
+        assert_eq!((request.fs_type.as_str(), request.mount_options.len()), ("xfs", 1));
+        assert_eq!((request.node_name.as_str(), request.topology.len()), ("n", 1));
+        assert_eq!(request.service_account, "foo");
+        let parameters: Vec<_> = request.parameters.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(parameters, ["tier=1", "use-nfs-server=10.10.2.4", "zone=east"]);
+
+        let moved = delete(
+            request,
+            None,
+            &config(&[("use-nfs-server", "10.10.2.5")]),
+            "https://k:2",
+            [].into(),
+        );
+        assert_eq!(moved.operation, Operation::Delete);
+        assert_eq!(moved.parameters["use-nfs-server"], "10.10.2.5");
+        assert_eq!((moved.parameters["tier"].as_str(), moved.size), ("1", 1 << 30));
+    }
+
+    #[test]
+    fn what_can_t_be_done_is_said_before_anything_is_run() {
+        let ask = |change: serde_json::Value, extra: &[(&str, &str)]| {
+            let mut value = json!(claim());
+            for (key, new) in change.as_object().unwrap() {
+                value["spec"][key] = new.clone();
+            }
+            provision(&serde_json::from_value(value).unwrap(), None, &config(extra), None, "").err()
+        };
+        let flex = [("volume-source", "flexVolume")];
+        assert_eq!(ask(json!({}), &flex), None);
+        assert_eq!(
+            ask(json!({"selector": {"matchLabels": {"a": "b"}}}), &[]),
+            Some(ClaimError::Selector)
+        );
+        assert_eq!(
+            ask(
+                json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}),
+                &[]
+            ),
+            Some(ClaimError::DataSource)
+        );
+        assert!(matches!(
+            ask(json!({"resources": {"requests": {"storage": "x"}}}), &[]),
+            Some(ClaimError::Size(_))
+        ));
+        assert!(matches!(
+            ask(json!({"volumeMode": "Block"}), &flex),
+            Some(ClaimError::FlexVolume(..))
+        ));
+        assert!(matches!(
+            ask(json!({"accessModes": ["ReadWriteOncePod"]}), &flex),
+            Some(ClaimError::FlexVolume(..))
+        ));
+    }
+}

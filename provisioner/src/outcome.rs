@@ -1,0 +1,396 @@
+//! What became of a provisioning Pod, read from its status alone.
+
+pub mod last_words;
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::outcome::Outcome;
+
+use self::last_words::last_words;
+
+/// A provisioning Pod as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodState {
+    /// Its container has not started.
+    Waiting {
+        /// Why, in the kubelet's or the scheduler's words; empty if they have not said.
+        why: String,
+        /// Nothing can have run: no node has it yet, or its node says that the container can't start.
+        never_ran: bool,
+    },
+    /// Its container runs.
+    Running,
+    /// It is over.
+    Finished(Finish),
+    /// It is going away without having said how it ended.
+    Leaving,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Done, to be tried again, or given up.
+    pub outcome: Outcome,
+    /// For metrics: one of a fixed few.
+    pub category: Category,
+    /// The container's last words, or the reason why it has none; for people.
+    pub words: String,
+    /// The container may have run, so it may have made something.
+    pub may_have_run: bool,
+    /// The container certainly ran.
+    pub started: bool,
+    /// What the container wrote as its termination message, whole.
+    pub message: String,
+}
+
+/// Why a run ended as it did; a metric's label, so there are few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Category {
+    /// Exit 0.
+    Done,
+    /// Exit 75.
+    Temporary,
+    /// Exit 78.
+    Config,
+    /// Any other exit code.
+    Failed,
+    /// Out of memory.
+    OutOfMemory,
+    /// The limit `timeout` ended it.
+    Timeout,
+    /// The node was lost, drained, or evicted it.
+    Node,
+    /// It never started.
+    NotStarted,
+    /// It was done, but what it made was refused.
+    Refused,
+    /// The API refused what Mooring asked for.
+    Api,
+}
+
+impl Category {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Temporary => "temporary",
+            Self::Config => "config",
+            Self::Failed => "failed",
+            Self::OutOfMemory => "out-of-memory",
+            Self::Timeout => "timeout",
+            Self::Node => "node",
+            Self::NotStarted => "not-started",
+            Self::Refused => "refused",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// Reasons for which a kubelet turns a Pod away before any container starts (its admission handlers).
+const TURNED_AWAY: [&str; 8] = [
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfpods",
+    "UnexpectedAdmissionError",
+    "NodeShutdown",
+];
+
+/// Waiting reasons after which a container has certainly not run (restartPolicy is Never, so there was no earlier one).
+const CANNOT_START: [&str; 7] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RegistryUnavailable",
+];
+
+/// Reads a Pod's status.
+pub fn observe(pod: &Pod) -> PodState {
+    let leaving = pod.metadata.deletion_timestamp.is_some();
+    let status = pod.status.clone().unwrap_or_default();
+    let container = status.container_statuses.as_deref().and_then(<[_]>::first);
+    let reason = status.reason.as_deref().unwrap_or_default();
+    if let Some(terminated) = container.and_then(terminated) {
+        return PodState::Finished(from_container(terminated, reason));
+    }
+    match status.phase.as_deref() {
+        Some("Failed") => PodState::Finished(without_container(&status, reason, has_node(pod))),
+        // A Pod does not succeed without a terminated container; if a kubelet says so, nothing is known: try again.
+        Some("Succeeded") => PodState::Finished(Finish {
+            outcome: Outcome::Retry,
+            category: Category::Node,
+            words: "the Pod ended without a container status".into(),
+            may_have_run: true,
+            started: false,
+            message: String::new(),
+        }),
+        _ if leaving => PodState::Leaving,
+        _ if container.is_some_and(running) => PodState::Running,
+        _ => waiting(pod, container),
+    }
+}
+
+/// When the Pod was made; the earliest moment there is if the API has not said.
+pub fn created(pod: &Pod) -> Timestamp {
+    pod.metadata
+        .creation_timestamp
+        .as_ref()
+        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+fn has_node(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .is_some_and(|node| !node.is_empty())
+}
+
+fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    status.state.as_ref()?.terminated.as_ref()
+}
+
+fn running(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+fn from_container(terminated: &ContainerStateTerminated, pod_reason: &str) -> Finish {
+    let message = terminated.message.clone().unwrap_or_default();
+    let said = last_words(&message);
+    let container_reason = terminated.reason.as_deref().unwrap_or_default();
+    let outcome = Outcome::from_exit_code(terminated.exit_code);
+    let started = terminated.started_at.is_some();
+    let (category, why) = match (outcome, pod_reason, container_reason) {
+        (Outcome::Done, ..) => (Category::Done, String::new()),
+        (Outcome::GiveUp, ..) => (Category::Config, "exit code 78".into()),
+        (_, "DeadlineExceeded", _) => (Category::Timeout, "ended by the limit \"timeout\"".into()),
+        (_, _, "OOMKilled") => (Category::OutOfMemory, "out of memory".into()),
+        (_, "Evicted" | "NodeLost" | "NodeShutdown" | "Terminated" | "Preempting" | "Preempted", _)
+        | (_, _, "ContainerStatusUnknown") => {
+            let why = if pod_reason.is_empty() {
+                container_reason
+            } else {
+                pod_reason
+            };
+            (Category::Node, format!("lost with its node ({why})"))
+        }
+        (_, _, "ContainerCannotRun" | "StartError") => (Category::NotStarted, "the container could not start".into()),
+        _ if terminated.exit_code == mooring_contract::outcome::EX_TEMPFAIL => {
+            (Category::Temporary, "exit code 75".into())
+        }
+        _ => (Category::Failed, format!("exit code {}", terminated.exit_code)),
+    };
+    let words = match (why.is_empty(), said.is_empty()) {
+        (true, _) => said,
+        (false, true) => format!("{why}, without a last word"),
+        (false, false) => format!("{why}: {said}"),
+    };
+    Finish {
+        outcome,
+        category,
+        words,
+        // A container whose fate is unknown may have run.
+        may_have_run: started || category != Category::NotStarted,
+        started,
+        message,
+    }
+}
+
+/// A Pod that failed without a terminated container: evicted, out of time before it started, or turned away.
+fn without_container(status: &k8s_openapi::api::core::v1::PodStatus, reason: &str, on_node: bool) -> Finish {
+    let message = status.message.as_deref().unwrap_or_default();
+    let turned_away = TURNED_AWAY.contains(&reason);
+    let category = match reason {
+        "DeadlineExceeded" => Category::Timeout,
+        _ if turned_away => Category::NotStarted,
+        _ => Category::Node,
+    };
+    let blocked = status
+        .container_statuses
+        .as_deref()
+        .and_then(<[_]>::first)
+        .is_some_and(cannot_start);
+    let reason = if reason.is_empty() { "failed" } else { reason };
+    Finish {
+        outcome: Outcome::Retry,
+        category,
+        words: last_words(&format!("{reason} {message}")),
+        may_have_run: on_node && !turned_away && !blocked,
+        started: false,
+        message: String::new(),
+    }
+}
+
+fn cannot_start(container: &ContainerStatus) -> bool {
+    let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+    waiting
+        .and_then(|waiting| waiting.reason.as_deref())
+        .is_some_and(|reason| CANNOT_START.contains(&reason))
+}
+
+fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
+    let said = |reason: Option<&str>, message: Option<&str>| match (reason.unwrap_or(""), message.unwrap_or("")) {
+        ("", message) => last_words(message),
+        (reason, "") => reason.to_owned(),
+        (reason, message) => last_words(&format!("{reason}: {message}")),
+    };
+    if let Some(waiting) = container.and_then(|container| container.state.as_ref()?.waiting.as_ref()) {
+        return PodState::Waiting {
+            why: said(waiting.reason.as_deref(), waiting.message.as_deref()),
+            never_ran: container.is_some_and(cannot_start),
+        };
+    }
+    let scheduled = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    PodState::Waiting {
+        why: scheduled.map_or_else(String::new, |condition| {
+            said(condition.reason.as_deref(), condition.message.as_deref())
+        }),
+        never_ran: !has_node(pod),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Category, PodState, observe};
+    use k8s_openapi::api::core::v1::Pod;
+    use mooring_contract::outcome::Outcome;
+    use serde_json::{Value, json};
+
+    fn pod(node: &str, status: &Value) -> Pod {
+        serde_json::from_value(json!({"spec": {"nodeName": node, "containers": []}, "status": status})).unwrap()
+    }
+
+    fn terminated(state: &Value) -> Value {
+        let mut state = state.clone();
+        state["startedAt"] = json!("2026-11-21T00:00:00Z");
+        json!({"phase": "Failed", "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": state}}]})
+    }
+
+    fn finish(status: &Value) -> super::Finish {
+        match observe(&pod("n", status)) {
+            PodState::Finished(finish) => finish,
+            other => panic!("not finished: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn exit_codes_and_last_words_are_read() {
+        let table = [
+            (
+                json!({"exitCode": 0, "message": "{}"}),
+                Outcome::Done,
+                Category::Done,
+                "{}",
+            ),
+            (
+                json!({"exitCode": 75, "message": "array busy\n"}),
+                Outcome::Retry,
+                Category::Temporary,
+                "exit code 75: array busy",
+            ),
+            (
+                json!({"exitCode": 78}),
+                Outcome::GiveUp,
+                Category::Config,
+                "exit code 78, without a last word",
+            ),
+            (
+                json!({"exitCode": 3, "message": "a\nb"}),
+                Outcome::Retry,
+                Category::Failed,
+                "exit code 3: a\nb",
+            ),
+            (
+                json!({"exitCode": 137, "reason": "OOMKilled"}),
+                Outcome::Retry,
+                Category::OutOfMemory,
+                "out of memory, without a last word",
+            ),
+            (
+                json!({"exitCode": 137, "reason": "ContainerStatusUnknown"}),
+                Outcome::Retry,
+                Category::Node,
+                "lost with its node (ContainerStatusUnknown), without a last word",
+            ),
+        ];
+        for (state, outcome, category, words) in table {
+            let finish = finish(&terminated(&state));
+            assert_eq!(
+                (finish.outcome, finish.category, finish.words.as_str()),
+                (outcome, category, words)
+            );
+            assert!(finish.may_have_run);
+        }
+    }
+
+    #[test]
+    fn a_run_that_beat_its_deadline_is_done() {
+        let mut status = terminated(&json!({"exitCode": 0}));
+        status["reason"] = json!("DeadlineExceeded");
+        assert_eq!(finish(&status).outcome, Outcome::Done);
+        let mut status = terminated(&json!({"exitCode": 143}));
+        status["reason"] = json!("DeadlineExceeded");
+        assert_eq!(finish(&status).category, Category::Timeout);
+    }
+
+    #[test]
+    fn a_pod_without_a_container_says_its_own_reason() {
+        let evicted = finish(&json!({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}));
+        assert_eq!((evicted.category, evicted.may_have_run), (Category::Node, true));
+        assert_eq!(evicted.words, "Evicted disk pressure");
+        let away = finish(&json!({"phase": "Failed", "reason": "OutOfcpu", "message": "no"}));
+        assert_eq!((away.category, away.may_have_run), (Category::NotStarted, false));
+        let late = finish(
+            &json!({"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": [
+            {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+             "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}),
+        );
+        assert_eq!((late.category, late.may_have_run), (Category::Timeout, false));
+    }
+
+    #[test]
+    fn what_holds_a_pod_up_is_said() {
+        let pull = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+            "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]});
+        assert_eq!(
+            observe(&pod("n", &pull)),
+            PodState::Waiting {
+                why: "ImagePullBackOff: no such image".into(),
+                never_ran: true
+            }
+        );
+        let unscheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
+        assert_eq!(
+            observe(&pod("", &unscheduled)),
+            PodState::Waiting {
+                why: "Unschedulable: 0/2 nodes are available".into(),
+                never_ran: true
+            }
+        );
+        assert_eq!(
+            observe(&pod("n", &json!({"phase": "Pending"}))),
+            PodState::Waiting {
+                why: String::new(),
+                never_ran: false
+            }
+        );
+    }
+
+    #[test]
+    fn a_leaving_pod_is_neither_running_nor_finished() {
+        let mut leaving = pod("n", &json!({"phase": "Running"}));
+        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T00:00:00Z")).unwrap();
+        assert_eq!(observe(&leaving), PodState::Leaving);
+    }
+}

@@ -1,0 +1,70 @@
+//! The two controllers of volumes, and the watches that they share.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::Shared;
+use crate::backoff::Backoff;
+use crate::context::Context;
+use crate::operation::Limits;
+use crate::slots::Slots;
+use crate::wake::Waker;
+use crate::watched::{Watched, watch};
+use crate::{claim_controller, volume_controller};
+
+/// Most provisioning Pods at once, over all ConfigMaps; a ConfigMap without any may always have one more.
+const MAX_PODS: usize = 100;
+
+/// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from uids, and
+/// every write expects what was seen.
+pub async fn run(context: Context, stop: CancellationToken) {
+    let (watched, writers) = Watched::new();
+    let (waker, calls) = Waker::new();
+    let slots = Arc::new(Slots::new(MAX_PODS));
+    let resync = context.settings.resync;
+    let shared = Shared {
+        limits: Limits {
+            backoff: Backoff {
+                cap: context.settings.max_backoff,
+                ..Backoff::default()
+            },
+            ..Limits::default()
+        },
+        watched: watched.clone(),
+        slots: slots.clone(),
+        context: context.clone(),
+    };
+    let stores = watch(
+        context.client,
+        watched.clone(),
+        writers,
+        waker.clone(),
+        slots,
+        context.configs,
+        context.metrics,
+    );
+    let (claim_calls, volume_calls) = calls.split();
+    let controllers = async {
+        tokio::select! {
+            () = watched.ready() => {}
+            () = stop.cancelled() => return,
+        }
+        tokio::join!(
+            claim_controller::run(shared.clone(), claim_calls, stop.clone()),
+            volume_controller::run(shared, volume_calls, stop.clone()),
+        );
+    };
+    let look_again = async {
+        loop {
+            tokio::time::sleep(resync).await;
+            watched.wake_all(&waker);
+        }
+    };
+    // The controllers end by themselves after `stop`; the rest has no end of its own.
+    tokio::select! {
+        () = controllers => {}
+        () = stores => {}
+        () = look_again => {}
+    }
+}

@@ -1,0 +1,145 @@
+//! How many provisioning Pods there may be at once: `max-parallel` of each ConfigMap, and a limit for all together.
+//!
+//! What is in flight is counted from the Pods that are watched; only what has been begun and is not seen yet is
+//! remembered here, so a restart loses nothing. Who has to wait is let in by turns, and every ConfigMap may always have one
+//! Pod, so one that hangs keeps no other from work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::wake::Target;
+
+/// The limits, and who waits for them.
+#[derive(Debug)]
+pub struct Slots {
+    total: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pods begun but not seen yet, and the ConfigMap of each.
+    begun: BTreeMap<String, String>,
+    /// Who waits, by ConfigMap, in order of arrival.
+    waiting: BTreeMap<String, Vec<(String, Target)>>,
+}
+
+impl State {
+    fn forget(&mut self, pod: &str) {
+        for queue in self.waiting.values_mut() {
+            queue.retain(|(waits, _)| waits != pod);
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+    }
+}
+
+/// A Pod in flight: its name with namespace, and its ConfigMap.
+pub type InFlight = (String, String);
+
+impl Slots {
+    /// With at most `total` Pods over all ConfigMaps, but always one for each.
+    pub fn new(total: usize) -> Self {
+        Self {
+            total,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when its
+    /// turn comes.
+    pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> bool {
+        let mut state = self.lock();
+        if state.begun.contains_key(pod) {
+            return true;
+        }
+        let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
+        all.extend(state.begun.iter().map(|(pod, of)| (pod.as_str(), of.as_str())));
+        all.remove(&(pod, config));
+        let of_config = all.iter().filter(|(_, of)| *of == config).count();
+        let own = max.unwrap_or(usize::MAX).saturating_sub(of_config);
+        let free = match self.total.saturating_sub(all.len()).min(own) {
+            // Never starve a ConfigMap that has nothing in flight.
+            0 if of_config == 0 => 1,
+            free => free,
+        };
+        let queue = state.waiting.get(config).map_or(&[][..], Vec::as_slice);
+        let ahead = queue.iter().position(|(waits, _)| waits == pod).unwrap_or(queue.len());
+        if ahead < free {
+            state.forget(pod);
+            state.begun.insert(pod.to_owned(), config.to_owned());
+            return true;
+        }
+        let queue = state.waiting.entry(config.to_owned()).or_default();
+        if !queue.iter().any(|(waits, _)| waits == pod) {
+            queue.push((pod.to_owned(), target.clone()));
+        }
+        false
+    }
+
+    /// A Pod has been seen, or was not made after all: it counts as what it is.
+    pub fn seen(&self, pod: &str) {
+        self.lock().begun.remove(pod);
+    }
+
+    /// Nothing is to be begun for this Pod any more.
+    pub fn forget(&self, pod: &str) {
+        self.lock().forget(pod);
+    }
+
+    /// Who to wake when a place has become free: the first few of every ConfigMap.
+    pub fn next(&self) -> Vec<Target> {
+        const FEW: usize = 4;
+        let state = self.lock();
+        let firsts = state.waiting.values().flat_map(|queue| queue.iter().take(FEW));
+        firsts.map(|(_, target)| target.clone()).collect()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.values().map(Vec::len).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InFlight, Slots};
+    use crate::wake::Target;
+
+    fn target(name: &str) -> Target {
+        Target::Volume(name.to_owned())
+    }
+
+    #[test]
+    fn a_config_map_has_no_more_pods_than_it_may() {
+        let slots = Slots::new(100);
+        let take = |pod: &str, seen: &[InFlight]| slots.take(pod, "a/c", Some(2), seen, &target(pod));
+        assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
+        assert!(take("1", &[]), "what is begun may be begun again");
+        let seen = [("1".to_owned(), "a/c".to_owned())];
+        slots.seen("1");
+        assert!(!take("3", &seen), "begun or seen, it counts once");
+        assert_eq!(slots.waiting(), 2);
+        slots.seen("2");
+        assert!(!take("4", &seen), "first come, first served");
+        assert_eq!(slots.next(), [target("3"), target("4")]);
+        assert!(take("3", &seen));
+        slots.seen("3");
+        assert!(take("4", &seen));
+        assert_eq!(slots.waiting(), 0);
+    }
+
+    #[test]
+    fn a_config_map_that_hangs_starves_no_other() {
+        let slots = Slots::new(2);
+        let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
+        assert!(!slots.take("3", "a/hangs", None, &hanging, &target("3")));
+        assert!(slots.take("4", "a/other", None, &hanging, &target("4")));
+        assert!(!slots.take("5", "a/other", None, &hanging, &target("5")));
+        slots.forget("5");
+        assert_eq!(slots.waiting(), 1);
+    }
+}

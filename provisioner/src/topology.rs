@@ -1,0 +1,126 @@
+//! Whether a node is among those that a PV can be used from: the scheduler's own rule for `nodeAffinity`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement};
+
+/// A node as far as volumes care.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Label of a node's host name, by which a volume on a node's own disk is tied to it.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Whether the node `name` with `labels` is selected: any term, each with all its requirements. A term without
+/// requirements selects nothing.
+pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    selector.node_selector_terms.iter().any(|term| {
+        let expressions = term.match_expressions.as_deref().unwrap_or_default();
+        let fields = term.match_fields.as_deref().unwrap_or_default();
+        let by_field =
+            |field: &NodeSelectorRequirement| field.key == "metadata.name" && meets(field, Some(&name.to_owned()));
+        !(expressions.is_empty() && fields.is_empty())
+            && expressions.iter().all(|wanted| meets(wanted, labels.get(&wanted.key)))
+            && fields.iter().all(by_field)
+    })
+}
+
+fn meets(wanted: &NodeSelectorRequirement, value: Option<&String>) -> bool {
+    let values = wanted.values.as_deref().unwrap_or_default();
+    let among = value.is_some_and(|value| values.contains(value));
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    match (wanted.operator.as_str(), number(value), number(values.first())) {
+        ("In", ..) => among,
+        ("NotIn", ..) => !among,
+        ("Exists", ..) => value.is_some(),
+        ("DoesNotExist", ..) => value.is_none(),
+        ("Gt", Some(value), Some(bound)) => value > bound,
+        ("Lt", Some(value), Some(bound)) => value < bound,
+        _ => false,
+    }
+}
+
+/// The labels of a node that say where it stands: what the image gets as `topology`.
+pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    labels
+        .iter()
+        .filter(|(key, _)| *key == HOSTNAME || key.starts_with("topology.") || key.contains(".topology."))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{of_labels, selects};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    fn labels() -> BTreeMap<String, String> {
+        [
+            ("kubernetes.io/hostname", "host-a"),
+            ("topology.kubernetes.io/zone", "west"),
+            ("disks", "4"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    #[test]
+    fn terms_are_alternatives_and_requirements_are_not() {
+        let table = [
+            (json!([]), false),
+            (json!([{}]), false),
+            (
+                json!([{"matchExpressions": [{"key": "disks", "operator": "Exists"}]}]),
+                true,
+            ),
+            (
+                json!([{"matchExpressions": [{"key": "disks", "operator": "DoesNotExist"}]}]),
+                false,
+            ),
+            (
+                json!([{"matchExpressions": [{"key": "disks", "operator": "Gt", "values": ["3"]}]}]),
+                true,
+            ),
+            (
+                json!([{"matchExpressions": [{"key": "disks", "operator": "Lt", "values": ["3"]}]}]),
+                false,
+            ),
+            (
+                json!([{"matchExpressions": [
+                    {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["west"]},
+                    {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["host-a"]}]}]),
+                false,
+            ),
+            (
+                json!([{"matchExpressions": [{"key": "no", "operator": "Exists"}]},
+                       {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]),
+                true,
+            ),
+            (
+                json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]),
+                false,
+            ),
+            (
+                json!([{"matchExpressions": [{"key": "disks", "operator": "Like"}]}]),
+                false,
+            ),
+        ];
+        for (terms, want) in table {
+            let selector = serde_json::from_value(json!({"nodeSelectorTerms": terms})).unwrap();
+            assert_eq!(selects(&selector, "a", &labels()), want, "{terms}");
+        }
+    }
+
+    #[test]
+    fn the_image_sees_where_the_node_stands_and_nothing_else() {
+        let topology = of_labels(&labels());
+        assert_eq!(topology.len(), 2);
+        assert!(!topology.contains_key("disks"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Deletes the volumes whose claims are gone.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::{Apply, ApplyError, Shared, Subject};
+use crate::claim_controller::config_for;
+use crate::config_store::NoConfig;
+use crate::operation::delete::{ObservedVolume, is_ours, plan_volume};
+use crate::operation::record::Record;
+use crate::operation::{Decision, waiting};
+use crate::pod;
+use crate::retry::Retries;
+
+/// Name of this controller in metrics.
+const NAME: &str = "volumes";
+
+struct Work {
+    shared: Shared,
+    retries: Retries,
+}
+
+/// Works until `stop`; what has been begun then is brought to its end.
+pub async fn run(
+    shared: Shared,
+    calls: impl Stream<Item = ObjectRef<PersistentVolume>> + Send + 'static,
+    stop: CancellationToken,
+) {
+    let concurrency = shared.context.settings.max_in_flight;
+    let reader = shared.watched.volumes.clone();
+    let work = Arc::new(Work {
+        shared,
+        retries: Retries::default(),
+    });
+    Controller::for_stream(futures::stream::pending(), reader)
+        .with_config(Config::default().concurrency(concurrency))
+        .reconcile_on(calls)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(reconcile, error_policy, work)
+        // Each result has been logged and counted where it was had.
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn reconcile(volume: Arc<PersistentVolume>, work: Arc<Work>) -> Result<Action, ApplyError> {
+    if !is_ours(&volume) {
+        return Ok(Action::await_change());
+    }
+    let done = Box::pin(act(&volume, &work.shared)).await;
+    let action = work.retries.settle(&volume.name_any(), done);
+    work.shared.context.metrics.reconciled(NAME, action.1);
+    action.0
+}
+
+async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, ApplyError> {
+    let watched = &shared.watched;
+    let spec = volume.spec.clone().unwrap_or_default();
+    let claim = spec.claim_ref.unwrap_or_default();
+    let uid = claim.uid.unwrap_or_default();
+    let text = volume.annotations().get(annotations::OPERATION);
+    let record = match text.map(|text| Record::parse(text)).transpose() {
+        Ok(record) => record,
+        Err(error) => {
+            let note = waiting(Operation::Delete, error.to_string());
+            shared.context.events.publish(&volume.object_ref(&()), note);
+            return Ok(Action::await_change());
+        }
+    };
+    let class_name = spec.storage_class_name.unwrap_or_default();
+    let class = watched.classes.get(&ObjectRef::new(&class_name));
+    // A volume stays with the ConfigMap that made it, whatever has become of its class.
+    let made_by = volume
+        .annotations()
+        .get(annotations::CONFIG)
+        .and_then(|text| text.parse().ok());
+    let config = match made_by {
+        Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
+        Some(reference) => shared.context.configs.get(&reference).ok_or(NoConfig::Missing {
+            class: class_name,
+            reference,
+        }),
+        None => config_for(shared, class.as_deref(), &class_name, record.as_ref()),
+    };
+    let namespace = match (&record, &config) {
+        (Some(record), _) => record.pod.split_once('/').map(|(namespace, _)| namespace.to_owned()),
+        (None, Ok(config)) => Some(config.reference.namespace.clone()),
+        (None, Err(_)) => None,
+    };
+    let name = pod::name(Operation::Delete, &uid);
+    let delete_pod = namespace.as_deref().and_then(|namespace| watched.pod(namespace, &name));
+    let claimed = watched.has_claim(
+        claim.namespace.as_deref().unwrap_or_default(),
+        claim.name.as_deref().unwrap_or_default(),
+        &uid,
+    );
+    let decision = plan_volume(
+        &ObservedVolume {
+            volume,
+            record: record.as_ref(),
+            class: class.as_deref(),
+            config: &config,
+            delete_pod: delete_pod.as_deref(),
+            claimed,
+            by_host: &|host| watched.node_by_host(host),
+            kube_api: &shared.context.settings.kube_api,
+            limits: &shared.limits,
+        },
+        Timestamp::now(),
+    );
+    if !matches!(decision, Decision::Start(_)) {
+        shared
+            .slots
+            .forget(&format!("{}/{name}", namespace.unwrap_or_default()));
+    }
+    tracing::debug!(volume = volume.name_any(), ?decision);
+    Apply::new(shared, Subject::Volume(Box::new(volume.clone())), record)
+        .run(decision)
+        .await
+}
+
+#[allow(clippy::needless_pass_by_value)] // the signature is the library's
+fn error_policy(volume: Arc<PersistentVolume>, error: &ApplyError, work: Arc<Work>) -> Action {
+    work.retries.failed(NAME, &volume.name_any(), error)
+}

@@ -1,0 +1,389 @@
+//! What is watched, and who is woken by it. One watch of each kind serves both controllers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
+use kube::{Client, Resource, ResourceExt};
+use mooring_contract::names::{annotations, finalizers, labels};
+use mooring_contract::operation::Operation;
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use crate::config_store::ConfigStore;
+use crate::metrics::Metrics;
+use crate::operation::delete::is_ours;
+use crate::outcome::{PodState, observe};
+use crate::pod;
+use crate::slots::{InFlight, Slots};
+use crate::topology::{HOSTNAME, Node};
+use crate::wake::{Target, Waker};
+
+/// Objects a page of a list: more would be held twice for a moment.
+const PAGE: u32 = 50;
+
+/// What is known of the cluster. A clone is another handle on the same.
+#[derive(Clone)]
+pub struct Watched {
+    /// All claims.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// All PVs.
+    pub volumes: Store<PersistentVolume>,
+    /// The provisioning Pods.
+    pub pods: Store<Pod>,
+    /// All classes.
+    pub classes: Store<StorageClass>,
+    nodes: Store<PartialObjectMeta<ApiNode>>,
+    /// Names of the PVs that name a claim's uid.
+    by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+}
+
+/// What fills [`Watched`]; see [`Watched::new`].
+pub struct Writers {
+    claims: Writer<PersistentVolumeClaim>,
+    volumes: Writer<PersistentVolume>,
+    pods: Writer<Pod>,
+    classes: Writer<StorageClass>,
+    nodes: Writer<PartialObjectMeta<ApiNode>>,
+}
+
+impl Watched {
+    /// Nothing known yet, and what fills it.
+    pub fn new() -> (Self, Writers) {
+        let (claims, claims_writer) = store();
+        let (volumes, volumes_writer) = store();
+        let (pods, pods_writer) = store();
+        let (classes, classes_writer) = store();
+        let (nodes, nodes_writer) = store();
+        let watched = Self {
+            claims,
+            volumes,
+            pods,
+            classes,
+            nodes,
+            by_claim: Arc::default(),
+        };
+        let writers = Writers {
+            claims: claims_writer,
+            volumes: volumes_writer,
+            pods: pods_writer,
+            classes: classes_writer,
+            nodes: nodes_writer,
+        };
+        (watched, writers)
+    }
+
+    /// Returns when everything has been listed once. Before that, what is not known may be there all the same.
+    pub async fn ready(&self) {
+        // A writer that is gone means that the process is ending.
+        let _ = tokio::join!(
+            self.claims.wait_until_ready(),
+            self.volumes.wait_until_ready(),
+            self.pods.wait_until_ready(),
+            self.classes.wait_until_ready(),
+            self.nodes.wait_until_ready(),
+        );
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Option<Node> {
+        self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
+    }
+
+    /// The node with this host name.
+    pub fn node_by_host(&self, host: &str) -> Option<Node> {
+        let is = |node: &PartialObjectMeta<ApiNode>| {
+            node.labels()
+                .get(HOSTNAME)
+                .map_or(node.name_any() == host, |label| label == host)
+        };
+        self.nodes.find(is).as_deref().map(as_node)
+    }
+
+    /// The Pod `namespace/name`.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// The PVs that bear the name or the uid of a claim, the rightly named first.
+    pub fn volumes_of(&self, uid: &str) -> Vec<Arc<PersistentVolume>> {
+        let by_claim = self.by_claim.read().unwrap_or_else(PoisonError::into_inner);
+        let named = pod::pv_name(uid);
+        let others = by_claim.get(uid).into_iter().flatten().filter(|name| **name != named);
+        std::iter::once(&named)
+            .chain(others)
+            .filter_map(|name| self.volumes.get(&ObjectRef::new(name)))
+            .collect()
+    }
+
+    /// Whether a claim with this uid is there.
+    pub fn has_claim(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
+        claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
+    }
+
+    /// The Pods that are not over.
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        let over = |pod: &Pod| matches!(observe(pod), PodState::Finished(_));
+        let pods = self.pods.state_filter(|pod| !over(pod));
+        pods.iter()
+            .map(|pod| {
+                let config = pod.annotations().get(annotations::CONFIG).cloned().unwrap_or_default();
+                (key(&**pod), config)
+            })
+            .collect()
+    }
+
+    fn note_volume(&self, volume: &PersistentVolume, there: bool) {
+        let uid = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+        let mut by_claim = self.by_claim.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(uid) = uid else { return };
+        let names = by_claim.entry(uid.clone()).or_default();
+        if there {
+            names.insert(volume.name_any());
+        } else {
+            names.remove(&volume.name_any());
+        }
+        if names.is_empty() {
+            by_claim.remove(&uid);
+        }
+    }
+
+    fn wake_claims(&self, waker: &Waker, wanted: impl Fn(&PersistentVolumeClaim) -> bool) {
+        for claim in self.claims.state_filter(wanted) {
+            waker.wake(&claim_target(&claim));
+        }
+    }
+
+    /// Wakes all that has something open.
+    pub fn wake_all(&self, waker: &Waker) {
+        self.wake_claims(waker, is_open);
+        for volume in self.volumes.state_filter(is_ours) {
+            waker.wake(&Target::Volume(volume.name_any()));
+        }
+    }
+}
+
+/// `namespace/name`.
+pub fn key(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {
+    Node {
+        name: node.name_any(),
+        labels: node.labels().clone(),
+    }
+}
+
+fn claim_target(claim: &PersistentVolumeClaim) -> Target {
+    Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
+}
+
+/// A claim without a volume, or one that Mooring has not let go.
+fn is_open(claim: &PersistentVolumeClaim) -> bool {
+    let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    !bound || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+}
+
+/// Keeps [`Watched`] up to date and wakes the controllers, until it is dropped.
+pub async fn watch(
+    client: Client,
+    watched: Watched,
+    writers: Writers,
+    waker: Waker,
+    slots: Arc<Slots>,
+    configs: ConfigStore,
+    metrics: Metrics,
+) {
+    let all = || Config::default().page_size(PAGE);
+    let ours = all().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
+    let claims = {
+        let (watched, waker, slots) = (watched.clone(), waker.clone(), slots.clone());
+        drive(
+            "claims",
+            watcher(Api::all(client.clone()), all()),
+            writers.claims,
+            move |event| match event {
+                Event::Apply(claim) => waker.wake(&claim_target(&claim)),
+                Event::Delete(claim) => {
+                    for operation in [Operation::Provision, Operation::Delete] {
+                        let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
+                        forget(&watched, &slots, &name);
+                    }
+                    // Its volume may be waiting for it to go.
+                    let volumes = watched.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default());
+                    for volume in volumes {
+                        waker.wake(&Target::Volume(volume.name_any()));
+                    }
+                }
+                Event::InitDone => watched.wake_claims(&waker, |_| true),
+                Event::Init | Event::InitApply(_) => {}
+            },
+        )
+    };
+    let volumes = {
+        let (watched, waker) = (watched.clone(), waker.clone());
+        drive(
+            "persistentvolumes",
+            watcher(Api::all(client.clone()), all()),
+            writers.volumes,
+            move |event| {
+                let there = !matches!(event, Event::Delete(_));
+                match event {
+                    Event::Apply(volume) | Event::Delete(volume) => {
+                        watched.note_volume(&volume, there);
+                        waker.wake(&Target::Volume(volume.name_any()));
+                        if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
+                            let part = |part: &Option<String>| part.clone().unwrap_or_default();
+                            waker.wake(&Target::Claim(part(&claim.namespace), part(&claim.name)));
+                        }
+                    }
+                    Event::InitApply(volume) => watched.note_volume(&volume, true),
+                    Event::InitDone => watched.wake_all(&waker),
+                    Event::Init => {}
+                }
+            },
+        )
+    };
+    let pods = {
+        let (watched, waker) = (watched.clone(), waker.clone());
+        drive(
+            "pods",
+            watcher(Api::all(client.clone()), ours),
+            writers.pods,
+            move |event| {
+                match event {
+                    Event::Apply(pod) | Event::Delete(pod) => {
+                        slots.seen(&key(&pod));
+                        for target in pod_targets(&pod) {
+                            waker.wake(&target);
+                        }
+                        for target in slots.next() {
+                            waker.wake(&target);
+                        }
+                    }
+                    Event::InitDone => watched.wake_all(&waker),
+                    Event::Init | Event::InitApply(_) => {}
+                }
+                count(&watched, &slots, &metrics);
+            },
+        )
+    };
+    let classes = {
+        let (watched, waker) = (watched.clone(), waker.clone());
+        drive(
+            "storageclasses",
+            watcher(Api::all(client.clone()), all()),
+            writers.classes,
+            move |event| match event {
+                Event::Apply(class) | Event::Delete(class) => {
+                    let name = class.name_any();
+                    watched.wake_claims(&waker, |claim| {
+                        let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+                        of == Some(&name) && is_open(claim)
+                    });
+                }
+                Event::InitDone => watched.wake_all(&waker),
+                Event::Init | Event::InitApply(_) => {}
+            },
+        )
+    };
+    let nodes = {
+        let (watched, waker) = (watched.clone(), waker.clone());
+        drive(
+            "nodes",
+            watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), all()),
+            writers.nodes,
+            move |event| {
+                // Nodes change all the time; only their going matters here.
+                if let Event::Delete(_) | Event::InitDone = event {
+                    watched.wake_all(&waker);
+                }
+            },
+        )
+    };
+    let by_config = async {
+        let mut changes = configs.subscribe();
+        while changes.changed().await.is_ok() {
+            watched.wake_all(&waker);
+        }
+    };
+    tokio::join!(claims, volumes, pods, classes, nodes, by_config);
+}
+
+fn forget(watched: &Watched, slots: &Slots, name: &str) {
+    // A Pod's namespace is its ConfigMap's; the uid in its name makes it the only one.
+    for pod in watched.pods.state_filter(|pod| pod.name_any() == name) {
+        slots.forget(&key(&*pod));
+    }
+}
+
+/// Who a Pod was made for.
+fn pod_targets(pod: &Pod) -> Vec<Target> {
+    let claim = pod
+        .annotations()
+        .get(annotations::CLAIM)
+        .and_then(|claim| claim.split_once('/'));
+    let uid = pod::label(pod, labels::CLAIM_UID);
+    claim
+        .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
+        .into_iter()
+        .chain(uid.map(|uid| Target::Volume(pod::pv_name(uid))))
+        .collect()
+}
+
+fn count(watched: &Watched, slots: &Slots, metrics: &Metrics) {
+    for operation in [Operation::Provision, Operation::Delete] {
+        let is = |pod: &Pod| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
+        let count = watched
+            .pods
+            .state_filter(|pod| is(pod) && !matches!(observe(pod), PodState::Finished(_)));
+        metrics.set_in_flight(operation, count.len());
+    }
+    metrics.set_queued(Operation::Provision, slots.waiting());
+}
+
+/// Runs one watch for good: what it sees goes into the store, then to `seen`.
+fn drive<K>(
+    kind: &'static str,
+    events: impl futures::Stream<Item = Result<Event<K>, WatchError>> + Send + 'static,
+    writer: Writer<K>,
+    mut seen: impl FnMut(Event<K>) + Send + 'static,
+) -> impl Future<Output = ()> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let events = events
+        .default_backoff()
+        .modify(|object: &mut K| object.meta_mut().managed_fields = None)
+        .reflect(writer)
+        .inspect_err(move |error| {
+            warn!(
+                kind,
+                error = error as &dyn std::error::Error,
+                "failed to watch; trying again"
+            );
+        });
+    async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            if let Ok(event) = event {
+                seen(event);
+            }
+        }
+    }
+}
