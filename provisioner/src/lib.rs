@@ -3,11 +3,37 @@
 //! [`args`] is the command line, [`runtime`] puts the controllers together, [`lint`] checks ConfigMaps offline.
 #![forbid(unsafe_code)]
 
+pub mod acceptance;
+pub mod apply;
 pub mod args;
+pub mod backoff;
+pub mod capacity;
+pub mod claim_controller;
+pub mod cli;
+pub mod client;
 pub mod config;
+pub mod config_controller;
 pub mod config_store;
 pub mod context;
+pub mod election;
 pub mod events;
+pub mod health;
+pub mod lint;
 pub mod metrics;
+pub mod mirror;
+pub mod operation;
+pub mod outcome;
+pub mod persistent_volume;
+pub mod pod;
+pub mod properties;
+pub mod provisioning;
+pub mod retry;
+pub mod runtime;
+pub mod slots;
+pub mod storage_class;
+pub mod topology;
 pub mod trust;
+pub mod volume_controller;
+pub mod wake;
+pub mod watched;
 pub mod yaml;

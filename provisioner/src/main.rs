@@ -1,3 +1,7 @@
 //! Turns claims into runs of a storage vendor's provisioning image.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    flex_provisioner::cli::main()
+}

@@ -1,6 +1,5 @@
 //! The one module that knows the YAML library, so that it can be changed for another.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -12,40 +11,41 @@ pub struct YamlError {
     pub message: String,
     /// Line, from 1, where the parser gave up, if it knows.
     pub line: Option<usize>,
-    /// Column, from 1.
-    pub column: Option<usize>,
 }
 
 impl YamlError {
     fn of(error: &serde_yaml::Error) -> Self {
-        let location = error.location();
         let text = error.to_string();
         let message = text.split(" at line ").next().unwrap_or(&text).to_owned();
         Self {
             message,
-            line: location.as_ref().map(serde_yaml::Location::line),
-            column: location.as_ref().map(serde_yaml::Location::column),
+            line: error.location().map(|location| location.line()),
         }
     }
 }
 
-/// Reads one value from YAML text, JSON included. YAML's own types are made JSON's: a mapping's keys must be plain.
+/// Reads one value from YAML text, JSON included.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     serde_yaml::from_str(text).map_err(|error| YamlError::of(&error))
 }
 
-/// Reads every document of a file; `None` for an empty one. Stops at the first that is not YAML, whose error comes last.
-pub fn documents(text: &str) -> Vec<Result<Option<Value>, YamlError>> {
-    let mut found = Vec::new();
-    for document in serde_yaml::Deserializer::from_str(text) {
-        match Value::deserialize(document) {
-            Ok(Value::Null) => found.push(Ok(None)),
-            Ok(value) => found.push(Ok(Some(value))),
-            Err(error) => {
-                found.push(Err(YamlError::of(&error)));
-                break;
-            }
-        }
+/// Reads one document as JSON would have it. A key that is there twice is an error.
+pub fn document(text: &str) -> Result<Value, YamlError> {
+    // JSON's own type would let the later of two keys win in silence.
+    let value: serde_yaml::Value = from_str(text)?;
+    serde_json::to_value(value).map_err(|error| YamlError {
+        message: error.to_string(),
+        line: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::document;
+
+    #[test]
+    fn a_key_that_is_there_twice_is_an_error() {
+        let error = document("data:\n  a: x\n  a: y\n").unwrap_err();
+        assert!(error.message.contains("duplicate"), "{error}");
     }
-    found
 }
