@@ -107,6 +107,13 @@ pub trait Client: Send + Sync {
     /// [`MountError::Occupied`], and what an earlier try left half done is finished. Returns before `job.deadline`.
     async fn mount(&self, job: &MountJob) -> Result<(), MountError>;
 
+    /// Asked before the target is unmounted: `true` if it is this client's and now unmounted, `false` if it is not, or if
+    /// whoever made the mount is gone; then the mounter itself unmounts what the mount table shows there.
+    async fn unmount(&self, target: &Target, deadline: Instant) -> Result<bool, MountError> {
+        let _ = (target, deadline);
+        Ok(false)
+    }
+
     /// Told after an unmount that nothing is mounted on the target any more, also if nothing was.
     async fn unmounted(&self, target: &Target) {
         let _ = target;
@@ -115,14 +122,17 @@ pub trait Client: Send + Sync {
 
 /// Why a volume is not mounted or unmounted. The message is what the user reads in the Event: it says what was tried,
 /// on what, and what to do.
-#[derive(Debug, thiserror::Error)]
+///
+/// A worker hands it to the daemon as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MountError {
     /// The options make no sense to this client.
     #[error("{0}")]
     BadOptions(String),
     /// The directory is none of ours.
-    #[error(transparent)]
-    Target(#[from] TargetError),
+    #[error("{0}")]
+    Target(String),
     /// No client is set up for the volume's type.
     #[error(
         "no client serves volumes of type {client}: add the key {client} to the ConfigMap mounter-config in Mooring's \
@@ -195,6 +205,12 @@ pub enum MountError {
         /// What the kernel or the program said.
         message: String,
     },
+}
+
+impl From<TargetError> for MountError {
+    fn from(error: TargetError) -> Self {
+        Self::Target(error.to_string())
+    }
 }
 
 impl MountError {

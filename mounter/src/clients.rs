@@ -1,3 +1,9 @@
-//! The clients: one file each.
+//! The clients, one file each, and who serves which type of volume.
 
 pub mod container;
+pub mod host;
+mod image;
+pub mod kernel;
+pub mod local;
+pub mod pool;
+pub mod registry;

@@ -1,12 +1,52 @@
 //! The node daemon of Mooring: the only program that mounts.
 //!
-//! Two front doors on one core (`FlexVolume` through the shim now, CSI later). [`client`] is what passes between the
-//! core and whoever makes a mount; [`target`] is the only way to a volume's directory.
+//! ```text
+//! kubelet ─> shim ─> flex (socket, call, answer) ─> core ─┬─> worker ─> clients: local, pool, self, host
+//!                                                         └─> client_pods ─> agent in a client container
+//! ```
+//!
+//! [`core`] is where both doors lead (`FlexVolume` through the shim now, CSI later); [`client`] is what passes between it
+//! and whoever makes a mount; [`target`] is the only way to a volume's directory; [`sys`] has every system call that
+//! mounting takes. Whatever may block is done by a [`worker`], a process of its own.
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod args;
 pub mod client;
 pub mod client_pods;
 pub mod clients;
+pub mod config_watch;
+pub mod core;
+pub mod daemon;
+pub mod flex;
+pub mod guard;
+pub mod http;
+pub mod install;
+pub mod metrics;
 pub mod mount_options;
+pub mod mount_table;
+pub mod privilege;
+pub mod readiness;
+pub mod status;
+pub mod sys;
 pub mod target;
+pub mod trip;
+pub mod uninstall;
+pub mod unmount;
+pub mod worker;
+
+use std::error::Error;
+
+use args::{Args, Command};
+
+/// Does what the command line says.
+pub fn run(args: Args) -> Result<(), Box<dyn Error>> {
+    match args.command {
+        Command::Serve(args) => daemon::run(*args)?,
+        Command::Uninstall(args) => uninstall::run(&args)?,
+        Command::Agent(args) => agent::run(args)?,
+        Command::InstallAgent { dir } => agent::install::install(&dir)?,
+        Command::Worker => worker::main()?,
+    }
+    Ok(())
+}

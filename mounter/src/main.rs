@@ -1,3 +1,22 @@
 //! `mounter`: see the library.
 
-fn main() {}
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mooring_mounter::args::Args;
+
+fn main() -> ExitCode {
+    let Err(error) = mooring_mounter::run(Args::parse()) else {
+        return ExitCode::SUCCESS;
+    };
+    let mut stderr = std::io::stderr().lock();
+    let _ = write!(stderr, "mounter: {error}");
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let _ = write!(stderr, ": {source}");
+        cause = source.source();
+    }
+    let _ = writeln!(stderr);
+    ExitCode::FAILURE
+}

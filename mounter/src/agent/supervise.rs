@@ -5,6 +5,7 @@
 //! agent ends, it is started again and finds its mounts as they were.
 
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ pub async fn supervise() -> Result<(), SuperviseError> {
 fn start() -> Result<Child, SuperviseError> {
     // By its link, not its name: the file may have been replaced.
     Command::new("/proc/self/exe")
+        .arg0("mounter")
         .args(std::env::args_os().skip(1))
         .spawn()
         .map_err(SuperviseError::Start)

@@ -2,7 +2,7 @@
 
 /// A file system that an image can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileSystem {
+pub(super) enum FileSystem {
     /// ext4; also ext2 and ext3, which the kernel's ext4 mounts.
     Ext4,
     /// XFS.
@@ -11,7 +11,7 @@ pub enum FileSystem {
 
 impl FileSystem {
     /// Its name, as in `/proc/filesystems`.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
@@ -21,7 +21,7 @@ impl FileSystem {
 
 /// What the first bytes of an image are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub(super) enum Content {
     /// A file system that we know.
     FileSystem(FileSystem),
     /// Nothing but zeros so far.
@@ -32,10 +32,10 @@ pub enum Content {
 
 impl Content {
     /// How many bytes it takes to tell.
-    pub const PROBED: usize = 4096;
+    pub(super) const PROBED: usize = 4096;
 
     /// Tells by an image's first bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub(super) fn of(bytes: &[u8]) -> Self {
         const EXT_MAGIC: (usize, [u8; 2]) = (1024 + 56, [0x53, 0xef]);
         let ext = bytes.get(EXT_MAGIC.0..EXT_MAGIC.0 + 2) == Some(&EXT_MAGIC.1);
         if bytes.starts_with(b"XFSB") {
@@ -50,7 +50,7 @@ impl Content {
     }
 
     /// The file system, if it is one.
-    pub fn file_system(self) -> Option<FileSystem> {
+    pub(super) fn file_system(self) -> Option<FileSystem> {
         match self {
             Self::FileSystem(file_system) => Some(file_system),
             Self::Zeros | Self::Unknown => None,
@@ -58,7 +58,7 @@ impl Content {
     }
 
     /// In words.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::FileSystem(file_system) => file_system.as_str(),
             Self::Zeros => "data, though no file system at its beginning",

@@ -9,9 +9,17 @@ use crate::worker::task::MountTask;
 /// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options.
 pub fn mount(sys: &impl Sys, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
-    let fs_type = if volume.fs_type.is_empty() { volume.client.as_str() } else { &volume.fs_type };
+    let fs_type = if volume.fs_type.is_empty() {
+        volume.client.as_str()
+    } else {
+        &volume.fs_type
+    };
     // A file system without a source, such as tmpfs, shows this in the mount table.
-    let source = if volume.source.is_empty() { fs_type } else { &volume.source };
+    let source = if volume.source.is_empty() {
+        fs_type
+    } else {
+        &volume.source
+    };
     let options = mount_options::sort(&volume.mount_options, task.read_only)
         .map_err(|error| MountError::BadOptions(error.to_string()))?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {

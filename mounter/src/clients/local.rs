@@ -125,7 +125,9 @@ fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError
     if image.size == 0 {
         return Err(MountError::Failed {
             attempted: format!("mount image file {name}"),
-            message: "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)".to_owned(),
+            message:
+                "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)"
+                    .to_owned(),
         });
     }
     Ok(image)
@@ -161,7 +163,10 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
     }
     let (name, options): (_, &[&str]) = match wanted {
         // Blocks of 4 KiB, so that the image suits a disk of any sector size.
-        FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0", "-E", "nodiscard", "--"]),
+        FileSystem::Ext4 => (
+            "mkfs.ext4",
+            &["-q", "-F", "-b", "4096", "-m", "0", "-E", "nodiscard", "--"],
+        ),
         FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "--"]),
     };
     let mut args: Vec<_> = options.iter().map(Into::into).collect();

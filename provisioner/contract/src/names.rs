@@ -32,6 +32,12 @@ pub const CLIENT_SERVICE_ACCOUNT: &str = "mooring-client";
 /// Field manager of every server-side apply, and reporting controller of Events.
 pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
 
+/// ConfigMap in Mooring's namespace that says which client serves which type of volume.
+pub const MOUNTER_CONFIG: &str = "mounter-config";
+
+/// Reporting controller of the mounter's Events.
+pub const MOUNTER: &str = "mooring-mounter";
+
 /// Where a provisioning container finds what it is given.
 pub mod paths {
     /// Folder of one file per property.

@@ -1,0 +1,183 @@
+//! Flags of the mounter.
+//!
+//! # What the mounter's Pod needs
+//! | | |
+//! | --- | --- |
+//! | host path | `--kubelet-root` at the same path, `mountPropagation: Bidirectional` |
+//! | host path | `--plugin-dir` at the same path, writable: the shim and the socket go there |
+//! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
+//! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
+//! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's mount namespace) |
+//! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
+//! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
+//! | rights, any namespace | events (events.k8s.io): create, patch |
+//! | ports | `--listen`: `/livez`, `/readyz`, `/status`, `/metrics` |
+//! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use mooring_contract::names;
+
+use crate::agent;
+use crate::client_pods::args::{ClientPodArgs, parse_duration};
+use crate::clients::registry::Rule;
+
+/// The node daemon of Mooring.
+#[derive(Debug, Parser)]
+#[command(name = "mounter", version, about, propagate_version = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon.
+    Serve(Box<ServeArgs>),
+    /// Remove the shim and the socket from the kubelet's plugin directory. Refused while a volume is mounted.
+    Uninstall(UninstallArgs),
+    /// Run the agent of a client container.
+    Agent(agent::Args),
+    /// Copy this program into a directory, for a client container to run as its agent.
+    InstallAgent {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Do one task of the daemon's, which comes on standard input.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// Where things are on the node.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NodeArgs {
+    /// The kubelet's root directory, as its --root-dir says.
+    #[arg(long, env = "MOORING_KUBELET_ROOT", default_value = "/var/lib/kubelet")]
+    pub kubelet_root: PathBuf,
+    /// The kubelet's plugin directory, as its volumePluginDir says.
+    #[arg(
+        long,
+        env = "MOORING_PLUGIN_DIR",
+        default_value = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
+    )]
+    pub plugin_dir: PathBuf,
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Where things are on the node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// The shim to install.
+    #[arg(long, env = "MOORING_SHIM", default_value = "/usr/libexec/mooring/vcs")]
+    pub shim: PathBuf,
+    /// The node's pool: image files of local volumes.
+    #[arg(long, env = "MOORING_POOL_DIR", default_value = "/var/lib/mooring/pool")]
+    pub pool_dir: PathBuf,
+    /// Who serves a type of volume, `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or `TYPE=self`
+    /// (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` goes before it.
+    #[arg(
+        long = "mount-container",
+        value_name = "TYPE=SERVER",
+        env = "MOORING_MOUNT_CONTAINER",
+        value_delimiter = ','
+    )]
+    pub mount_containers: Vec<Rule>,
+    /// Longest that the kubelet waits for an answer; at most 110s, since the shim waits no longer than 120.
+    #[arg(long, env = "MOORING_CALL_TIMEOUT", default_value = "100s", value_parser = parse_call_timeout)]
+    pub call_timeout: Duration,
+    /// Address for health, status and metrics.
+    #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:9810")]
+    pub listen: SocketAddr,
+    /// The host's mount namespace, if it is not that of the kubelet which shares its root with this container.
+    #[arg(long, env = "MOORING_HOST_MOUNT_NAMESPACE", value_name = "PATH")]
+    pub host_mount_namespace: Option<PathBuf>,
+    /// This node's name.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
+    /// This Pod's name.
+    #[arg(long, env = "POD_NAME")]
+    pub pod_name: Option<String>,
+    /// This Pod's namespace.
+    #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
+    pub namespace: String,
+    /// The DaemonSet that this Pod is of: when it is gone, the shim is taken out again.
+    #[arg(long, env = "MOORING_DAEMONSET", default_value = "mounter")]
+    pub daemonset: String,
+    /// Client Pods.
+    #[command(flatten)]
+    pub client_pods: ClientPodArgs,
+    /// Form of the log.
+    #[arg(long, env = "MOORING_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Flags of `uninstall`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct UninstallArgs {
+    /// Where things are on the node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// Form of the log; its level is the environment variable `MOORING_LOG`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Longest `--call-timeout` in seconds.
+const MAX_CALL_TIMEOUT: u64 = 110;
+
+// The mounter says by itself what took so long, before the shim gives up on it.
+const _: () = assert!(MAX_CALL_TIMEOUT + 5 < mooring_shim::DEADLINE_SECONDS);
+
+/// Not a time that the kubelet can be made to wait.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a time from 5s to {MAX_CALL_TIMEOUT}s")]
+pub struct BadCallTimeout(String);
+
+fn parse_call_timeout(text: &str) -> Result<Duration, BadCallTimeout> {
+    parse_duration(text)
+        .ok()
+        .filter(|limit| (5..=MAX_CALL_TIMEOUT).contains(&limit.as_secs()))
+        .ok_or_else(|| BadCallTimeout(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, parse_call_timeout};
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn the_flags_are_sound_and_the_call_timeout_stays_below_the_shim_s() {
+        Args::command().debug_assert();
+        assert!(parse_call_timeout("100s").is_ok());
+        for bad in ["0", "4s", "111s", "2m", "x"] {
+            assert!(parse_call_timeout(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_serves_a_type_can_be_said_again_and_again() {
+        let args = [
+            "mounter",
+            "serve",
+            "--mount-container",
+            "nfs=host",
+            "--mount-container=tmpfs=self",
+        ];
+        Args::try_parse_from(args).unwrap();
+        let error = Args::try_parse_from(["mounter", "serve", "--mount-container", "local=host"]).unwrap_err();
+        assert!(error.to_string().contains("local"), "{error}");
+    }
+}

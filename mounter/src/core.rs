@@ -1,0 +1,234 @@
+//! The core that both doors lead to: a volume is guarded, its server watched over, its client asked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mooring_contract::volume::{ClientName, Volume};
+use tracing::{Span, info, warn};
+
+use crate::client::{Client, MountError, MountJob, server_of};
+use crate::clients::registry::{Registry, Serving};
+use crate::guard::Guards;
+use crate::metrics::Metrics;
+use crate::mount_table::Table;
+use crate::target::Target;
+use crate::trip::{End, Trips};
+use crate::worker::{MountTask, Task, Workers};
+
+/// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
+const PLAIN_UNMOUNT: f32 = 0.6;
+
+/// Where the mounter's own clients find what they need.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The kubelet's root.
+    pub kubelet_root: PathBuf,
+    /// The node's pool.
+    pub pool: PathBuf,
+    /// The host's mount namespace, if it is not the kubelet's.
+    pub host_namespace: Option<PathBuf>,
+}
+
+/// See the module.
+pub struct Core {
+    places: Places,
+    registry: Registry,
+    container: Option<Arc<dyn Client>>,
+    guards: Guards,
+    trips: Trips,
+    workers: Workers,
+    metrics: Metrics,
+}
+
+impl Core {
+    /// A core; `container` serves the types that client images serve.
+    pub fn new(places: Places, registry: Registry, container: Option<Arc<dyn Client>>, metrics: Metrics) -> Self {
+        Self {
+            places,
+            registry,
+            container,
+            guards: Guards::default(),
+            trips: Trips::default(),
+            workers: Workers::default(),
+            metrics,
+        }
+    }
+
+    /// The kubelet's root.
+    pub fn kubelet_root(&self) -> &Path {
+        &self.places.kubelet_root
+    }
+
+    /// Who serves which type.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Servers that did not answer.
+    pub fn trips(&self) -> &Trips {
+        &self.trips
+    }
+
+    /// Workers.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Mooring's mounts on this node, by file system type, as the mount table has them.
+    pub fn mounts(&self) -> std::io::Result<Vec<(PathBuf, String)>> {
+        let table = Table::parse(&std::fs::read("/proc/self/mountinfo")?);
+        let volumes = table.volumes(&self.places.kubelet_root);
+        Ok(volumes
+            .map(|entry| (entry.mount_point.clone(), entry.fs_type.clone()))
+            .collect())
+    }
+
+    /// Mounts a volume.
+    pub async fn mount(&self, mut job: MountJob) -> Result<(), MountError> {
+        let server = job.server();
+        let span = Span::current();
+        span.record("volume.client", job.volume.client.as_str());
+        span.record("volume.name", &job.volume_name);
+        span.record("volume.server", &server);
+        span.record("pod", format!("{}/{}", job.pod.namespace, job.pod.name));
+        let _guard = self.guards.enter(&job.target, "mount")?;
+        let serving = self.registry.serving(&job.volume)?;
+        span.record("serving", serving.as_str());
+        let pass = if serving.is_remote() {
+            Some(self.trips.enter(&trip_name(&job.volume), Instant::now())?)
+        } else {
+            None
+        };
+        let result = self.mount_by(serving, &mut job, &server).await;
+        if let Some(pass) = pass {
+            match &result {
+                Err(MountError::Timeout { .. }) => {
+                    warn!(
+                        server,
+                        "server did not answer in time: its volumes are refused for a while"
+                    );
+                    pass.end(End::Late, Instant::now());
+                }
+                // Says nothing about the server.
+                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => drop(pass),
+                _ => pass.end(End::Answered, Instant::now()),
+            }
+        }
+        result
+    }
+
+    async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {
+        let mount = MountTask::from(&*job);
+        let task = match serving {
+            Serving::Container(image) => {
+                let container = self.container.as_ref().ok_or_else(|| MountError::Container {
+                    client: job.volume.client.to_string(),
+                    message:
+                        "the mounter has no access to the Kubernetes API, so it can start no client Pod: see its log"
+                            .to_owned(),
+                })?;
+                job.image = Some(image);
+                return container.mount(job).await;
+            }
+            Serving::Local => Task::Local {
+                pool: self.places.pool.clone(),
+                mount,
+            },
+            Serving::Pool => Task::Pool {
+                pool: self.places.pool.clone(),
+                mount,
+            },
+            Serving::Kernel => Task::Kernel { mount },
+            Serving::Host => Task::Host {
+                namespace: self.places.host_namespace.clone(),
+                mount,
+            },
+        };
+        let attempted = format!("the mount of {} volume {}", job.volume.client, job.volume.source);
+        let done = self.workers.run(&task, job.deadline).await;
+        done.map_err(|error| error.into_mount_error(&attempted, server))
+    }
+
+    /// Unmounts whatever is on a target.
+    pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
+        Span::current().record("volume.name", target.name());
+        let _guard = self.guards.enter(target, "unmount")?;
+        if let Some(container) = &self.container
+            && container.unmount(target, deadline).await?
+        {
+            return Ok(());
+        }
+        let first = Instant::now()
+            + deadline
+                .saturating_duration_since(Instant::now())
+                .mul_f32(PLAIN_UNMOUNT);
+        let attempted = format!("the unmount of {target}");
+        let plain = Task::Unmount {
+            target: target.clone(),
+            detach: false,
+        };
+        let result = self.workers.run(&plain, first).await;
+        let result = result.map_err(|error| error.into_mount_error(&attempted, "the volume's server"));
+        match result {
+            // On a dead server an unmount waits for what was written there and never will be. A disk of this node may
+            // just be slow, and then what was written must get there.
+            Err(MountError::Timeout { .. }) if !is_on_a_device(target) => {
+                warn!(target.path = %target, "unmount hangs: the mount is taken out of sight, and goes when the kernel lets go");
+                let detach = Task::Unmount {
+                    target: target.clone(),
+                    detach: true,
+                };
+                let result = self.workers.run(&detach, deadline).await;
+                result.map_err(|error| error.into_mount_error(&attempted, "the volume's server"))?;
+            }
+            other => other?,
+        }
+        if let Some(container) = &self.container {
+            container.unmounted(target).await;
+        }
+        Ok(())
+    }
+
+    /// Lets a volume grow. A server's volumes have grown when the server says so.
+    pub async fn expand(
+        &self,
+        volume: &Volume,
+        target: &Target,
+        size: u64,
+        deadline: Instant,
+    ) -> Result<(), MountError> {
+        Span::current().record("volume.client", volume.client.as_str());
+        Span::current().record("volume.name", target.name());
+        let _guard = self.guards.enter(target, "expandfs")?;
+        if volume.client.as_str() != ClientName::LOCAL {
+            info!("nothing to do on the node");
+            return Ok(());
+        }
+        let task = Task::Expand {
+            pool: self.places.pool.clone(),
+            volume: volume.into(),
+            target: target.clone(),
+            size,
+        };
+        let done = self.workers.run(&task, deadline).await;
+        done.map_err(|error| error.into_mount_error("the expansion of a local volume", &server_of(volume)))
+    }
+}
+
+fn is_on_a_device(target: &Target) -> bool {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = Table::parse(&text);
+    let top = table.top(&target.path());
+    top.is_some_and(|entry| entry.source.starts_with("/dev/"))
+}
+
+/// A server may be dead as one type of server and alive as another.
+fn trip_name(volume: &Volume) -> String {
+    format!("{} ({})", server_of(volume), volume.client)
+}

@@ -1,0 +1,227 @@
+//! `mounter serve`: puts the parts together, and takes them apart.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client as KubeClient;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::args::{LogFormat, ServeArgs};
+use crate::client::Client;
+use crate::client_pods::{ClientPods, Identity};
+use crate::clients::container::ContainerClient;
+use crate::clients::registry::Registry;
+use crate::core::{Core, Places};
+use crate::flex::socket::{Socket, SocketError};
+use crate::install::{InstallError, driver_directory, install};
+use crate::metrics::Metrics;
+use crate::status::Status;
+use crate::{config_watch, http, privilege, uninstall};
+
+/// Longest that the API may take to accept a connection.
+const API_CONNECT: Duration = Duration::from_secs(5);
+
+/// Longest silence of the API; a watch hears from it at least every 290 s.
+const API_READ: Duration = Duration::from_secs(295);
+
+/// How long until a plugin directory that could not be used is tried again.
+const DOOR_RETRY: Duration = Duration::from_secs(15);
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Not root.
+    #[error("failed to give up capabilities (the mounter runs as root in a privileged container): {0}")]
+    Privilege(#[from] caps::errors::CapsError),
+    /// No runtime.
+    #[error("failed to start the runtime: {0}")]
+    Runtime(#[source] io::Error),
+    /// No signals.
+    #[error("failed to listen for signals: {0}")]
+    Signal(#[source] io::Error),
+    /// The address can't be had.
+    #[error("failed to serve health and metrics on {listen}: {source}")]
+    Http {
+        /// The address.
+        listen: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why the kubelet has no door to the mounter.
+#[derive(Debug, thiserror::Error)]
+enum DoorError {
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(args: ServeArgs) -> Result<(), DaemonError> {
+    start_log(args.log_format);
+    privilege::give_up()?;
+    // One thread: what blocks is done by workers, and memory is counted.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(DaemonError::Runtime)?;
+    let result = runtime.block_on(serve(Arc::new(args)));
+    runtime.shutdown_background();
+    result
+}
+
+fn start_log(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MOORING_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(false).with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
+    let stop = CancellationToken::new();
+    stop_on_signals(&stop)?;
+    let kube = connect(&args).await;
+    let metrics = Metrics::default();
+    let registry = Registry::new(args.mount_containers.clone());
+    let status = Status::new(Arc::clone(&args));
+    let places = Places {
+        kubelet_root: args.node.kubelet_root.clone(),
+        pool: args.pool_dir.clone(),
+        host_namespace: args.host_mount_namespace.clone(),
+    };
+    let container = kube.as_ref().and_then(|kube| containers(kube, &args));
+    let core = Arc::new(Core::new(places, registry.clone(), container, metrics.clone()));
+    if let Some(kube) = kube.clone() {
+        let (namespace, node) = (args.namespace.clone(), args.node_name.clone());
+        tokio::spawn(config_watch::follow(
+            kube,
+            namespace,
+            node,
+            registry,
+            metrics,
+            status.clone(),
+        ));
+    }
+    let door = tokio::spawn(door(Arc::clone(&args), Arc::clone(&core), status.clone(), stop.clone()));
+    let listen = args.listen;
+    tokio::select! {
+        result = http::serve(listen, core, status.clone()) => {
+            result.map_err(|source| DaemonError::Http { listen, source })?;
+        }
+        () = stop.cancelled() => {}
+    }
+    status.stopping();
+    if let Err(error) = door.await {
+        error!(%error, "the socket's task broke");
+    }
+    if let Some(kube) = kube {
+        let (plugins, root) = (&args.node.plugin_dir, &args.node.kubelet_root);
+        uninstall::if_unwanted(kube, &args.namespace, &args.daemonset, plugins, root).await;
+    }
+    info!("ended");
+    Ok(())
+}
+
+/// Opens the kubelet's door, as often as it takes, and answers until told to stop.
+async fn door(args: Arc<ServeArgs>, core: Arc<Core>, status: Status, stop: CancellationToken) {
+    loop {
+        match open(&args) {
+            Ok(socket) => {
+                status.installed(Ok(()));
+                say_checks(&status);
+                socket.serve(core, args.call_timeout, stop).await;
+                return;
+            }
+            Err(error) => {
+                error!("the kubelet can't reach the mounter: {error}");
+                status.installed(Err(error.to_string()));
+            }
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(DOOR_RETRY)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// The socket comes before the shim, so that the shim's first call-out finds it.
+fn open(args: &ServeArgs) -> Result<Socket, DoorError> {
+    let directory = driver_directory(&args.node.plugin_dir);
+    match std::fs::create_dir_all(&directory) {
+        // The installation says it in better words.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            install(&args.shim, &args.node.plugin_dir)?;
+        }
+        _ => {}
+    }
+    let socket = Socket::bind(&directory);
+    let installed = install(&args.shim, &args.node.plugin_dir)?;
+    info!(?installed, directory = %directory.display(), "shim");
+    Ok(socket?)
+}
+
+fn say_checks(status: &Status) {
+    for check in status.checks() {
+        if check.ok {
+            info!(check = check.name, "{}", check.message);
+        } else {
+            warn!(check = check.name, check.required, "{}", check.message);
+        }
+    }
+}
+
+fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signals = signal(kind).map_err(DaemonError::Signal)?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            stop.cancel();
+        });
+    }
+    Ok(())
+}
+
+/// The Kubernetes API, if there is one. Without it the mounter still serves what needs no client container.
+async fn connect(args: &ServeArgs) -> Option<KubeClient> {
+    let client = async {
+        let mut config = kube::Config::infer().await.map_err(|error| error.to_string())?;
+        config.connect_timeout = Some(API_CONNECT);
+        config.read_timeout = Some(API_READ);
+        config.default_namespace.clone_from(&args.namespace);
+        KubeClient::try_from(config).map_err(|error| error.to_string())
+    };
+    match client.await {
+        Ok(client) => Some(client),
+        Err(error) => {
+            warn!("no access to the Kubernetes API, so no client containers and no ConfigMap mounter-config: {error}");
+            None
+        }
+    }
+}
+
+fn containers(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<dyn Client>> {
+    let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
+        warn!(
+            "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name (NODE_NAME, POD_NAME)"
+        );
+        return None;
+    };
+    let identity = Identity {
+        node: node.clone(),
+        namespace: args.namespace.clone(),
+        pod: pod.clone(),
+        kubelet_root: args.node.kubelet_root.clone(),
+    };
+    let pods = ClientPods::start(kube.clone(), identity, args.client_pods.clone());
+    Some(Arc::new(ContainerClient::new(pods)))
+}

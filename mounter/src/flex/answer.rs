@@ -1,0 +1,96 @@
+//! An answer to the kubelet: one JSON object whose first key is `status`, as the shim expects.
+
+use serde::Serialize;
+
+/// What the kubelet is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Success,
+    /// To `init`: what this driver can do.
+    Init,
+    /// To `getvolumename`. The kubelet of today asks and then goes by the PV's name all the same.
+    VolumeName(String),
+    /// The kubelet does its own default instead, and never asks again for as long as it lives.
+    NotSupported,
+    /// Not done, and why.
+    Failure(String),
+}
+
+/// Longest message in bytes: an Event holds 1024, and the kubelet puts its own words before it.
+const MAX_MESSAGE: usize = 800;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire<'a> {
+    status: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume_name: Option<&'a str>,
+}
+
+impl Answer {
+    /// A failure, its message cut to what an Event can show.
+    pub fn failure(mut message: String) -> Self {
+        if message.len() > MAX_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            message.push('…');
+        }
+        Self::Failure(message)
+    }
+
+    /// A word out of a fixed few, for metrics and the log.
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Success | Self::Init | Self::VolumeName(_) => "Success",
+            Self::NotSupported => "Not supported",
+            Self::Failure(_) => "Failure",
+        }
+    }
+
+    /// As it goes over the wire.
+    pub fn to_json(&self) -> String {
+        let (message, volume_name) = match self {
+            Self::Init => return mooring_shim::INIT_ANSWER.to_owned(),
+            Self::Success | Self::NotSupported => (None, None),
+            Self::VolumeName(name) => (None, Some(name.as_str())),
+            Self::Failure(message) => (Some(message.as_str()), None),
+        };
+        let wire = Wire {
+            status: self.status(),
+            message,
+            volume_name,
+        };
+        // Text only: it can't fail.
+        serde_json::to_string(&wire).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Answer;
+    use mooring_shim::answer::{Answer as Seen, read};
+
+    #[test]
+    fn the_shim_reads_every_answer_as_it_is_meant() {
+        for (answer, seen) in [
+            (Answer::Success, Seen::Success),
+            (Answer::Init, Seen::Success),
+            (Answer::VolumeName("a\"}{".into()), Seen::Success),
+            (Answer::NotSupported, Seen::Other),
+            (Answer::failure("server \"x\\y\"\n is dead }".into()), Seen::Other),
+        ] {
+            let json = answer.to_json();
+            assert_eq!(read(json.as_bytes()), seen, "{json}");
+            let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(value["status"], answer.status());
+        }
+    }
+
+    #[test]
+    fn a_message_is_no_longer_than_an_event() {
+        let json = Answer::failure("ü".repeat(4000)).to_json();
+        assert!(json.len() < 1000 && json.contains('…'));
+    }
+}

@@ -1,0 +1,170 @@
+//! What the mounter counts, in the Prometheus format. No label has an object's name in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::flex::answer::Answer;
+
+/// Call-outs that have a name of their own; any other is `other`.
+const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"];
+
+/// Bounds of durations in seconds: from a system call to the shim's patience.
+const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    call: &'static str,
+    result: &'static str,
+    category: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct During {
+    call: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByType {
+    fs_type: String,
+}
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    calls: Family<Answered, Counter>,
+    durations: Family<During, Histogram, fn() -> Histogram>,
+    mounts: Family<ByType, Gauge>,
+    tripped: Gauge,
+    left_behind: Gauge,
+    bad_config: Gauge,
+    ready: Gauge,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+/// What is looked up when metrics are read.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// File system type of each of Mooring's mounts.
+    pub mounts: Vec<String>,
+    /// Servers that are tripped.
+    pub tripped: usize,
+    /// Workers that hang in the kernel.
+    pub left_behind: usize,
+    /// Whether the node is ready.
+    pub ready: bool,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("mooring_mounter");
+        let calls = Family::default();
+        let durations: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let mounts = Family::default();
+        let [tripped, left_behind, bad_config, ready] = std::array::from_fn(|_| Gauge::default());
+        registry.register(
+            "calls",
+            "Call-outs of the kubelet by result and category",
+            calls.clone(),
+        );
+        registry.register("call_duration_seconds", "How long call-outs took", durations.clone());
+        registry.register("mounts", "Volumes that are mounted, by file system", mounts.clone());
+        registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
+        registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
+        registry.register(
+            "bad_config",
+            "Whether the ConfigMap mounter-config has an error",
+            bad_config.clone(),
+        );
+        registry.register("ready", "Whether the node can mount", ready.clone());
+        Self(Arc::new(Inner {
+            registry,
+            calls,
+            durations,
+            mounts,
+            tripped,
+            left_behind,
+            bad_config,
+            ready,
+        }))
+    }
+}
+
+impl Metrics {
+    /// A call-out was answered.
+    pub fn called(&self, call: &str, answer: &Answer, category: &'static str, took: Duration) {
+        let call = CALLS.iter().find(|known| **known == call).copied().unwrap_or("other");
+        let labels = Answered {
+            call,
+            result: answer.status(),
+            category,
+        };
+        self.0.calls.get_or_create(&labels).inc();
+        self.0
+            .durations
+            .get_or_create(&During { call })
+            .observe(took.as_secs_f64());
+    }
+
+    /// Whether the ConfigMap is bad.
+    pub fn bad_config(&self, bad: bool) {
+        self.0.bad_config.set(bad.into());
+    }
+
+    /// All metrics as text.
+    pub fn encode(&self, now: &Snapshot) -> Result<String, std::fmt::Error> {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.0.mounts.clear();
+        for fs_type in &now.mounts {
+            let labels = ByType {
+                fs_type: fs_type.clone(),
+            };
+            self.0.mounts.get_or_create(&labels).inc();
+        }
+        self.0.tripped.set(gauge(now.tripped));
+        self.0.left_behind.set(gauge(now.left_behind));
+        self.0.ready.set(now.ready.into());
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.0.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metrics, Snapshot};
+    use crate::flex::answer::Answer;
+    use std::time::Duration;
+
+    #[test]
+    fn calls_are_counted_by_result_and_category_and_unknown_ones_together() {
+        let metrics = Metrics::default();
+        metrics.called("mount", &Answer::Success, "", Duration::from_millis(7));
+        metrics.called("mount", &Answer::failure("x".into()), "timeout", Duration::from_secs(7));
+        metrics.called("made-up", &Answer::NotSupported, "not-supported", Duration::ZERO);
+        let now = Snapshot {
+            mounts: vec!["ext4".into(), "ext4".into()],
+            tripped: 1,
+            ..Snapshot::default()
+        };
+        let text = metrics.encode(&now).unwrap();
+        for line in [
+            r#"mooring_mounter_calls_total{call="mount",result="Failure",category="timeout"} 1"#,
+            r#"mooring_mounter_calls_total{call="other",result="Not supported",category="not-supported"} 1"#,
+            r#"mooring_mounter_mounts{fs_type="ext4"} 2"#,
+            "mooring_mounter_tripped_servers 1",
+            "mooring_mounter_ready 0",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

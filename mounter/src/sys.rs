@@ -1,0 +1,202 @@
+//! Every system call that mounting takes, behind one trait, so that the logic above is tested without root.
+//!
+//! A call's error says what was attempted on what. Nothing here decides anything.
+
+#[cfg(test)]
+pub(crate) mod fake;
+mod host;
+mod kernel;
+mod raw;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::mount_options::MountFlags;
+use crate::mount_table::Table;
+use crate::target::{Target, TargetError};
+
+pub use kernel::Kernel;
+
+/// A system call or a program that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("failed to {attempted}: {words}")]
+pub struct SysError {
+    /// What was attempted, on what.
+    pub attempted: String,
+    /// The error number, where it was a system call.
+    pub errno: Option<Errno>,
+    /// What the kernel or the program said.
+    pub words: String,
+}
+
+impl SysError {
+    /// A system call's failure.
+    pub fn call(attempted: impl Into<String>, errno: Errno) -> Self {
+        Self {
+            attempted: attempted.into(),
+            errno: Some(errno),
+            words: std::io::Error::from(errno).to_string(),
+        }
+    }
+
+    /// A failure of the standard library's.
+    pub fn io(attempted: impl Into<String>, error: &std::io::Error) -> Self {
+        Self {
+            attempted: attempted.into(),
+            errno: Errno::from_io_error(error),
+            words: error.to_string(),
+        }
+    }
+}
+
+/// What the system calls give.
+pub type Result<T, E = SysError> = std::result::Result<T, E>;
+
+/// A device by its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// A loop device with a file behind it. It goes by itself when the last mount and the last handle are gone.
+#[derive(Debug)]
+pub struct LoopDevice {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its numbers, as the mount table shows them.
+    pub number: DeviceNumber,
+    /// Keeps it alive until it is mounted.
+    pub handle: OwnedFd,
+}
+
+/// A file system to be made present.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMount {
+    /// Its type, as in `/proc/filesystems`.
+    pub fs_type: String,
+    /// What is mounted.
+    pub source: String,
+    /// Options of the file system itself, with their values.
+    pub options: Vec<(String, Option<String>)>,
+    /// Flags of the mount.
+    pub flags: MountFlags,
+}
+
+/// A program to be run to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The executable, by its path or by its name in the usual directories.
+    pub name: String,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+}
+
+/// A file of the pool.
+#[derive(Debug)]
+pub struct ImageFile {
+    /// Open for reading and writing, and locked against others.
+    pub file: File,
+    /// Its path, for messages and for programs' sake.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// The system calls.
+pub trait Sys {
+    /// What is mounted, as this process sees it.
+    fn mount_table(&self) -> Result<Table>;
+
+    /// Opens the target, which may ask a server.
+    fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError>;
+
+    /// Unmounts what lies uppermost on the target.
+    fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError>;
+
+    /// Makes a file system present without putting it anywhere yet.
+    fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd>;
+
+    /// A second mount of an open directory's file system, not put anywhere yet.
+    fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd>;
+
+    /// Puts a mount that is nowhere yet onto an open directory.
+    fn attach(&self, mount: &OwnedFd, directory: &OwnedFd) -> Result<()>;
+
+    /// Opens a directory, and makes it first where it is missing (its parents too).
+    fn open_or_make_directory(&self, path: &Path, mode: u32) -> Result<OwnedFd>;
+
+    /// Whether two open directories are one and the same.
+    fn same_file(&self, a: &OwnedFd, b: &OwnedFd) -> Result<bool>;
+
+    /// Opens the image file `name` directly in `pool`, following no link, and waits for its lock.
+    fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile>;
+
+    /// Reads what is at `offset` of an image; less at its end.
+    fn read_image(&self, image: &ImageFile, offset: u64, length: usize) -> Result<Vec<u8>>;
+
+    /// Whether every byte of an image is zero, or was never written.
+    fn is_blank(&self, image: &ImageFile) -> Result<bool>;
+
+    /// Whether the image is marked as being formatted.
+    fn is_marked(&self, image: &ImageFile) -> Result<bool>;
+
+    /// Marks the image as being formatted, or takes the mark away, so that it lasts.
+    fn mark(&self, image: &ImageFile, marked: bool) -> Result<()>;
+
+    /// The loop device that has the image behind it.
+    fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>>;
+
+    /// Puts the image behind a free loop device.
+    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice>;
+
+    /// Lets a loop device see that its file has grown.
+    fn refresh_loop(&self, device: &LoopDevice) -> Result<()>;
+
+    /// Enters the host's mount namespace, for good: that of the kubelet which has the target's root, or `namespace`.
+    fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
+
+    /// Makes root's own directory for a program to mount on, with nothing mounted on it.
+    fn make_stage(&self, target: &Target) -> Result<PathBuf>;
+
+    /// Opens what is mounted on a stage; none if nothing is.
+    fn open_stage(&self, stage: &Path) -> Result<Option<OwnedFd>>;
+
+    /// Takes a stage away; what was moved from it to the target stays there.
+    fn remove_stage(&self, stage: &Path) -> Result<()>;
+
+    /// Runs a program to its end, with an empty environment. What it says is in the error if it fails.
+    fn run(&self, program: &Program) -> Result<()>;
+}
+
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Nobody may use it.
+    Plain,
+    /// Take it out of sight at once; it goes when its last user does.
+    Detach,
+}
+
+/// Why an unmount failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnmountError {
+    /// The directory can't be reached.
+    #[error("{0}")]
+    Target(String),
+    /// Nothing is mounted there.
+    #[error("nothing is mounted")]
+    NotMounted,
+    /// In use.
+    #[error("it is in use")]
+    Busy,
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] SysError),
+}

@@ -1,0 +1,347 @@
+//! A kernel in memory: it has a mount table, loop devices and image files, records what it is called for, and fails
+//! where a test says.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use mooring_contract::volume::Volume;
+use rustix::io::Errno;
+
+use super::{DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
+use crate::mount_options::MountFlags;
+use crate::mount_table::{Entry, Table};
+use crate::target::{Target, TargetError};
+use crate::worker::task::MountTask;
+
+/// The target of tests.
+pub(crate) fn target() -> Target {
+    Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/v").unwrap()
+}
+
+/// A mount of a volume onto [`target`].
+pub(crate) fn task(line: &str) -> MountTask {
+    MountTask {
+        volume: (&Volume::from_line(line).unwrap()).into(),
+        target: target(),
+        read_only: false,
+    }
+}
+
+/// An image file in the fake's pool.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Image {
+    pub(crate) size: u64,
+    pub(crate) content: Vec<u8>,
+    pub(crate) marked: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: Vec<String>,
+    programs: Vec<String>,
+    table: Table,
+    loops: Vec<(u32, PathBuf)>,
+    images: BTreeMap<PathBuf, Image>,
+    pending: Option<Entry>,
+    failures: Vec<(String, usize, Errno)>,
+    bad_programs: BTreeMap<String, String>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Fake(RefCell<State>);
+
+impl Fake {
+    pub(crate) fn mounted(self, target: &Target, source: &str, fs_type: &str) -> Self {
+        self.0
+            .borrow_mut()
+            .table
+            .0
+            .push(entry(target.path(), source, fs_type, 0));
+        self
+    }
+
+    pub(crate) fn image(self, path: &str, image: Image) -> Self {
+        self.0.borrow_mut().images.insert(path.into(), image);
+        self
+    }
+
+    /// The call of that name fails once, after it has gone well `after` times.
+    pub(crate) fn fail(self, call: &str, after: usize, errno: Errno) -> Self {
+        self.0.borrow_mut().failures.push((call.to_owned(), after, errno));
+        self
+    }
+
+    pub(crate) fn fail_program(self, name: &str, words: &str) -> Self {
+        self.0
+            .borrow_mut()
+            .bad_programs
+            .insert(name.to_owned(), words.to_owned());
+        self
+    }
+
+    pub(crate) fn heal_programs(&self) {
+        self.0.borrow_mut().bad_programs.clear();
+    }
+
+    pub(crate) fn mounts_on(&self, target: &Target) -> usize {
+        self.0
+            .borrow()
+            .table
+            .0
+            .iter()
+            .filter(|entry| entry.mount_point == target.path())
+            .count()
+    }
+
+    pub(crate) fn loops(&self) -> usize {
+        self.0.borrow().loops.len()
+    }
+
+    pub(crate) fn programs(&self) -> Vec<String> {
+        self.0.borrow().programs.clone()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.0.borrow().calls.clone()
+    }
+
+    pub(crate) fn is_marked_now(&self, path: &str) -> bool {
+        self.0.borrow().images[Path::new(path)].marked
+    }
+
+    /// A worker that was killed: the kernel drops what it only held by handles.
+    pub(crate) fn kill_worker(&self) {
+        let mut state = self.0.borrow_mut();
+        state.pending = None;
+        let State { loops, table, .. } = &mut *state;
+        loops.retain(|(minor, _)| {
+            table
+                .0
+                .iter()
+                .any(|entry| entry.device.minor == *minor && entry.device.major == 7)
+        });
+    }
+
+    fn enter(&self, call: &str) -> Result<()> {
+        let mut state = self.0.borrow_mut();
+        state.calls.push(call.to_owned());
+        let failing = state
+            .failures
+            .iter()
+            .position(|(name, after, _)| name == call && *after == 0);
+        if let Some(index) = failing {
+            let (_, _, errno) = state.failures.remove(index);
+            return Err(SysError::call(call, errno));
+        }
+        for (name, after, _) in &mut state.failures {
+            if name == call {
+                *after -= 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn handle() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Entry {
+    Entry {
+        device: DeviceNumber {
+            major: if source.starts_with("/dev/loop") { 7 } else { 0 },
+            minor,
+        },
+        root: "/".into(),
+        mount_point,
+        shared: None,
+        fs_type: fs_type.to_owned(),
+        source: source.to_owned(),
+    }
+}
+
+fn device(minor: u32) -> LoopDevice {
+    LoopDevice {
+        path: format!("/dev/loop{minor}").into(),
+        number: DeviceNumber { major: 7, minor },
+        handle: handle(),
+    }
+}
+
+impl Sys for Fake {
+    fn mount_table(&self) -> Result<Table> {
+        self.enter("mount_table")?;
+        Ok(self.0.borrow().table.clone())
+    }
+
+    fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
+        self.enter("open_target")
+            .map_err(|_| TargetError::Missing(target.path()))?;
+        Ok(handle())
+    }
+
+    fn unmount(&self, target: &Target, _: Unmount) -> Result<(), UnmountError> {
+        match self.enter("unmount") {
+            Err(error) if error.errno == Some(Errno::BUSY) => return Err(UnmountError::Busy),
+            other => other?,
+        }
+        let mut state = self.0.borrow_mut();
+        let top = state
+            .table
+            .0
+            .iter()
+            .rposition(|entry| entry.mount_point == target.path());
+        let top = top.ok_or(UnmountError::NotMounted)?;
+        state.table.0.remove(top);
+        drop(state);
+        self.kill_worker();
+        Ok(())
+    }
+
+    fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
+        self.enter("new_mount")?;
+        let minor = mount.source.trim_start_matches("/dev/loop").parse().unwrap_or_default();
+        self.0.borrow_mut().pending = Some(entry(PathBuf::new(), &mount.source, &mount.fs_type, minor));
+        Ok(handle())
+    }
+
+    fn clone_mount(&self, _: &OwnedFd, _: MountFlags) -> Result<OwnedFd> {
+        self.enter("clone_mount")?;
+        self.0.borrow_mut().pending = Some(entry(PathBuf::new(), "clone", "clone", 0));
+        Ok(handle())
+    }
+
+    fn attach(&self, _: &OwnedFd, _: &OwnedFd) -> Result<()> {
+        self.enter("attach")?;
+        let mut state = self.0.borrow_mut();
+        let mut entry = state.pending.take().unwrap();
+        entry.mount_point = target().path();
+        state.table.0.push(entry);
+        Ok(())
+    }
+
+    fn open_or_make_directory(&self, _: &Path, _: u32) -> Result<OwnedFd> {
+        self.enter("open_or_make_directory")?;
+        Ok(handle())
+    }
+
+    fn same_file(&self, _: &OwnedFd, _: &OwnedFd) -> Result<bool> {
+        self.enter("same_file")?;
+        Ok(self.0.borrow().table.0.iter().all(|entry| entry.source == "clone"))
+    }
+
+    fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile> {
+        self.enter("open_image")?;
+        let path = pool.join(name);
+        let state = self.0.borrow();
+        let image = state
+            .images
+            .get(&path)
+            .ok_or_else(|| SysError::call("open image", Errno::NOENT))?;
+        Ok(ImageFile {
+            file: handle().into(),
+            size: image.size,
+            path,
+        })
+    }
+
+    fn read_image(&self, image: &ImageFile, _: u64, _: usize) -> Result<Vec<u8>> {
+        self.enter("read_image")?;
+        Ok(self.0.borrow().images[&image.path].content.clone())
+    }
+
+    fn is_blank(&self, image: &ImageFile) -> Result<bool> {
+        self.enter("is_blank")?;
+        Ok(self.0.borrow().images[&image.path]
+            .content
+            .iter()
+            .all(|byte| *byte == 0))
+    }
+
+    fn is_marked(&self, image: &ImageFile) -> Result<bool> {
+        self.enter("is_marked")?;
+        Ok(self.0.borrow().images[&image.path].marked)
+    }
+
+    fn mark(&self, image: &ImageFile, marked: bool) -> Result<()> {
+        self.enter("mark")?;
+        self.0.borrow_mut().images.get_mut(&image.path).unwrap().marked = marked;
+        Ok(())
+    }
+
+    fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>> {
+        self.enter("find_loop")?;
+        let state = self.0.borrow();
+        Ok(state
+            .loops
+            .iter()
+            .find(|(_, path)| *path == image.path)
+            .map(|(minor, _)| device(*minor)))
+    }
+
+    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {
+        self.enter("attach_loop")?;
+        let mut state = self.0.borrow_mut();
+        let minor = u32::try_from(state.loops.len()).unwrap() + 1;
+        state.loops.push((minor, image.path.clone()));
+        Ok(device(minor))
+    }
+
+    fn refresh_loop(&self, _: &LoopDevice) -> Result<()> {
+        self.enter("refresh_loop")
+    }
+
+    fn enter_host(&self, _: Option<&Path>, _: &Target) -> Result<()> {
+        self.enter("enter_host")
+    }
+
+    fn make_stage(&self, _: &Target) -> Result<PathBuf> {
+        self.enter("make_stage")?;
+        Ok("/run/stage".into())
+    }
+
+    fn open_stage(&self, _: &Path) -> Result<Option<OwnedFd>> {
+        self.enter("open_stage")?;
+        Ok(Some(handle()))
+    }
+
+    fn remove_stage(&self, _: &Path) -> Result<()> {
+        self.enter("remove_stage")
+    }
+
+    fn run(&self, program: &Program) -> Result<()> {
+        self.enter("run")?;
+        let mut state = self.0.borrow_mut();
+        let args: Vec<_> = program
+            .args
+            .iter()
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .collect();
+        state.programs.push(format!("{} {}", program.name, args.join(" ")));
+        let content = match program.name.as_str() {
+            "mkfs.xfs" => b"XFSB".to_vec(),
+            _ => [vec![0; 1080], vec![0x53, 0xef]].concat(),
+        };
+        let failure = state.bad_programs.get(&program.name).cloned();
+        if let Some(image) = args.last().and_then(|path| state.images.get_mut(Path::new(path))) {
+            // One that is ended half-way leaves rubbish.
+            image.content = if failure.is_some() {
+                b"rubbish".to_vec()
+            } else {
+                content
+            };
+        }
+        match failure {
+            None => Ok(()),
+            Some(words) => Err(SysError {
+                attempted: format!("run {}", program.name),
+                errno: None,
+                words,
+            }),
+        }
+    }
+}

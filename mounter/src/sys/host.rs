@@ -1,0 +1,135 @@
+//! The host's mount namespace: finding it, entering it, and a place in it for programs to mount on.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{Result, SysError};
+use crate::mount_table::Table;
+use crate::target::Target;
+
+/// Root's own, in memory, and there on every host, also on those that can't be written.
+const STAGES: &str = "/run/mooring/host";
+
+/// Enters the mount namespace at `namespace`, or that of the kubelet whose root is the target's.
+pub(super) fn enter(namespace: Option<&Path>, target: &Target) -> Result<()> {
+    let path = match namespace {
+        Some(path) => path.to_owned(),
+        None => kubelet_namespace(target)?,
+    };
+    let attempted = || format!("enter the host's mount namespace {}", path.display());
+    let handle = File::open(&path).map_err(|e| SysError::io(attempted(), &e))?;
+    move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount))
+        .map_err(|e| SysError::call(attempted(), e))
+}
+
+/// Process 1 of a node need not be the node's own, and several kubelets may be seen: the right one shares the mount that
+/// its root lies in with us (that is what Bidirectional propagation is).
+fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
+    let attempted = "find the kubelet's mount namespace";
+    let read = |path: &Path| std::fs::read(path).map_err(|e| SysError::io(attempted, &e));
+    let ours = Table::parse(&read(Path::new("/proc/self/mountinfo"))?);
+    let processes = std::fs::read_dir("/proc").map_err(|e| SysError::io(attempted, &e))?;
+    for process in processes.flatten() {
+        let is_kubelet =
+            std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
+        if !is_kubelet {
+            continue;
+        }
+        // It may end meanwhile.
+        let Ok(text) = std::fs::read(process.path().join("mountinfo")) else {
+            continue;
+        };
+        if share(&ours, &Table::parse(&text), &target.path()) {
+            return Ok(process.path().join("ns/mnt"));
+        }
+    }
+    Err(SysError {
+        attempted: attempted.to_owned(),
+        errno: Some(Errno::SRCH),
+        words: "no process named kubelet shares the kubelet's root with this Pod: give the mounter's Pod hostPID and \
+                mountPropagation Bidirectional, or set --host-mount-namespace"
+            .to_owned(),
+    })
+}
+
+/// Whether both tables have the path in mounts of the same peer group.
+fn share(ours: &Table, theirs: &Table, path: &Path) -> bool {
+    let group = |table: &Table| table.holding(path).and_then(|entry| entry.shared);
+    group(ours).is_some() && group(ours) == group(theirs)
+}
+
+/// Makes the target's stage, after taking away what an earlier try has left on it.
+pub(super) fn make_stage(target: &Target) -> Result<PathBuf> {
+    let stage = Path::new(STAGES).join(format!("{}~{}", target.pod_uid(), target.name()));
+    remove_stage(&stage)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&stage)
+        .map_err(|e| SysError::io(format!("make directory {}", stage.display()), &e))?;
+    Ok(stage)
+}
+
+/// Opens what is mounted on a stage.
+pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
+    if !is_mounted(stage)? {
+        return Ok(None);
+    }
+    rustix::fs::open(stage, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map(Some)
+        .map_err(|e| SysError::call(format!("open {}", stage.display()), e))
+}
+
+/// Takes a stage away.
+pub(super) fn remove_stage(stage: &Path) -> Result<()> {
+    while is_mounted(stage)? {
+        // Whoever uses it uses it at the target.
+        rustix::mount::unmount(stage, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+            .map_err(|e| SysError::call(format!("unmount {}", stage.display()), e))?;
+    }
+    match std::fs::remove_dir(stage) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(SysError::io(format!("remove {}", stage.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Asks the kernel only, not what is mounted.
+fn is_mounted(path: &Path) -> Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(stat) => Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
+        Err(Errno::NOENT) => Ok(false),
+        // Only a mount can be as broken as this.
+        Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
+        Err(errno) => Err(SysError::call(format!("look at {}", path.display()), errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+    use crate::mount_table::Table;
+    use std::path::Path;
+
+    #[test]
+    fn the_kubelet_is_known_by_the_peer_group_of_its_root() {
+        let table = |text: &str| Table::parse(text.as_bytes());
+        let ours = table("9 1 8:1 /var/lib/kubelet /var/lib/kubelet rw shared:5 - ext4 /dev/root rw\n");
+        let theirs = table("1 0 8:1 / / rw shared:5 - ext4 /dev/root rw\n");
+        let another = table("1 0 8:2 / / rw shared:6 - ext4 /dev/root rw\n");
+        let private = table("1 0 8:1 / / rw - ext4 /dev/root rw\n");
+        let path = Path::new("/var/lib/kubelet/pods/u");
+        assert!(share(&ours, &theirs, path));
+        assert!(!share(&ours, &another, path));
+        assert!(!share(&private, &private, path));
+    }
+}

@@ -1,0 +1,396 @@
+//! The system calls for real.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{
+    CWD, FlockOperation, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom as RawSeek, fstat, major, minor, openat2,
+};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use super::{
+    DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw,
+};
+use crate::mount_options::MountFlags;
+use crate::mount_table::Table;
+use crate::target::{Target, TargetError};
+
+/// Where programs are looked for, in the mounter's image and on a host.
+const PROGRAM_DIRECTORIES: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin";
+
+/// How often a free loop device is looked for, since another may take it first.
+const LOOP_TRIES: usize = 64;
+
+/// How much of what a program said is kept, from its end.
+const PROGRAM_WORDS: u64 = 2048;
+
+/// The kernel of this node.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kernel;
+
+impl Sys for Kernel {
+    fn mount_table(&self) -> Result<Table> {
+        // A worker has one thread, so /proc/self is right also after it has entered another namespace.
+        let text = std::fs::read("/proc/self/mountinfo").map_err(|e| SysError::io("read the mount table", &e))?;
+        Ok(Table::parse(&text))
+    }
+
+    fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
+        target.open()
+    }
+
+    fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError> {
+        let parent = match target.open_parent() {
+            Ok(parent) => parent,
+            Err(TargetError::Missing(_)) => return Err(UnmountError::NotMounted),
+            Err(error) => return Err(UnmountError::Target(error.to_string())),
+        };
+        // By way of its parent, since a handle of the mount itself would keep it busy.
+        let path = Path::new("/proc/self/fd")
+            .join(parent.as_raw_fd().to_string())
+            .join(target.file_name());
+        let flags = match how {
+            Unmount::Plain => UnmountFlags::NOFOLLOW,
+            Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        };
+        rustix::mount::unmount(&path, flags).map_err(|errno| match errno {
+            // INVAL: no mount; NOENT: no directory.
+            Errno::INVAL | Errno::NOENT => UnmountError::NotMounted,
+            Errno::BUSY => UnmountError::Busy,
+            errno => SysError::call(format!("unmount {target}"), errno).into(),
+        })
+    }
+
+    fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
+        let attempted = || format!("mount {} as {}", mount.source, mount.fs_type);
+        let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| match errno {
+            Errno::NODEV => SysError {
+                attempted: attempted(),
+                errno: Some(errno),
+                words: format!(
+                    "the node's kernel has no file system {0}: load its module ({0})",
+                    mount.fs_type
+                ),
+            },
+            errno => SysError::call(attempted(), errno),
+        })?;
+        let said = |what: String| {
+            let context = context.as_fd();
+            move |errno| SysError {
+                attempted: what,
+                errno: Some(errno),
+                words: words_of(context, errno),
+            }
+        };
+        fsconfig_set_string(&context, c"source", &*mount.source).map_err(said(attempted()))?;
+        for (key, value) in &mount.options {
+            match value {
+                Some(value) => fsconfig_set_string(&context, &**key, &**value),
+                None => fsconfig_set_flag(&context, &**key),
+            }
+            .map_err(said(format!("{} with mount option {key}", attempted())))?;
+        }
+        fsconfig_create(&context).map_err(said(attempted()))?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, mount.flags.attributes()).map_err(said(attempted()))
+    }
+
+    fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd> {
+        let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let mount =
+            open_tree(directory, c"", how).map_err(|e| SysError::call("make a second mount of a directory", e))?;
+        raw::set_mount_attributes(mount.as_fd(), flags.attributes().bits().into())
+            .map_err(|e| SysError::call("set the flags of a mount", e))?;
+        Ok(mount)
+    }
+
+    fn attach(&self, mount: &OwnedFd, directory: &OwnedFd) -> Result<()> {
+        let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(mount, c"", directory, c"", how)
+            .map_err(|e| SysError::call("put the mount onto the volume's directory", e))
+    }
+
+    fn open_or_make_directory(&self, path: &Path, mode: u32) -> Result<OwnedFd> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(path)
+            .map_err(|e| SysError::io(format!("make directory {}", path.display()), &e))?;
+        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| SysError::call(format!("open directory {}", path.display()), e))
+    }
+
+    fn same_file(&self, a: &OwnedFd, b: &OwnedFd) -> Result<bool> {
+        let number = |fd| {
+            fstat(fd)
+                .map(|stat| (stat.st_dev, stat.st_ino))
+                .map_err(|e| SysError::call("look at an open directory", e))
+        };
+        Ok(number(a)? == number(b)?)
+    }
+
+    fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile> {
+        let path = pool.join(name);
+        let failed = |errno| SysError::call(format!("open image file {}", path.display()), errno);
+        let pool = rustix::fs::open(pool, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed)?;
+        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(openat2(&pool, name, flags, Mode::empty(), confined).map_err(failed)?);
+        let metadata = file
+            .metadata()
+            .map_err(|e| SysError::io(format!("look at {}", path.display()), &e))?;
+        if !metadata.file_type().is_file() {
+            return Err(failed(Errno::INVAL));
+        }
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+            .map_err(|e| SysError::call(format!("lock image file {}", path.display()), e))?;
+        Ok(ImageFile {
+            file,
+            path,
+            size: metadata.size(),
+        })
+    }
+
+    fn read_image(&self, image: &ImageFile, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let mut buffer = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            let read = image
+                .file
+                .read_at(&mut buffer[filled..], offset + filled as u64)
+                .map_err(|e| SysError::io(format!("read image file {}", image.path.display()), &e))?;
+            if read == 0 {
+                break;
+            }
+            filled += read;
+        }
+        buffer.truncate(filled);
+        Ok(buffer)
+    }
+
+    fn is_blank(&self, image: &ImageFile) -> Result<bool> {
+        let failed = |errno| SysError::call(format!("read image file {}", image.path.display()), errno);
+        let mut offset = 0;
+        loop {
+            // What was never written need not be read.
+            offset = match rustix::fs::seek(&image.file, RawSeek::Data(offset)) {
+                Ok(data) => data,
+                // NXIO: nothing but holes from here on.
+                Err(Errno::NXIO) => return Ok(true),
+                Err(errno) => return Err(failed(errno)),
+            };
+            let hole = rustix::fs::seek(&image.file, RawSeek::Hole(offset)).map_err(failed)?;
+            while offset < hole {
+                let length = usize::try_from((hole - offset).min(1 << 20)).unwrap_or(1 << 20);
+                let bytes = self.read_image(image, offset, length)?;
+                if bytes.is_empty() {
+                    return Ok(true);
+                }
+                if bytes.iter().any(|byte| *byte != 0) {
+                    return Ok(false);
+                }
+                offset += bytes.len() as u64;
+            }
+        }
+    }
+
+    fn is_marked(&self, image: &ImageFile) -> Result<bool> {
+        let mark = mark_path(image);
+        mark.try_exists()
+            .map_err(|e| SysError::io(format!("look for {}", mark.display()), &e))
+    }
+
+    fn mark(&self, image: &ImageFile, marked: bool) -> Result<()> {
+        let mark = mark_path(image);
+        if marked {
+            File::create(&mark).and_then(|mut file| {
+                file.write_all(b"mkfs runs, or was ended before it was done: it is run again\n")?;
+                file.sync_all()
+            })
+        } else {
+            match std::fs::remove_file(&mark) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        }
+        .and_then(|()| File::open(mark.parent().unwrap_or(Path::new("/")))?.sync_all())
+        .map_err(|e| SysError::io(format!("write {}", mark.display()), &e))
+    }
+
+    fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>> {
+        let image = image
+            .file
+            .metadata()
+            .map_err(|e| SysError::io("look at the image file", &e))?;
+        let wanted = raw::Backing {
+            device: image.dev(),
+            inode: image.ino(),
+        };
+        let blocks = std::fs::read_dir("/sys/block").map_err(|e| SysError::io("list /sys/block", &e))?;
+        for block in blocks.flatten() {
+            let name = block.file_name();
+            let in_use = block.path().join("loop").exists();
+            if !in_use || !name.as_encoded_bytes().starts_with(b"loop") {
+                continue;
+            }
+            // It may go away meanwhile, or have no node in /dev.
+            let Ok(device) = open_loop(&Path::new("/dev").join(&name)) else {
+                continue;
+            };
+            if raw::loop_backing(device.handle.as_fd()) == Ok(wanted) {
+                return Ok(Some(device));
+            }
+        }
+        Ok(None)
+    }
+
+    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {
+        let attempted = || format!("put image file {} behind a loop device", image.path.display());
+        let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| SysError::call("open /dev/loop-control (is the module loop loaded?)", e))?;
+        for _ in 0..LOOP_TRIES {
+            let number = raw::free_loop(control.as_fd()).map_err(|e| SysError::call(attempted(), e))?;
+            let device = open_loop(&PathBuf::from(format!("/dev/loop{number}")))?;
+            let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct);
+            // Without direct I/O where the file system under the pool has none.
+            let configured = match configure(true) {
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => configure(false),
+                other => other,
+            };
+            match configured {
+                Ok(()) => return Ok(device),
+                // Another was faster.
+                Err(Errno::BUSY) => {}
+                Err(errno) => return Err(SysError::call(attempted(), errno)),
+            }
+        }
+        Err(SysError::call(attempted(), Errno::BUSY))
+    }
+
+    fn refresh_loop(&self, device: &LoopDevice) -> Result<()> {
+        raw::refresh_loop(device.handle.as_fd())
+            .map_err(|e| SysError::call(format!("let {} grow", device.path.display()), e))
+    }
+
+    fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()> {
+        host::enter(namespace, target)
+    }
+
+    fn make_stage(&self, target: &Target) -> Result<PathBuf> {
+        host::make_stage(target)
+    }
+
+    fn open_stage(&self, stage: &Path) -> Result<Option<OwnedFd>> {
+        host::open_stage(stage)
+    }
+
+    fn remove_stage(&self, stage: &Path) -> Result<()> {
+        host::remove_stage(stage)
+    }
+
+    fn run(&self, program: &Program) -> Result<()> {
+        let attempted = || format!("run {}", program.name);
+        // A file and not a pipe: a daemon that the program leaves behind would keep a pipe open.
+        let mut words = rustix::fs::memfd_create("words", MemfdFlags::CLOEXEC)
+            .map(File::from)
+            .map_err(|e| SysError::call(attempted(), e))?;
+        let both = || {
+            words
+                .try_clone()
+                .map(Stdio::from)
+                .map_err(|e| SysError::io(attempted(), &e))
+        };
+        let status = Command::new(find_program(&program.name)?)
+            .args(&program.args)
+            .env_clear()
+            .env("PATH", PROGRAM_DIRECTORIES)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(both()?)
+            .stderr(both()?)
+            .status()
+            .map_err(|e| SysError::io(attempted(), &e))?;
+        if status.success() {
+            return Ok(());
+        }
+        let mut said = Vec::new();
+        let length = words.stream_position().unwrap_or_default();
+        let _ = words.seek(SeekFrom::Start(length.saturating_sub(PROGRAM_WORDS)));
+        let _ = words.take(PROGRAM_WORDS).read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let end = match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, signal) => format!("signal {}", signal.unwrap_or_default()),
+        };
+        Err(SysError {
+            attempted: attempted(),
+            errno: None,
+            words: if said.is_empty() {
+                end
+            } else {
+                format!("{said} ({end})")
+            },
+        })
+    }
+}
+
+/// Beside the image, under a name that no volume can have.
+fn mark_path(image: &ImageFile) -> PathBuf {
+    let name = image.path.file_name().unwrap_or_default().to_string_lossy();
+    image.path.with_file_name(format!(".{name}.formatting"))
+}
+
+fn open_loop(path: &Path) -> Result<LoopDevice> {
+    let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
+    let handle = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let stat = fstat(&handle).map_err(failed)?;
+    Ok(LoopDevice {
+        path: path.to_owned(),
+        number: DeviceNumber {
+            major: major(stat.st_rdev),
+            minor: minor(stat.st_rdev),
+        },
+        handle,
+    })
+}
+
+fn find_program(name: &str) -> Result<PathBuf> {
+    PROGRAM_DIRECTORIES
+        .split(':')
+        .map(|directory| Path::new(directory).join(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| SysError {
+            attempted: format!("run {name}"),
+            errno: Some(Errno::NOENT),
+            words: format!("no program {name} in {PROGRAM_DIRECTORIES}"),
+        })
+}
+
+/// The kernel's own words about a failed mount, one message a read, without their level (`e `); else the error's.
+fn words_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> String {
+    let mut words = Vec::new();
+    let mut buffer = [0; 1024];
+    while let Ok(length @ 1..) = rustix::io::read(context, &mut buffer) {
+        let line = String::from_utf8_lossy(&buffer[..length]);
+        let line = line.trim();
+        let plain = ["e ", "w ", "i "].iter().find_map(|level| line.strip_prefix(level));
+        words.push(plain.unwrap_or(line).to_owned());
+    }
+    let meaning = std::io::Error::from(errno).to_string();
+    if words.is_empty() {
+        meaning
+    } else {
+        format!("{} ({meaning})", words.join("; "))
+    }
+}

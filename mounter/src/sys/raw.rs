@@ -1,0 +1,96 @@
+//! System calls that no crate of ours has a safe form for: loop devices, and the flags of a mount that is nowhere yet.
+//! The one file of the mounter with unsafe code.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use linux_raw_sys::loop_device::{
+    _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY, loop_config,
+    loop_info64,
+};
+use rustix::io::Errno;
+
+/// What a loop device tells about its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Backing {
+    /// Device of the file, as `st_dev` has it.
+    pub(super) device: u64,
+    /// Inode of the file.
+    pub(super) inode: u64,
+}
+
+/// The number of a loop device that is free now.
+pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
+    // SAFETY: takes no argument.
+    let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) })?;
+    u32::try_from(number).map_err(|_| Errno::RANGE)
+}
+
+/// Puts a file behind a loop device, which is to go with its last user.
+pub(super) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, direct: bool) -> Result<(), Errno> {
+    // SAFETY: plain numbers and arrays of them; all zeros is a value.
+    let mut config: loop_config = unsafe { std::mem::zeroed() };
+    config.fd = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    config.info.lo_flags = LoFlags::LO_FLAGS_AUTOCLEAR as u32;
+    if direct {
+        config.info.lo_flags |= LoFlags::LO_FLAGS_DIRECT_IO as u32;
+    }
+    // SAFETY: the kernel reads one loop_config.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config) }).map(drop)
+}
+
+/// The file behind a loop device; `ENXIO` if there is none.
+pub(super) fn loop_backing(device: BorrowedFd<'_>) -> Result<Backing, Errno> {
+    // SAFETY: plain numbers and arrays of them; all zeros is a value.
+    let mut info: loop_info64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one loop_info64.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info) })?;
+    Ok(Backing {
+        device: info.lo_device,
+        inode: info.lo_inode,
+    })
+}
+
+/// Has a loop device take its file's size anew.
+pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: takes no argument.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
+}
+
+/// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of.
+pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
+    /// The kernel's `struct mount_attr`.
+    #[repr(C)]
+    struct MountAttr {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        user_namespace: u64,
+    }
+    let attr = MountAttr {
+        set: attributes,
+        clear: 0,
+        propagation: 0,
+        user_namespace: 0,
+    };
+    // SAFETY: the path ends in NUL and the kernel reads one mount_attr of the size given.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if result == -1 { Err(last_error()) } else { Ok(()) }
+}
+
+fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
+    if result == -1 { Err(last_error()) } else { Ok(result) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,65 @@
+//! Unmounting: all that is known is the directory; what is on it the mount table says.
+
+use crate::client::MountError;
+use crate::sys::{Sys, Unmount, UnmountError};
+use crate::target::Target;
+
+/// More mounts than this on one directory are none that anybody meant.
+const MOST: usize = 64;
+
+/// Takes everything off the target. Nothing there is success, and so is a target that is gone.
+///
+/// A loop device goes by itself with its last mount (`LO_FLAGS_AUTOCLEAR`), and the directory is the kubelet's to remove.
+/// `detach` is for a server that does not answer, when a plain unmount hung: then nothing is waited for.
+pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), MountError> {
+    let how = if detach { Unmount::Detach } else { Unmount::Plain };
+    for _ in 0..MOST {
+        let table = sys.mount_table()?;
+        let Some(entry) = table.top(&target.path()) else {
+            return Ok(());
+        };
+        match sys.unmount(target, how) {
+            // There may be another below; somebody else may have been faster.
+            Ok(()) | Err(UnmountError::NotMounted) => {}
+            Err(UnmountError::Busy) => {
+                return Err(MountError::Failed {
+                    attempted: format!("unmount {} from {target}", entry.source),
+                    message: "it is in use: a process on the node still has a file or its working directory there; end it, and the unmount follows by itself".to_owned(),
+                });
+            }
+            Err(UnmountError::Target(message)) => return Err(MountError::Target(message)),
+            Err(UnmountError::Other(error)) => return Err(error.into()),
+        }
+    }
+    Err(MountError::Failed {
+        attempted: format!("unmount {target}"),
+        message: format!("more than {MOST} mounts lie on it, or it can't be seen where it is: look at it with findmnt"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unmount;
+    use crate::sys::fake::{Fake, target};
+    use rustix::io::Errno;
+
+    #[test]
+    fn everything_on_the_target_goes_and_a_second_time_is_success() {
+        let fake = Fake::default()
+            .mounted(&target(), "a", "ext4")
+            .mounted(&target(), "b", "fuse");
+        unmount(&fake, &target(), false).unwrap();
+        assert_eq!(fake.mounts_on(&target()), 0);
+        unmount(&fake, &target(), false).unwrap();
+    }
+
+    #[test]
+    fn what_is_in_use_stays_and_the_message_says_so() {
+        let fake = Fake::default()
+            .mounted(&target(), "10.0.0.4:/x", "nfs")
+            .fail("unmount", 0, Errno::BUSY);
+        let error = unmount(&fake, &target(), false).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.4:/x") && error.contains("in use"), "{error}");
+        assert_eq!(fake.mounts_on(&target()), 1);
+    }
+}

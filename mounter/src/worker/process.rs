@@ -1,0 +1,158 @@
+//! The daemon's side of a worker: start it, wait for it, end it when its time is over.
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tracing::{info, warn};
+
+use super::task::{Report, Task};
+use crate::client::MountError;
+
+/// How long a killed worker is waited for before it is left behind.
+const REAP: Duration = Duration::from_secs(1);
+
+/// Longest report in bytes.
+const MAX_REPORT: u64 = 64 << 10;
+
+/// Why a worker gave no report.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// It could not be started or talked to.
+    #[error("failed to {attempted} a worker: {source}")]
+    Process {
+        /// What was attempted.
+        attempted: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended without a report.
+    #[error("the worker ended without a report ({status}): {words}")]
+    Silent {
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said on standard error.
+        words: String,
+    },
+    /// Its time was over.
+    #[error("the worker was ended after {limit:?}")]
+    Late {
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// It did its work and failed.
+    #[error(transparent)]
+    Failed(#[from] MountError),
+}
+
+impl WorkerError {
+    /// As the user reads it; `attempted` is what the worker was for, `server` whom it waited for.
+    pub fn into_mount_error(self, attempted: &str, server: &str) -> MountError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Late { limit } => MountError::Timeout {
+                attempted: attempted.to_owned(),
+                seconds: limit.as_secs(),
+                server: server.to_owned(),
+            },
+            other => MountError::Failed {
+                attempted: attempted.to_owned(),
+                message: other.to_string(),
+            },
+        }
+    }
+}
+
+/// Starts workers.
+#[derive(Debug, Clone, Default)]
+pub struct Workers {
+    left_behind: Arc<AtomicUsize>,
+}
+
+impl Workers {
+    /// How many workers hang in the kernel after their end was ordered.
+    pub fn left_behind(&self) -> usize {
+        self.left_behind.load(Ordering::Relaxed)
+    }
+
+    /// Has a worker do a task, until `deadline` at the latest.
+    pub async fn run(&self, task: &Task, deadline: Instant) -> Result<(), WorkerError> {
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
+        let mut child = Command::new("/proc/self/exe")
+            .arg("worker")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(failed("start"))?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        match tokio::time::timeout(limit, converse(&mut child, &text)).await {
+            Ok(Ok(Report::Done)) => Ok(()),
+            Ok(Ok(Report::Failed(error))) => Err(error.into()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                self.end(child, group).await;
+                Err(WorkerError::Late { limit })
+            }
+        }
+    }
+
+    /// Kills a worker and what it has started. One that hangs in the kernel is reaped later.
+    async fn end(&self, mut child: Child, group: Option<Pid>) {
+        if let Some(group) = group {
+            // It fails only if the group is gone already.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        if tokio::time::timeout(REAP, child.wait()).await.is_err() {
+            let pid = group.map(Pid::as_raw_nonzero);
+            warn!(worker.pid = pid, "worker hangs in the kernel and is left behind");
+            self.left_behind.fetch_add(1, Ordering::Relaxed);
+            let left_behind = Arc::clone(&self.left_behind);
+            tokio::spawn(async move {
+                let _ = child.wait().await;
+                left_behind.fetch_sub(1, Ordering::Relaxed);
+                info!(worker.pid = pid, "worker that was left behind has ended");
+            });
+        }
+    }
+}
+
+async fn converse(child: &mut Child, task: &[u8]) -> Result<Report, WorkerError> {
+    if let Some(mut stdin) = child.stdin.take() {
+        // A worker that has ended says why on standard error.
+        let _ = stdin.write_all(task).await;
+    }
+    let mut report = Vec::new();
+    let mut words = Vec::new();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let read_report = async {
+        if let Some(stdout) = stdout {
+            stdout.take(MAX_REPORT).read_to_end(&mut report).await?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    let read_words = async {
+        if let Some(stderr) = stderr {
+            stderr.take(MAX_REPORT).read_to_end(&mut words).await?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    tokio::try_join!(read_report, read_words).map_err(failed("hear"))?;
+    let status = child.wait().await.map_err(failed("wait for"))?;
+    serde_json::from_slice(&report).map_err(|_| WorkerError::Silent {
+        status,
+        words: String::from_utf8_lossy(&words).trim().to_owned(),
+    })
+}
+
+fn failed(attempted: &'static str) -> impl FnOnce(std::io::Error) -> WorkerError {
+    move |source| WorkerError::Process { attempted, source }
+}

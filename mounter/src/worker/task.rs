@@ -1,0 +1,109 @@
+//! What a worker is told and what it reports, as JSON over pipes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use mooring_contract::volume::Volume;
+use serde::{Deserialize, Serialize};
+
+use crate::client::{MountError, MountJob};
+use crate::target::Target;
+
+/// One thing for a worker to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// Mount an image file of the pool.
+    Local {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The mount.
+        mount: MountTask,
+    },
+    /// Mount the pool itself.
+    Pool {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The mount.
+        mount: MountTask,
+    },
+    /// Mount by system call.
+    Kernel {
+        /// The mount.
+        mount: MountTask,
+    },
+    /// Mount by the host's own program.
+    Host {
+        /// The host's mount namespace, if not the kubelet's.
+        namespace: Option<PathBuf>,
+        /// The mount.
+        mount: MountTask,
+    },
+    /// Unmount whatever is on a target.
+    Unmount {
+        /// The target.
+        target: Target,
+        /// Also if it is in use.
+        detach: bool,
+    },
+    /// Let the file system of an image file grow into the file.
+    Expand {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The volume.
+        volume: FlatVolume,
+        /// Where it is mounted.
+        target: Target,
+        /// The size in bytes that it should have at least.
+        size: u64,
+    },
+}
+
+/// A mount, as a worker needs to know it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MountTask {
+    /// The volume.
+    pub volume: FlatVolume,
+    /// Where it goes.
+    pub target: Target,
+    /// Whether it may only be read.
+    pub read_only: bool,
+}
+
+impl From<&MountJob> for MountTask {
+    fn from(job: &MountJob) -> Self {
+        Self {
+            volume: FlatVolume::from(&job.volume),
+            target: job.target.clone(),
+            read_only: job.read_only,
+        }
+    }
+}
+
+/// A volume as its flat options.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FlatVolume(BTreeMap<String, String>);
+
+impl From<&Volume> for FlatVolume {
+    fn from(volume: &Volume) -> Self {
+        Self(volume.to_options())
+    }
+}
+
+impl FlatVolume {
+    /// The volume.
+    pub fn read(&self) -> Result<Volume, MountError> {
+        Volume::from_options(&self.0).map_err(|error| MountError::BadOptions(error.to_string()))
+    }
+}
+
+/// What became of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// It is done.
+    Done,
+    /// It is not, and this is why.
+    Failed(MountError),
+}
