@@ -22,7 +22,6 @@ use crate::events::Publisher;
 use crate::health::{self, Health, ListenError, Phase};
 use crate::metrics::Metrics;
 use crate::provisioning;
-use crate::provisioning;
 use crate::trust::Trust;
 
 /// Why the controller ended.
