@@ -11,6 +11,7 @@ pub mod cli;
 pub mod cluster;
 pub mod command;
 pub mod control_plane;
+pub mod harness;
 pub mod images;
 pub mod init;
 pub mod install;

@@ -21,8 +21,8 @@ pub struct TargetArgs {
     /// Work on a cluster that is there already, by its kubeconfig, instead of on the testbed's own.
     #[arg(long)]
     pub existing: bool,
-    /// The kubeconfig of the --existing cluster; kubectl's usual one if not given.
-    #[arg(long, requires = "existing", env = "KUBECONFIG")]
+    /// The kubeconfig of the --existing cluster; without it $KUBECONFIG or ~/.kube/config.
+    #[arg(long, requires = "existing")]
     pub kubeconfig: Option<PathBuf>,
     /// Push the images to this registry (`registry.example.com/team`), from which the --existing cluster pulls them.
     #[arg(long, requires = "existing", value_name = "REGISTRY", conflicts_with = "image_load")]

@@ -1,0 +1,264 @@
+//! What the end-to-end tests in `tests/tests/` stand on: a cluster, a namespace per test that shows what it holds when the
+//! test fails and must be gone when it does not, and waits with limits.
+//!
+//! ```no_run
+//! use mooring_testbed::harness::in_namespace;
+//!
+//! #[test]
+//! fn a_pod_runs() {
+//!     in_namespace("a-pod-runs", async |scope| {
+//!         scope.apply("…")?;
+//!         scope.pod_ready("writer").await?;
+//!         assert_eq!(scope.exec("writer", ["cat", "/data/f"])?, "x\n");
+//!         Ok(())
+//!     });
+//! }
+//! ```
+
+mod dump;
+mod waits;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::FutureExt;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Resource};
+use serde_json::json;
+
+use crate::command::{output, output_with_input};
+use crate::layout::Layout;
+use crate::progress::note;
+use crate::target::{Target, TargetArgs};
+
+pub use waits::wait_until;
+
+/// Environment variable: run on the cluster of `KUBECONFIG` instead of the testbed's own.
+pub const EXISTING_VARIABLE: &str = "MOORING_TESTBED_EXISTING";
+/// Environment variable: leave the namespaces of failed tests for a person to look at.
+pub const KEEP_VARIABLE: &str = "MOORING_TESTBED_KEEP";
+
+/// Longest wait for a test's namespace and volumes to be gone.
+const GONE_LIMIT: Duration = Duration::from_mins(2);
+
+/// A test's namespace, and the cluster that it is on.
+#[derive(Clone)]
+pub struct Scope {
+    /// The cluster.
+    pub target: Target,
+    /// A client with all rights.
+    pub client: Client,
+    /// The namespace's name.
+    pub namespace: String,
+}
+
+/// Runs a test in a namespace of its own, called after `name`.
+///
+/// # Panics
+/// If the test fails; what the namespace and Mooring's own hold is printed first. Also if the namespace, or a
+/// PersistentVolume of a claim in it that is not to be retained, is still there two minutes after the test: such a leak is a
+/// failure of Mooring, not of the test.
+pub fn in_namespace<F>(name: &str, test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    let result = open_target().and_then(|target| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("failed to start the runtime")?
+            .block_on(run(target, name, test))
+    });
+    if let Err(error) = result {
+        panic!("{name}: {error:#}");
+    }
+}
+
+async fn run<F>(target: Target, name: &str, test: F) -> Result<()>
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    let scope = Scope::open(target, name).await?;
+    let outcome = match AssertUnwindSafe(test(scope.clone())).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => Err(anyhow::anyhow!("{}", panic_message(panic.as_ref()))),
+    };
+    if outcome.is_err() {
+        note(scope.dump());
+        if std::env::var_os(KEEP_VARIABLE).is_some() {
+            note(format!("{KEEP_VARIABLE} is set: namespace {} stays", scope.namespace));
+            return outcome;
+        }
+    }
+    let closed = scope.close().await;
+    if outcome.is_ok() && closed.is_err() {
+        note(scope.dump());
+    }
+    outcome.and(closed)
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("the test panicked")
+        .to_owned()
+}
+
+/// The cluster that tests run on; the testbed's own is brought up if it does not run.
+pub fn open_target() -> Result<Target> {
+    // Tests of one program start at once: one of them brings the cluster up, the others find it.
+    static OPENED: Mutex<Option<Target>> = Mutex::new(None);
+    let mut opened = OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(target) = &*opened {
+        return Ok(target.clone());
+    }
+    let args = TargetArgs {
+        existing: std::env::var_os(EXISTING_VARIABLE).is_some(),
+        ..TargetArgs::default()
+    };
+    let target = args.open(&Layout::from_env()?)?;
+    *opened = Some(target.clone());
+    Ok(target)
+}
+
+/// A client of the cluster with all rights, or as a user who has none but what RBAC gives.
+pub async fn client(target: &Target, user: Option<(&str, &[&str])>) -> Result<Client> {
+    let kubeconfig = match &target.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    }
+    .context("failed to read the kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .context("failed to understand the kubeconfig")?;
+    if let Some((user, groups)) = user {
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.auth_info.impersonate_groups = Some(groups.iter().map(|&group| group.to_owned()).collect());
+    }
+    Client::try_from(config).context("failed to make a client")
+}
+
+impl Scope {
+    async fn open(target: Target, name: &str) -> Result<Self> {
+        let client = client(&target, None).await?;
+        // Unique without coordination: generateName draws lots until it finds a free one.
+        let namespace: Namespace = serde_json::from_value(json!({
+            "metadata": {"generateName": format!("{name}-"), "labels": {"testbed.mooring.dev/test": name}},
+        }))
+        .context("failed to write a namespace")?;
+        let made = Api::<Namespace>::all(client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("failed to make a namespace for {name}"))?;
+        let namespace = made.metadata.name.context("a namespace without a name")?;
+        let scope = Self {
+            target,
+            client,
+            namespace,
+        };
+        // Until it has its service account, no Pod can be made in it.
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = scope.api();
+        wait_until("the namespace's service account", Duration::from_secs(30), async || {
+            Ok(accounts.get_opt("default").await?)
+        })
+        .await?;
+        Ok(scope)
+    }
+
+    /// Objects of a kind in the namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Runs kubectl in the namespace, with all rights; gives what it printed.
+    pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
+        Ok(output(self.target.kubectl(["-n", &self.namespace]).args(args))?)
+    }
+
+    /// Applies a manifest in the namespace: YAML, as many documents as there are.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        self.apply_as(None, manifest)
+    }
+
+    /// Applies a manifest in the namespace as a user; who that is reaches admission.
+    pub fn apply_as(&self, user: Option<&str>, manifest: &str) -> Result<()> {
+        let mut apply = self.target.kubectl(["-n", &self.namespace, "apply", "-f", "-"]);
+        if let Some(user) = user {
+            apply.arg(format!("--as={user}")).arg("--as-group=system:masters");
+        }
+        output_with_input(&mut apply, self.target.with_image_names(manifest).as_bytes())?;
+        Ok(())
+    }
+
+    /// Runs a command in a Pod's first container; gives what it printed on standard output.
+    pub fn exec<S: AsRef<std::ffi::OsStr>>(&self, pod: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
+        let mut kubectl = self.target.kubectl(["-n", &self.namespace, "exec", pod, "--"]);
+        Ok(output(kubectl.args(args))?)
+    }
+
+    /// Deletes an object by kind and name (`pod/writer`) without waiting for it to be gone.
+    pub fn delete(&self, object: &str) -> Result<()> {
+        self.kubectl(["delete", "--wait=false", "--ignore-not-found", object])?;
+        Ok(())
+    }
+
+    /// Says clearly that a test needs Mooring on the cluster, where there is none.
+    pub async fn require_mooring(&self) -> Result<()> {
+        let namespace = mooring_contract::names::NAMESPACE;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        if namespaces.get_opt(namespace).await?.is_none() {
+            bail!("Mooring is not installed on this cluster: run `cargo testbed install` first");
+        }
+        Ok(())
+    }
+
+    /// Deletes the namespace and waits until it and its volumes are gone.
+    async fn close(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        namespaces
+            .delete(&self.namespace, &DeleteParams::default())
+            .await
+            .with_context(|| format!("failed to delete the namespace {}", self.namespace))?;
+        let what = format!("the namespace {} to be gone", self.namespace);
+        wait_until(&what, GONE_LIMIT, async || {
+            Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
+        })
+        .await?;
+        let what = format!("the volumes of the namespace {} to be gone", self.namespace);
+        wait_until(&what, GONE_LIMIT, async || {
+            let left = self.volumes().await?;
+            ensure!(left.is_empty(), "{} are still there", left.join(", "));
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Names of the volumes (PersistentVolume) of this namespace's claims that are to go with them.
+    async fn volumes(&self) -> Result<Vec<String>> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let all = volumes
+            .list(&ListParams::default())
+            .await
+            .context("failed to list PersistentVolumes")?;
+        Ok(all
+            .items
+            .into_iter()
+            .filter_map(|volume| {
+                let spec = volume.spec?;
+                let ours = spec.claim_ref?.namespace.as_deref() == Some(&self.namespace);
+                let retained = spec.persistent_volume_reclaim_policy.as_deref() == Some("Retain");
+                (ours && !retained).then_some(volume.metadata.name).flatten()
+            })
+            .collect())
+    }
+}

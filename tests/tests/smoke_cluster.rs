@@ -1,0 +1,113 @@
+//! The testbed itself: what every other test takes for granted.
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::ListParams;
+use mooring_testbed::harness::{Scope, in_namespace};
+
+/// A privileged Pod that mounts a file system below the kubelet's folder, and a Pod on the same node that looks at it.
+const MOUNTER_AND_OBSERVER: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: mounter}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 5
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, "mkdir -p /share/NAME && mount -t tmpfs smoke /share/NAME && echo hello >/share/NAME/file && sleep 1000000"]
+      securityContext: {privileged: true}
+      lifecycle:
+        preStop: {exec: {command: [sh, -c, "umount /share/NAME && rmdir /share/NAME"]}}
+      volumeMounts: [{name: share, mountPath: /share, mountPropagation: Bidirectional}]
+  volumes: [{name: share, hostPath: {path: /var/lib/kubelet/smoke, type: DirectoryOrCreate}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: observer}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, "until cat /share/NAME/file; do sleep 0.2; done; sleep 1000000"]
+      readinessProbe: {exec: {command: [test, -s, /share/NAME/file]}, periodSeconds: 1}
+      volumeMounts: [{name: share, mountPath: /share, mountPropagation: HostToContainer}]
+  volumes: [{name: share, hostPath: {path: /var/lib/kubelet/smoke, type: DirectoryOrCreate}}]
+"#;
+
+/// A web server with a Service, and a Pod on another node that asks it by the Service's address.
+const SERVER_AND_CLIENT: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: server, labels: {app: server}}
+spec:
+  nodeName: FIRST
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, "mkdir /www && echo served >/www/index.html && httpd -f -p 8080 -h /www"]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server}
+spec:
+  selector: {app: server}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  nodeName: LAST
+  terminationGracePeriodSeconds: 1
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, "until wget -q -O - http://$SERVER_SERVICE_HOST/; do sleep 0.5; done"]
+"#;
+
+async fn nodes(scope: &Scope) -> Result<Vec<String>> {
+    let nodes: Api<Node> = Api::all(scope.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await?.items;
+    Ok(nodes.into_iter().filter_map(|node| node.metadata.name).collect())
+}
+
+#[test]
+fn a_mount_made_in_a_pod_reaches_another_pod_of_its_node() {
+    in_namespace("smoke-mount", async |scope| {
+        let node = nodes(&scope).await?.remove(0);
+        scope.apply(
+            &MOUNTER_AND_OBSERVER
+                .replace("NODE", &node)
+                .replace("NAME", &scope.namespace),
+        )?;
+        scope.pod_ready("observer").await?;
+        let file = format!("/share/{}/file", scope.namespace);
+        assert_eq!(scope.exec("observer", ["cat", &file])?, "hello\n");
+        scope.delete("pod/mounter")?;
+        scope.pod_gone("mounter").await?;
+        assert!(
+            scope.exec("observer", ["cat", &file]).is_err(),
+            "the mount is still there"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_service_is_reached_from_every_node() {
+    in_namespace("smoke-service", async |scope| {
+        let nodes = nodes(&scope).await?;
+        let last = nodes.last().cloned().unwrap_or_default();
+        scope.apply(&SERVER_AND_CLIENT.replace("FIRST", &nodes[0]).replace("LAST", &last))?;
+        scope.pod_succeeded("client").await?;
+        assert_eq!(scope.kubectl(["logs", "client"])?, "served\n");
+        Ok(())
+    });
+}
