@@ -27,6 +27,7 @@ use crate::operation::provision::{Accept, Refuse, Reschedule, release};
 use crate::operation::record::Record;
 use crate::operation::{Decision, Failed, Limits, PodRef, elapsed};
 use crate::outcome::Category;
+use crate::seen_to::SeenTo;
 use crate::slots::Slots;
 use crate::watched::Watched;
 
@@ -39,6 +40,8 @@ pub struct Shared {
     pub watched: Watched,
     /// Places for Pods.
     pub slots: Arc<Slots>,
+    /// What has been done and not been seen yet.
+    pub seen_to: Arc<SeenTo>,
     /// Limits of waiting.
     pub limits: Limits,
 }
@@ -85,7 +88,9 @@ impl<'a> Apply<'a> {
             Decision::Wait { after, say } => Ok(self.wait(after, say)),
             Decision::Start(start) => self.start(*start).await,
             Decision::Supply { start, after, say } => {
-                self.supply(*start).await?;
+                let pod = self.supply(*start).await?;
+                // The kubelet changes its words all the time; once is enough.
+                let say = say.filter(|_| pod.is_some_and(|uid| self.shared.seen_to.is_news(&uid)));
                 Ok(self.wait(after, say))
             }
             Decision::Note(record) => {
@@ -200,6 +205,9 @@ impl<'a> Apply<'a> {
     }
 
     async fn delete_pod(&self, pod: &PodRef) -> Result<(), ApplyError> {
+        if self.shared.seen_to.is_deleted(&pod.uid) {
+            return Ok(());
+        }
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(pod.uid.clone()),
@@ -209,7 +217,10 @@ impl<'a> Apply<'a> {
         };
         let api: Api<Pod> = self.api(&pod.namespace);
         match api.delete(&pod.name, &params).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.shared.seen_to.deleted(&pod.uid);
+                Ok(())
+            }
             Err(error) if is_gone(&error) => Ok(()),
             Err(source) => Err(ApplyError::api("delete Pod", &pod.name, source)),
         }
@@ -217,6 +228,10 @@ impl<'a> Apply<'a> {
 
     /// Removes Pods of operations that are over. What was watched of the claim may be older than its Pod, so it is read.
     async fn tidy(&self, pods: &[PodRef]) -> Result<Action, ApplyError> {
+        let known = |pod: &PodRef| self.shared.seen_to.is_deleted(&pod.uid);
+        if pods.iter().all(known) {
+            return Ok(Action::await_change());
+        }
         if let Subject::Claim(claim) = &self.subject {
             let api: Api<PersistentVolumeClaim> = self.api(&claim.namespace().unwrap_or_default());
             let name = claim.name_any();

@@ -377,7 +377,6 @@ pub(crate) fn failed(
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
     let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
-    let attempt = record.attempt;
     let give_up = finish.outcome == Outcome::GiveUp;
     let (what, mut reason) = match record.operation {
         Operation::Delete => ("deleting", reasons::DELETE_FAILED),
@@ -387,9 +386,9 @@ pub(crate) fn failed(
         next.gave_up = Some(state);
         next.not_before = None;
         reason = reasons::GIVEN_UP;
-        "not tried again until the ConfigMap or the claim changes".to_owned()
+        "not tried again until the ConfigMap or the claim changes"
     } else {
-        format!("next attempt in {} s", delay.as_secs())
+        "it will be tried again"
     };
     if finish.category == Category::Timeout {
         reason = reasons::TIMED_OUT;
@@ -399,7 +398,8 @@ pub(crate) fn failed(
         say: Note::warning(
             reason,
             action(record.operation),
-            format!("{what} failed (attempt {attempt}): {}; {then}", finish.words),
+            // The same words for the same failure make one Event with a count; the attempt stands in the record.
+            format!("{what} failed: {}; {then}", finish.words),
         ),
         pod,
         category: finish.category,

@@ -214,11 +214,24 @@ fn without_container(status: &k8s_openapi::api::core::v1::PodStatus, reason: &st
         .as_deref()
         .and_then(<[_]>::first)
         .is_some_and(cannot_start);
-    let reason = if reason.is_empty() { "failed" } else { reason };
+    let waited = status
+        .container_statuses
+        .as_deref()
+        .and_then(<[_]>::first)
+        .and_then(|container| container.state.as_ref()?.waiting.as_ref())
+        .map(|waiting| said(waiting.reason.as_deref(), waiting.message.as_deref()));
+    let words = match (category, waited) {
+        (Category::Timeout, Some(why)) => format!("not started within the limit \"timeout\": {why}"),
+        (Category::Timeout, None) => "ended by the limit \"timeout\"".to_owned(),
+        _ => said(
+            Some(reason).filter(|reason| !reason.is_empty()).or(Some("failed")),
+            Some(message),
+        ),
+    };
     Finish {
         outcome: Outcome::Retry,
         category,
-        words: last_words(&format!("{reason} {message}")),
+        words,
         may_have_run: on_node && !turned_away && !blocked,
         started: false,
         message: String::new(),
@@ -232,12 +245,16 @@ fn cannot_start(container: &ContainerStatus) -> bool {
         .is_some_and(|reason| CANNOT_START.contains(&reason))
 }
 
-fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
-    let said = |reason: Option<&str>, message: Option<&str>| match (reason.unwrap_or(""), message.unwrap_or("")) {
+/// A reason and its message in one line.
+fn said(reason: Option<&str>, message: Option<&str>) -> String {
+    match (reason.unwrap_or(""), message.unwrap_or("")) {
         ("", message) => last_words(message),
         (reason, "") => reason.to_owned(),
         (reason, message) => last_words(&format!("{reason}: {message}")),
-    };
+    }
+}
+
+fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
     if let Some(waiting) = container.and_then(|container| container.state.as_ref()?.waiting.as_ref()) {
         return PodState::Waiting {
             why: said(waiting.reason.as_deref(), waiting.message.as_deref()),
@@ -346,7 +363,7 @@ mod tests {
     fn a_pod_without_a_container_says_its_own_reason() {
         let evicted = finish(&json!({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}));
         assert_eq!((evicted.category, evicted.may_have_run), (Category::Node, true));
-        assert_eq!(evicted.words, "Evicted disk pressure");
+        assert_eq!(evicted.words, "Evicted: disk pressure");
         let away = finish(&json!({"phase": "Failed", "reason": "OutOfcpu", "message": "no"}));
         assert_eq!((away.category, away.may_have_run), (Category::NotStarted, false));
         let late = finish(

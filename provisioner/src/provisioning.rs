@@ -8,6 +8,7 @@ use crate::apply::Shared;
 use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::operation::Limits;
+use crate::seen_to::SeenTo;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use crate::watched::{Watched, watch};
@@ -22,6 +23,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let (watched, writers) = Watched::new();
     let (waker, calls) = Waker::new();
     let slots = Arc::new(Slots::new(MAX_PODS));
+    let seen_to = Arc::new(SeenTo::default());
     let resync = context.settings.resync;
     let shared = Shared {
         limits: Limits {
@@ -33,6 +35,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         },
         watched: watched.clone(),
         slots: slots.clone(),
+        seen_to: seen_to.clone(),
         context: context.clone(),
     };
     let stores = watch(
@@ -41,6 +44,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         writers,
         waker.clone(),
         slots,
+        seen_to,
         context.configs,
         context.metrics,
     );

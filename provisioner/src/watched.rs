@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::operation::delete::is_ours;
 use crate::outcome::{PodState, observe};
 use crate::pod;
+use crate::seen_to::SeenTo;
 use crate::slots::{InFlight, Slots};
 use crate::topology::{HOSTNAME, Node};
 use crate::wake::{Target, Waker};
@@ -206,6 +207,7 @@ pub async fn watch(
     writers: Writers,
     waker: Waker,
     slots: Arc<Slots>,
+    seen_to: Arc<SeenTo>,
     configs: ConfigStore,
     metrics: Metrics,
 ) {
@@ -261,27 +263,29 @@ pub async fn watch(
     };
     let pods = {
         let (watched, waker) = (watched.clone(), waker.clone());
-        drive(
-            "pods",
-            watcher(Api::all(client.clone()), ours),
-            writers.pods,
-            move |event| {
-                match event {
-                    Event::Apply(pod) | Event::Delete(pod) => {
-                        slots.seen(&key(&pod));
-                        for target in pod_targets(&pod) {
-                            waker.wake(&target);
-                        }
-                        for target in slots.next() {
-                            waker.wake(&target);
-                        }
+        let seen = move |event: Event<Pod>| {
+            let gone = matches!(event, Event::Delete(_));
+            match event {
+                Event::Apply(pod) | Event::Delete(pod) => {
+                    slots.seen(&key(&pod));
+                    if gone {
+                        seen_to.gone(pod.metadata.uid.as_deref().unwrap_or_default());
                     }
-                    Event::InitDone => watched.wake_all(&waker),
-                    Event::Init | Event::InitApply(_) => {}
+                    let next = slots.next();
+                    for target in pod_targets(&pod).iter().chain(&next) {
+                        waker.wake(target);
+                    }
                 }
-                count(&watched, &slots, &metrics);
-            },
-        )
+                Event::InitDone => {
+                    seen_to.keep(&watched.pods.state().iter().filter_map(|pod| pod.uid()).collect());
+                    watched.wake_all(&waker);
+                }
+                Event::Init | Event::InitApply(_) => {}
+            }
+            count(&watched, &slots, &metrics);
+        };
+        let pods = watcher(Api::all(client.clone()), ours);
+        drive("pods", pods, writers.pods, seen)
     };
     let classes = {
         let (watched, waker) = (watched.clone(), waker.clone());

@@ -69,12 +69,16 @@ impl Apply<'_> {
         }
     }
 
-    /// Makes the Secret of a Pod that stands, if it has none.
-    pub(super) async fn supply(&mut self, start: Start) -> Result<(), ApplyError> {
+    /// Makes the Secret of a Pod that stands, if it has none. Returns the Pod's uid.
+    pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
         let name = pod::name(start.request.operation, &start.request.pvc_uid);
         let Some(pod) = self.shared.watched.pod(&start.config.reference.namespace, &name) else {
-            return Ok(());
+            return Ok(None);
         };
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        if self.shared.seen_to.is_supplied(&uid) {
+            return Ok(Some(uid));
+        }
         let supplied = async {
             let secret = self.config_secret(&start.config).await?;
             self.make_secret(&start, &pod, secret.data, false).await
@@ -83,7 +87,7 @@ impl Apply<'_> {
         if let Err(error) = &supplied {
             self.tell(start.request.operation, error);
         }
-        supplied
+        supplied.map(|()| Some(uid))
     }
 
     fn tell(&self, operation: Operation, error: &ApplyError) {
@@ -199,6 +203,20 @@ impl Apply<'_> {
 
     /// Makes the Pod's Secret. `fresh` says that the Pod was made just now, so that a Secret of its name is another Pod's.
     async fn make_secret(
+        &self,
+        start: &Start,
+        pod: &Pod,
+        values: BTreeMap<String, ByteString>,
+        fresh: bool,
+    ) -> Result<(), ApplyError> {
+        self.put_secret(start, pod, values, fresh).await?;
+        self.shared
+            .seen_to
+            .supplied(pod.metadata.uid.as_deref().unwrap_or_default());
+        Ok(())
+    }
+
+    async fn put_secret(
         &self,
         start: &Start,
         pod: &Pod,
