@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::checks::TestArgs;
 use crate::layout::Layout;
 use crate::namespaces::INIT_COMMAND;
 use crate::target::TargetArgs;
@@ -50,6 +51,8 @@ enum Command {
     Install(TargetArgs),
     /// Take Mooring off the cluster again; the cluster stays.
     Uninstall(TargetArgs),
+    /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
+    Test(TestArgs),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -84,6 +87,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             install::install(&target, &images)?;
         }
         Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
+        Command::Test(args) => {
+            if !crate::checks::run(&layout, &args)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::Kubectl { args } => return kubectl(&layout, args),
         Command::InternalInit { state, role } => crate::init::run(&Layout { state, ..layout }, &role)?,
     }

@@ -239,16 +239,20 @@ impl Cluster {
     fn wait_for_node(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
-        Ok(wait_for(
-            &format!("{node} to be ready"),
-            NODE_LIMIT,
-            &self.node_logs(index),
-            || match output(&mut self.kubectl(["get", "node", &node, "-o", path])) {
-                Ok(status) if status == "True" => Look::Ready(()),
-                Ok(status) => Look::NotYet(format!("Ready is {status:?}")),
+        // The kubelet itself is asked too: the status of one that died says "ready" for a while yet.
+        let health = format!("/api/v1/nodes/{node}/proxy/healthz");
+        let logs = self.node_logs(index);
+        Ok(wait_for(&format!("{node} to be ready"), NODE_LIMIT, &logs, || {
+            match output(&mut self.kubectl(["get", "node", &node, "-o", path])) {
+                Ok(status) if status == "True" => {}
+                Ok(status) => return Look::NotYet(format!("Ready is {status:?}")),
+                Err(error) => return Look::NotYet(error.to_string()),
+            }
+            match output(&mut self.kubectl(["get", "--raw", &health])) {
+                Ok(_) => Look::Ready(()),
                 Err(error) => Look::NotYet(error.to_string()),
-            },
-        )?)
+            }
+        })?)
     }
 
     /// A command that runs inside a node: in its mount, network, UTS, IPC and PID namespaces.
@@ -277,6 +281,35 @@ impl Cluster {
         );
         enter.arg(self.binaries.path(program)).args(args);
         Ok(enter)
+    }
+
+    /// Kills a program of a node (`kubelet`, `containerd`, `kube-proxy`) with SIGKILL; the node's init process starts it again
+    /// a second later. Fails if it does not run.
+    pub fn kill_in_node(&self, index: u8, program: &str) -> Result<()> {
+        self.kill(&node::name(index), program)
+    }
+
+    /// Kills a program of the control plane, as [`Cluster::kill_in_node`] does.
+    pub fn kill_in_control_plane(&self, program: &str) -> Result<()> {
+        self.kill(control_plane::ROLE, program)
+    }
+
+    fn kill(&self, role: &str, program: &str) -> Result<()> {
+        let init = namespaces::find_init(&self.layout, role)?.with_context(|| format!("{role} does not run"))?;
+        let pids = namespaces::find_in_namespace(init, program)?;
+        ensure!(!pids.is_empty(), "{program} does not run on {role}");
+        namespaces::end(&pids, Duration::from_secs(10))
+    }
+
+    /// Ends a node with all that is on it, as a power cut would, and starts it again; its files stay. Returns when it is ready.
+    pub fn power_cycle(&self, index: u8) -> Result<()> {
+        let node = node::name(index);
+        if let Some(init) = namespaces::find_init(&self.layout, &node)? {
+            namespaces::end(&[init], Duration::from_mins(1))?;
+        }
+        let authority = Authority::open(&self.layout.pki())?;
+        node::start(&self.layout, &self.binaries, &authority, self.description.block, index)?;
+        self.wait_for_node(index)
     }
 
     /// Loads an image into a node's containerd under its full name.

@@ -44,6 +44,7 @@ fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> Process
         name: name.to_owned(),
         program: binaries.path(name),
         args: flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect(),
+        needs: None,
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod base_images;
 pub mod binaries;
 pub mod cgroup;
+pub mod checks;
 pub mod cli;
 pub mod cluster;
 pub mod command;

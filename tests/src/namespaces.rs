@@ -109,6 +109,26 @@ pub fn find_init(layout: &Layout, role: &str) -> Result<Option<i32>> {
         .map(|(_, pid)| pid))
 }
 
+/// The processes of a program in the PID namespace of `init`, by the name of its executable. Containers' processes are in
+/// namespaces of their own and not among them.
+pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
+    let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let wanted = namespace(init).with_context(|| format!("process {init} is gone"))?;
+    let runs = |pid: &i32| {
+        let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let cmdline = String::from_utf8_lossy(&cmdline);
+        let executable = cmdline.split('\0').next().unwrap_or_default();
+        Path::new(executable).file_name().is_some_and(|name| name == program)
+    };
+    Ok(std::fs::read_dir("/proc")
+        .context("failed to list processes")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(runs)
+        .filter(|&pid| namespace(pid).as_ref() == Some(&wanted))
+        .collect())
+}
+
 /// Ends processes at once and waits until they are gone. As each is process 1 of its namespace, all in it end too.
 pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
     for &pid in pids {

@@ -206,6 +206,7 @@ fn processes(binaries: &Binaries, block: Block, index: u8) -> Vec<ProcessSpec> {
         name: name.to_owned(),
         program: binaries.path(name),
         args,
+        needs: (name == "kubelet").then(|| CONTAINERD_SOCKET.into()),
     };
     vec![
         process("containerd", vec![format!("--config={}", config::CONTAINERD_FILE)]),

@@ -18,6 +18,8 @@ pub struct ProcessSpec {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
+    /// A socket that must be there before it starts: without it, it would end and be started again a second later.
+    pub needs: Option<PathBuf>,
 }
 
 /// A node's surroundings.

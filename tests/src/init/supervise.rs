@@ -18,6 +18,8 @@ use crate::spec::{InitSpec, ProcessSpec};
 const RESTART: Duration = Duration::from_secs(1);
 /// Longest such delay.
 const LONGEST_RESTART: Duration = Duration::from_secs(15);
+/// Delay before looking again for what a process needs.
+const LOOK: Duration = Duration::from_millis(20);
 /// A process that ran for as long as this has its delay back at the shortest.
 const STEADY: Duration = Duration::from_secs(30);
 
@@ -74,6 +76,10 @@ pub(super) async fn run(spec: &InitSpec) -> Result<()> {
 impl Kept<'_> {
     fn start(&mut self, spec: &InitSpec) {
         self.due = None;
+        if self.spec.needs.as_ref().is_some_and(|socket| !socket.exists()) {
+            self.due = Some(Instant::now() + LOOK);
+            return;
+        }
         self.started = Instant::now();
         match spawn(self.spec, spec) {
             Ok(pid) => {
