@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 use self::mounts::Mounts;
 use self::store::Store;
+use crate::args::LogFormat;
+use crate::daemon::start_log;
 
 /// Flags of `mounter agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -53,6 +55,7 @@ pub enum AgentError {
 /// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
 /// once more and stays beside it: see [`supervise`].
 pub fn run(args: Args) -> Result<(), AgentError> {
+    start_log(LogFormat::Text);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -75,7 +75,8 @@ pub fn run(args: ServeArgs) -> Result<(), DaemonError> {
     result
 }
 
-fn start_log(format: LogFormat) {
+/// The log goes to standard error.
+pub(crate) fn start_log(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MOORING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()

@@ -64,13 +64,19 @@ pub fn is_mount_point(dir: impl AsFd, path: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases.
-pub fn look(target: &Target) -> Result<Found, KernelError> {
+/// Whether something is mounted on a target; no server and no daemon is asked.
+pub fn is_mounted(target: &Target) -> Result<bool, KernelError> {
     let parent = match target.open_parent() {
-        Err(TargetError::Missing(_)) => return Ok(Found::Nothing),
+        Err(TargetError::Missing(_)) => return Ok(false),
         parent => parent?,
     };
-    if !is_mount_point(&parent, Path::new(target.file_name())).map_err(|e| failed("look at", target, e))? {
+    is_mount_point(&parent, Path::new(target.file_name())).map_err(|e| failed("look at", target, e))
+}
+
+/// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases, and an
+/// unmount at the same time finds it busy.
+pub fn look(target: &Target) -> Result<Found, KernelError> {
+    if !is_mounted(target)? {
         return Ok(Found::Nothing);
     }
     // The kernel always passes this question on to a FUSE daemon.

@@ -1,11 +1,11 @@
 //! What an agent does with its mounts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
 use tracing::warn;
@@ -24,6 +24,9 @@ const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
 /// How long a mounted file system may take to say that it is there. One that takes longer has a slow server, not a
 /// dead daemon.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a mount that was alive is taken to be so. To ask it keeps it busy for a moment, in which an unmount fails.
+const ALIVE_FOR: Duration = Duration::from_mins(1);
 
 /// Why the agent could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +105,8 @@ pub struct Mounts {
     kubelet_root: PathBuf,
     store: Store,
     busy: Mutex<BTreeSet<String>>,
+    /// When each target was last seen alive.
+    alive: Mutex<BTreeMap<String, Instant>>,
     draining: AtomicBool,
 }
 
@@ -115,6 +120,7 @@ impl Mounts {
             kubelet_root,
             store,
             busy: Mutex::default(),
+            alive: Mutex::default(),
             draining: AtomicBool::new(false),
         })
     }
@@ -137,7 +143,7 @@ impl Mounts {
         for call in self.store.all()? {
             let health = match self.begin(&call.target) {
                 Err(_) => Health::Busy,
-                Ok(_busy) => match self.look(&call.target).await? {
+                Ok(_busy) => match self.look_seldom(&call.target).await? {
                     Found::Alive => Health::Mounted,
                     Found::Dead => Health::Dead,
                     Found::Nothing => {
@@ -221,6 +227,9 @@ impl Mounts {
         tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
             .await
             .map_err(|_| AgentError::Thread(path))??;
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.insert(call.target.clone(), Instant::now());
+        drop(alive);
         Ok(self.store.unstage(&call.target)?)
     }
 
@@ -243,6 +252,23 @@ impl Mounts {
             Ok(Err(_)) => Err(AgentError::Thread(path.to_owned())),
             Err(_) => Ok(Found::Alive),
         }
+    }
+
+    /// [`Self::look`], but one that was alive of late is not asked again.
+    async fn look_seldom(&self, path: &str) -> Result<Found, AgentError> {
+        let alive = || self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kernel::is_mounted(&self.target(path)?)? {
+            alive().remove(path);
+            return Ok(Found::Nothing);
+        }
+        if alive().get(path).is_some_and(|since| since.elapsed() < ALIVE_FOR) {
+            return Ok(Found::Alive);
+        }
+        let found = self.look(path).await?;
+        if found == Found::Alive {
+            alive().insert(path.to_owned(), Instant::now());
+        }
+        Ok(found)
     }
 
     fn target(&self, path: &str) -> Result<Target, TargetError> {

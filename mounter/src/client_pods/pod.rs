@@ -197,8 +197,8 @@ mod tests {
         let template = Template {
             namespace: "mooring".into(),
             kubelet_root: "/var/lib/kubelet".into(),
-            owner: owner("mooring-mounter", "uid"),
-            service_account: "mooring-client".into(),
+            owner: owner("mounter", "uid"),
+            service_account: "client".into(),
             priority_class: String::new(),
             resources: ResourceRequirements::default(),
             grace_seconds: 3600,

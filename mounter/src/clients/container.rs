@@ -10,6 +10,7 @@ use tracing::warn;
 use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Category, Failure, MountCall, SecretBytes};
 use crate::client::{Client, MountError, MountJob};
+use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, PodError};
 use crate::target::Target;
@@ -17,8 +18,11 @@ use crate::target::Target;
 /// Kept back from the job's time to tell the kubelet why it ran out.
 const ANSWER_RESERVE: Duration = Duration::from_secs(2);
 
-/// How long an agent may take to clear up after an unmount. It goes on after that; only the answer is not waited for.
-const CLEAR_UP_LIMIT: Duration = Duration::from_secs(10);
+/// How long an agent may take to clear up after an unmount.
+const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long of that the kubelet's call waits.
+const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
 
 /// How long what is mounted on a target may take to say that it is there.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -102,37 +106,35 @@ impl Client for ContainerClient {
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
     /// whatever else the image's program set up. An agent that does not hear of it finds out by itself.
     async fn unmounted(&self, target: &Target) {
-        let path = target.to_string();
-        let calls = self
-            .pods
-            .seen()
-            .into_iter()
-            .filter(|pod| pod.phase != Phase::Ended)
-            .map(|pod| {
-                let (pods, target) = (&self.pods, path.clone());
-                async move {
-                    (
-                        pod.name,
-                        pods.ask(&pod.uid, Call::Unmount { target }, CLEAR_UP_LIMIT).await,
-                    )
-                }
-            });
-        for (name, answer) in join_all(calls).await {
-            match answer {
-                Ok(Answer::Failed(failure)) => {
-                    warn!(
-                        pod.name = name,
-                        target.path = path,
-                        "an agent could not clear up: {}",
-                        failure.message
-                    );
-                }
-                Ok(_) => {}
-                Err(error) => warn!(pod.name = name, %error, "an agent was not told of an unmount"),
-            }
-        }
-        self.pods.changed();
+        let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
+        // It goes on if it takes longer; the volume is unmounted whatever comes of it.
+        let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
     }
+}
+
+async fn clear_up(pods: Arc<ClientPods>, target: String) {
+    let seen = pods.seen();
+    let calls = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(|pod| {
+        let call = Call::Unmount { target: target.clone() };
+        let pods = &pods;
+        async move { (&pod.name, pods.ask(&pod.uid, call, CLEAR_UP_LIMIT).await) }
+    });
+    for (name, answer) in join_all(calls).await {
+        match answer {
+            Ok(Answer::Failed(failure)) => {
+                warn!(
+                    pod.name = name,
+                    target.path = target,
+                    "an agent could not clear up: {}",
+                    failure.message
+                );
+            }
+            // A Pod that has not started yet has nothing to clear up.
+            Ok(_) | Err(LinkError::NotThere) => {}
+            Err(error) => warn!(pod.name = name, %error, "an agent was not told of an unmount"),
+        }
+    }
+    pods.changed();
 }
 
 /// Looks at the target without waiting for a server: what does not answer in time is alive.

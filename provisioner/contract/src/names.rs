@@ -27,7 +27,7 @@ pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 pub const NAMESPACE: &str = "mooring";
 
 /// Service account of client Pods: without rights, but it may have imagePullSecrets.
-pub const CLIENT_SERVICE_ACCOUNT: &str = "mooring-client";
+pub const CLIENT_SERVICE_ACCOUNT: &str = "client";
 
 /// Field manager of every server-side apply, and reporting controller of Events.
 pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
