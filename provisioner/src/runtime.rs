@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::Write as _;
 use std::pin::Pin;
+use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
 use tokio::signal::unix::{SignalKind, signal};
@@ -51,6 +52,9 @@ pub enum RunError {
     #[error("the {0} controller ended by itself")]
     Ended(&'static str),
 }
+
+/// How long Events that are waiting at the end are given to be written.
+const LAST_EVENTS: Duration = Duration::from_secs(10);
 
 /// A controller's loop; it ends when it is told to.
 type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -163,7 +167,7 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
         tasks.abort_all();
     }
     end_of_events.cancel();
-    if timeout(stop_timeout, events_written).await.is_err() {
+    if timeout(LAST_EVENTS, events_written).await.is_err() {
         warn!("events were not written in time");
     }
     if leader_elect && !matches!(ended, Err(RunError::LeaseLost)) {
