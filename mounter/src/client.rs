@@ -167,7 +167,9 @@ pub enum MountError {
         seconds_left: u64,
     },
     /// No end in time.
-    #[error("{attempted} took longer than {seconds} s: see whether {server} is up and can be reached from this node")]
+    #[error(
+        "{attempted} took longer than {seconds} s: {server} did not answer; see whether it is up and can be reached from this node"
+    )]
     Timeout {
         /// What was tried.
         attempted: String,

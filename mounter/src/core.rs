@@ -19,6 +19,9 @@ use crate::worker::{MountTask, Task, Workers};
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
 const PLAIN_UNMOUNT: f32 = 0.6;
 
+/// What a local volume waits for.
+const OWN_DISK: &str = "the disk under the node's pool";
+
 /// Where the mounter's own clients find what they need.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -125,6 +128,7 @@ impl Core {
 
     async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {
         let mount = MountTask::from(&*job);
+        let is_remote = serving.is_remote();
         let task = match serving {
             Serving::Container(image) => {
                 let container = self.container.as_ref().ok_or_else(|| MountError::Container {
@@ -151,6 +155,7 @@ impl Core {
             },
         };
         let attempted = format!("the mount of {} volume {}", job.volume.client, job.volume.source);
+        let server = if is_remote { server } else { OWN_DISK };
         let done = self.workers.run(&task, job.deadline).await;
         done.map_err(|error| error.into_mount_error(&attempted, server))
     }
@@ -217,7 +222,7 @@ impl Core {
             size,
         };
         let done = self.workers.run(&task, deadline).await;
-        done.map_err(|error| error.into_mount_error("the expansion of a local volume", &server_of(volume)))
+        done.map_err(|error| error.into_mount_error("the expansion of a local volume", OWN_DISK))
     }
 }
 

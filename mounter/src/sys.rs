@@ -101,8 +101,11 @@ pub struct Program {
 /// A file of the pool.
 #[derive(Debug)]
 pub struct ImageFile {
-    /// Open for reading and writing, and locked against others.
+    /// Open for reading and writing.
     pub file: File,
+    /// The same file, opened once more to be locked against other workers: a lock belongs to an opening, and that of
+    /// `file` lives on in a loop device.
+    pub lock: File,
     /// Its path, for messages and for programs' sake.
     pub path: PathBuf,
     /// Its size in bytes.

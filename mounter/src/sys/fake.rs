@@ -244,6 +244,7 @@ impl Sys for Fake {
             .ok_or_else(|| SysError::call("open image", Errno::NOENT))?;
         Ok(ImageFile {
             file: handle().into(),
+            lock: handle().into(),
             size: image.size,
             path,
         })

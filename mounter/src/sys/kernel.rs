@@ -145,17 +145,23 @@ impl Sys for Kernel {
             .map_err(failed)?;
         let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(openat2(&pool, name, flags, Mode::empty(), confined).map_err(failed)?);
+        let open = || {
+            openat2(&pool, name, flags, Mode::empty(), confined)
+                .map(File::from)
+                .map_err(failed)
+        };
+        let (file, lock) = (open()?, open()?);
         let metadata = file
             .metadata()
             .map_err(|e| SysError::io(format!("look at {}", path.display()), &e))?;
         if !metadata.file_type().is_file() {
             return Err(failed(Errno::INVAL));
         }
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
             .map_err(|e| SysError::call(format!("lock image file {}", path.display()), e))?;
         Ok(ImageFile {
             file,
+            lock,
             path,
             size: metadata.size(),
         })
