@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
@@ -80,6 +80,13 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let class = watched.classes.get(&ObjectRef::new(class_name));
     let config = config_for(shared, class.as_deref(), class_name, record.as_ref());
     let namespace = pods_in(&config, record.as_ref());
+    if let Some(namespace) = namespace
+        .as_deref()
+        .filter(|namespace| !watched.knows_pods_of(namespace))
+    {
+        // Only claims that a Pod was or is to be made for.
+        return Ok(not_known(shared, &claim.object_ref(&()), namespace, record.is_some()));
+    }
     let find = |operation| {
         namespace
             .as_deref()
@@ -157,6 +164,22 @@ fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Re
     recorded
         .map(|(namespace, _)| namespace.to_owned())
         .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
+}
+
+/// The Pods of a namespace have not been listed, so nothing can be decided that depends on them.
+pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, begun: bool) -> Action {
+    if begun {
+        let text = format!(
+            "the Pods of namespace {namespace} can't be watched: name it in --config-namespaces, and bind ClusterRole \
+             flex-provisioner-configs in it"
+        );
+        shared
+            .context
+            .events
+            .publish(object, waiting(Operation::Provision, text));
+    }
+    // Their list wakes everybody.
+    Action::await_change()
 }
 
 fn forget_place(shared: &Shared, namespace: Option<&str>, uid: &str) {

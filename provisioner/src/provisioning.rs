@@ -20,7 +20,7 @@ const MAX_PODS: usize = 100;
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from uids, and
 /// every write expects what was seen.
 pub async fn run(context: Context, stop: CancellationToken) {
-    let (watched, writers) = Watched::new();
+    let (watched, writers) = Watched::new(&context.settings.config_namespaces);
     let (waker, calls) = Waker::new();
     let slots = Arc::new(Slots::new(MAX_PODS));
     let seen_to = Arc::new(SeenTo::default());
@@ -38,16 +38,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         seen_to: seen_to.clone(),
         context: context.clone(),
     };
-    let stores = watch(
-        context.client,
-        watched.clone(),
-        writers,
-        waker.clone(),
-        slots,
-        seen_to,
-        context.configs,
-        context.metrics,
-    );
+    let stores = watch(context, watched.clone(), writers, waker.clone(), slots, seen_to);
     let (claim_calls, volume_calls) = calls.split();
     let controllers = async {
         tokio::select! {

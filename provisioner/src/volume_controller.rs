@@ -13,7 +13,7 @@ use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Apply, ApplyError, Shared, Subject};
-use crate::claim_controller::config_for;
+use crate::claim_controller::{config_for, not_known};
 use crate::config_store::NoConfig;
 use crate::operation::delete::{ObservedVolume, is_ours, plan_volume};
 use crate::operation::record::Record;
@@ -95,6 +95,12 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         (None, Ok(config)) => Some(config.reference.namespace.clone()),
         (None, Err(_)) => None,
     };
+    if let Some(namespace) = namespace
+        .as_deref()
+        .filter(|namespace| !watched.knows_pods_of(namespace))
+    {
+        return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
+    }
     let name = pod::name(Operation::Delete, &uid);
     let delete_pod = namespace.as_deref().and_then(|namespace| watched.pod(namespace, &name));
     let claimed = watched.has_claim(

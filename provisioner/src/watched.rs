@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -14,13 +16,13 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, finalizers, labels};
 use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use crate::config_store::ConfigStore;
+use crate::context::Context;
 use crate::metrics::Metrics;
 use crate::operation::delete::is_ours;
 use crate::outcome::{PodState, observe};
@@ -29,6 +31,9 @@ use crate::seen_to::SeenTo;
 use crate::slots::{InFlight, Slots};
 use crate::topology::{HOSTNAME, Node};
 use crate::wake::{Target, Waker};
+
+/// How long the first list of a namespace's Pods is waited for; after that the others are served without it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Objects a page of a list: more would be held twice for a moment.
 const PAGE: u32 = 50;
@@ -40,8 +45,10 @@ pub struct Watched {
     pub claims: Store<PersistentVolumeClaim>,
     /// All PVs.
     pub volumes: Store<PersistentVolume>,
-    /// The provisioning Pods.
-    pub pods: Store<Pod>,
+    /// The provisioning Pods of each namespace that they may run in.
+    pods: BTreeMap<String, Store<Pod>>,
+    /// The namespaces whose Pods have been listed.
+    listed: Arc<RwLock<BTreeSet<String>>>,
     /// All classes.
     pub classes: Store<StorageClass>,
     nodes: Store<PartialObjectMeta<ApiNode>>,
@@ -53,23 +60,30 @@ pub struct Watched {
 pub struct Writers {
     claims: Writer<PersistentVolumeClaim>,
     volumes: Writer<PersistentVolume>,
-    pods: Writer<Pod>,
+    pods: BTreeMap<String, Writer<Pod>>,
     classes: Writer<StorageClass>,
     nodes: Writer<PartialObjectMeta<ApiNode>>,
 }
 
 impl Watched {
-    /// Nothing known yet, and what fills it.
-    pub fn new() -> (Self, Writers) {
+    /// Nothing known yet, and what fills it. Pods are watched in `namespaces` and nowhere else.
+    pub fn new(namespaces: &BTreeSet<String>) -> (Self, Writers) {
         let (claims, claims_writer) = store();
         let (volumes, volumes_writer) = store();
-        let (pods, pods_writer) = store();
+        let mut pods = BTreeMap::new();
+        let mut pods_writers = BTreeMap::new();
+        for namespace in namespaces {
+            let (reader, writer) = store();
+            pods.insert(namespace.clone(), reader);
+            pods_writers.insert(namespace.clone(), writer);
+        }
         let (classes, classes_writer) = store();
         let (nodes, nodes_writer) = store();
         let watched = Self {
             claims,
             volumes,
             pods,
+            listed: Arc::default(),
             classes,
             nodes,
             by_claim: Arc::default(),
@@ -77,22 +91,23 @@ impl Watched {
         let writers = Writers {
             claims: claims_writer,
             volumes: volumes_writer,
-            pods: pods_writer,
+            pods: pods_writers,
             classes: classes_writer,
             nodes: nodes_writer,
         };
         (watched, writers)
     }
 
-    /// Returns when everything has been listed once. Before that, what is not known may be there all the same.
+    /// Returns when everything has been listed once, but for Pods: a namespace without rights would hold up the others, so
+    /// see [`Self::knows_pods_of`]. Before that, what is not known may be there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
         let _ = tokio::join!(
             self.claims.wait_until_ready(),
             self.volumes.wait_until_ready(),
-            self.pods.wait_until_ready(),
             self.classes.wait_until_ready(),
             self.nodes.wait_until_ready(),
+            tokio::time::timeout(PATIENCE, join_all(self.pods.values().map(Store::wait_until_ready))),
         );
     }
 
@@ -113,7 +128,19 @@ impl Watched {
 
     /// The Pod `namespace/name`.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.get(&ObjectRef::new(name).within(namespace))
+        self.pods.get(namespace)?.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// Whether the Pods of a namespace have been listed: before that, a Pod that is not known may be there.
+    pub fn knows_pods_of(&self, namespace: &str) -> bool {
+        self.listed
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(namespace)
+    }
+
+    fn pods(&self, wanted: impl Fn(&Pod) -> bool + Copy) -> Vec<Arc<Pod>> {
+        self.pods.values().flat_map(|pods| pods.state_filter(wanted)).collect()
     }
 
     /// The PVs that bear the name or the uid of a claim, the rightly named first.
@@ -136,7 +163,7 @@ impl Watched {
     /// The Pods that are not over.
     pub fn in_flight(&self) -> Vec<InFlight> {
         let over = |pod: &Pod| matches!(observe(pod), PodState::Finished(_));
-        let pods = self.pods.state_filter(|pod| !over(pod));
+        let pods = self.pods(|pod| !over(pod));
         pods.iter()
             .map(|pod| {
                 let config = pod.annotations().get(annotations::CONFIG).cloned().unwrap_or_default();
@@ -202,15 +229,19 @@ fn is_open(claim: &PersistentVolumeClaim) -> bool {
 
 /// Keeps [`Watched`] up to date and wakes the controllers, until it is dropped.
 pub async fn watch(
-    client: Client,
+    context: Context,
     watched: Watched,
     writers: Writers,
     waker: Waker,
     slots: Arc<Slots>,
     seen_to: Arc<SeenTo>,
-    configs: ConfigStore,
-    metrics: Metrics,
 ) {
+    let Context {
+        client,
+        configs,
+        metrics,
+        ..
+    } = context;
     let all = || Config::default().page_size(PAGE);
     let ours = all().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
     let claims = {
@@ -261,8 +292,10 @@ pub async fn watch(
             },
         )
     };
-    let pods = {
-        let (watched, waker) = (watched.clone(), waker.clone());
+    let pods = join_all(writers.pods.into_iter().map(|(namespace, writer)| {
+        let (watched, waker, slots, seen_to) = (watched.clone(), waker.clone(), slots.clone(), seen_to.clone());
+        let metrics = metrics.clone();
+        let pods = watcher(Api::namespaced(client.clone(), &namespace), ours.clone());
         let seen = move |event: Event<Pod>| {
             let gone = matches!(event, Event::Delete(_));
             match event {
@@ -277,16 +310,18 @@ pub async fn watch(
                     }
                 }
                 Event::InitDone => {
-                    seen_to.keep(&watched.pods.state().iter().filter_map(|pod| pod.uid()).collect());
+                    let mut listed = watched.listed.write().unwrap_or_else(PoisonError::into_inner);
+                    listed.insert(namespace.clone());
+                    drop(listed);
+                    seen_to.keep(&watched.pods(|_| true).iter().filter_map(|pod| pod.uid()).collect());
                     watched.wake_all(&waker);
                 }
                 Event::Init | Event::InitApply(_) => {}
             }
             count(&watched, &slots, &metrics);
         };
-        let pods = watcher(Api::all(client.clone()), ours);
-        drive("pods", pods, writers.pods, seen)
-    };
+        drive("pods", pods, writer, seen)
+    }));
     let classes = {
         let (watched, waker) = (watched.clone(), waker.clone());
         drive(
@@ -331,7 +366,7 @@ pub async fn watch(
 
 fn forget(watched: &Watched, slots: &Slots, name: &str) {
     // A Pod's namespace is its ConfigMap's; the uid in its name makes it the only one.
-    for pod in watched.pods.state_filter(|pod| pod.name_any() == name) {
+    for pod in watched.pods(|pod| pod.name_any() == name) {
         slots.forget(&key(&*pod));
     }
 }
@@ -353,9 +388,7 @@ fn pod_targets(pod: &Pod) -> Vec<Target> {
 fn count(watched: &Watched, slots: &Slots, metrics: &Metrics) {
     for operation in [Operation::Provision, Operation::Delete] {
         let is = |pod: &Pod| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
-        let count = watched
-            .pods
-            .state_filter(|pod| is(pod) && !matches!(observe(pod), PodState::Finished(_)));
+        let count = watched.pods(|pod| is(pod) && !matches!(observe(pod), PodState::Finished(_)));
         metrics.set_in_flight(operation, count.len());
     }
     metrics.set_queued(Operation::Provision, slots.waiting());
