@@ -457,6 +457,7 @@ pub(crate) mod tests {
     use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
     use k8s_openapi::api::storage::v1::StorageClass;
     use k8s_openapi::jiff::Timestamp;
+    use mooring_contract::operation::Operation;
     use serde_json::{Value, json};
 
     use super::record::Record;
@@ -595,6 +596,13 @@ pub(crate) mod tests {
 
         pub(crate) fn with_config(mut self, extra: &[(&str, &str)]) -> Self {
             self.config = Ok(Arc::new(config(extra)));
+            self
+        }
+
+        pub(crate) fn able_to(mut self, operations: &[Operation]) -> Self {
+            let mut config = config(&[]);
+            config.operations = operations.iter().copied().collect();
+            self.config = Ok(Arc::new(config));
             self
         }
 

@@ -496,3 +496,6 @@ impl Run<'_> {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests;

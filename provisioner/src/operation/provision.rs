@@ -581,3 +581,6 @@ pub(crate) fn name_and_uid(volume: &PersistentVolume) -> (String, String) {
         meta.uid.clone().unwrap_or_default(),
     )
 }
+
+#[cfg(test)]
+mod tests;

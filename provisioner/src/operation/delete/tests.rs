@@ -1,0 +1,301 @@
+//! Every branch of the plans for what is to be deleted.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::super::tests::{World, ago, config, ended, leaving, no_image, now, pod, record, running};
+use super::{ObservedVolume, plan_volume};
+use crate::acceptance::tests::volume;
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::operation::record::Record;
+use crate::operation::{Decision, Limits};
+use crate::properties::tests::silver;
+use crate::topology::Node;
+
+/// A claim that is being deleted while its volume was being made.
+fn undoing(change: &Value) -> World {
+    World::with_record(change).deleted()
+}
+
+#[test]
+fn nothing_of_ours_is_nothing_to_undo() {
+    assert!(matches!(World::new().deleted().plan(), Decision::Rest));
+    let mut no_record = undoing(&json!({}));
+    no_record.record = None;
+    assert!(matches!(no_record.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    no_record.volumes = vec![volume()];
+    assert!(matches!(no_record.plan(), Decision::Wait { say: Some(_), .. }));
+}
+
+#[test]
+fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
+    let mut world = undoing(&json!({}));
+    world.provision_pod = Some(pod("provision", 1, 10, &no_image()));
+    let Decision::Note(noted) = world.plan() else { panic!() };
+    assert!(noted.cancelled);
+    world.record = Some(*noted);
+    let Decision::Stop(stop) = world.plan() else { panic!() };
+    assert_eq!(
+        stop.resource_version.as_deref(),
+        Some("5"),
+        "only if it has not begun meanwhile"
+    );
+    world.provision_pod = Some(leaving(pod("provision", 1, 10, &no_image())));
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
+    world.provision_pod = None;
+    let Decision::Undone(undone) = world.plan() else {
+        panic!()
+    };
+    assert!(undone.next.is_none() && undone.volumes.is_empty());
+    // It ran after all.
+    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Note(noted) if !noted.cancelled));
+}
+
+#[test]
+fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
+    let mut world = undoing(&json!({}));
+    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Stop(stop) if stop.resource_version.is_none()));
+    world.provision_pod = None;
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(start.record.pod, "admin/delete-u1");
+    assert!(start.write && start.record.may_exist);
+    assert_eq!(start.request.operation.as_str(), "delete");
+    world.record = Some(start.record);
+    assert!(matches!(world.plan(), Decision::Start(start) if !start.write));
+    world.delete_pod = Some(pod("delete", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
+    world.delete_pod = Some(pod("delete", 1, 10, &json!({"phase": "Pending"})));
+    assert!(matches!(world.plan(), Decision::Supply { .. }));
+    world.delete_pod = Some(pod("delete", 1, 10, &ended(75, "busy")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert_eq!((failed.record.operation.as_str(), failed.record.attempt), ("delete", 2));
+    world.delete_pod = Some(pod("delete", 1, 10, &ended(0, "")));
+    world.volumes = vec![volume()];
+    let Decision::Undone(undone) = world.plan() else {
+        panic!()
+    };
+    assert_eq!((undone.volumes.len(), undone.pods.len()), (1, 1));
+    assert!(undone.next.is_none() && undone.took.is_some());
+}
+
+#[test]
+fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
+    let world = undoing(&json!({"attempt": 3, "not-before": ago(-30)}));
+    assert!(matches!(world.plan(), Decision::Undone(_)));
+    let world = undoing(&json!({"attempt": 3, "not-before": ago(-30), "may-exist": true}));
+    assert!(matches!(world.plan(), Decision::Start(_)));
+    let world = undoing(&json!({"attempt": 3, "not-before": ago(5)}));
+    assert!(
+        matches!(world.plan(), Decision::Start(_)),
+        "the third may have been begun"
+    );
+}
+
+#[test]
+fn a_deletion_waits_for_what_it_names() {
+    let mut world = undoing(&json!({}));
+    world.config = Err(NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    });
+    let Decision::Wait { say: Some(say), .. } = world.plan() else {
+        panic!()
+    };
+    assert!(say.text.contains("admin/c"));
+    // Where the image has nothing to run, nothing is run.
+    let world = undoing(&json!({})).able_to(&[Operation::Provision]);
+    assert!(matches!(world.plan(), Decision::Undone(_)));
+    // Where the node is gone, the volume is gone.
+    let mut world = undoing(&json!({"node": "node-a"})).with_config(&[("backend-volume", "client=pool")]);
+    assert!(matches!(world.plan(), Decision::Start(start) if start.node.as_deref() == Some("node-a")));
+    world.nodes = vec!["node-b"];
+    let Decision::Undone(undone) = world.plan() else {
+        panic!()
+    };
+    assert!(undone.say.unwrap().text.contains("node-a has left the cluster"));
+    // It must be known where to delete before the Pod that tells goes.
+    let mut world = undoing(&json!({})).with_config(&[("backend-volume", "client=pool")]);
+    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Note(noted) if noted.node == "node-a"));
+}
+
+#[test]
+fn a_refused_volume_is_deleted_before_the_next_attempt() {
+    let change = json!({"attempt": 2, "refused": true, "may-exist": true});
+    let mut world = World::with_record(&change);
+    world.volumes = vec![volume()];
+    world.provision_pod = Some(pod("provision", 1, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Refuse(refuse) if refuse.volumes.len() == 1 && refuse.pod.is_some()));
+    world.volumes = vec![];
+    assert!(matches!(world.plan(), Decision::Stop(_)));
+    world.provision_pod = None;
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(
+        (start.request.operation.as_str(), start.record.refused),
+        ("delete", true)
+    );
+    world.delete_pod = Some(pod("delete", 2, 10, &ended(1, "no")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(failed.record.refused && failed.record.operation.as_str() == "provision");
+    world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
+    let Decision::Undone(undone) = world.plan() else {
+        panic!()
+    };
+    let next = undone.next.unwrap();
+    assert_eq!(
+        (next.attempt, next.refused, next.may_exist, next.not_before.is_some()),
+        (3, false, false, true)
+    );
+    assert!(!undone.reschedule && undone.after.is_some());
+    // Deleted by its user meanwhile: the same, and then it is let go.
+    let mut world = undoing(&change);
+    world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    // A node that could not is not asked again.
+    let mut world = World::with_record(&json!({"attempt": 4, "refused": true, "node": "node-a"}))
+        .with_config(&[("backend-volume", "client=pool")])
+        .selected("node-a");
+    world.delete_pod = Some(pod("delete", 4, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.reschedule));
+}
+
+/// A PV as it was accepted.
+struct Released {
+    volume: Value,
+    record: Option<Record>,
+    config: Result<Arc<ProvisionerConfig>, NoConfig>,
+    pod: Option<Pod>,
+    claimed: bool,
+}
+
+impl Released {
+    fn new() -> Self {
+        let mut volume = volume();
+        volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+        volume["metadata"]["annotations"] = json!({
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(silver()).to_string(),
+        });
+        volume["status"] = json!({"phase": "Released"});
+        Self {
+            volume,
+            record: None,
+            config: Ok(Arc::new(config(&[]))),
+            pod: None,
+            claimed: false,
+        }
+    }
+
+    fn plan(&self) -> Decision {
+        let volume: PersistentVolume = serde_json::from_value(self.volume.clone()).unwrap();
+        plan_volume(
+            &ObservedVolume {
+                volume: &volume,
+                record: self.record.as_ref(),
+                class: None,
+                config: &self.config,
+                delete_pod: self.pod.as_ref(),
+                claimed: self.claimed,
+                by_host: &|host| {
+                    (host == "node-a").then(|| Node {
+                        name: "node-a".into(),
+                        labels: [].into(),
+                    })
+                },
+                kube_api: "https://k:1",
+                limits: &Limits::default(),
+            },
+            now(),
+        )
+    }
+}
+
+#[test]
+fn a_released_volume_is_deleted_with_what_made_it() {
+    let mut world = Released::new();
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(start.request.operation.as_str(), "delete");
+    assert_eq!(start.request.username, "tom");
+    assert_eq!(start.request.volume["source"], "h:/x");
+    assert_eq!(start.request.kube_api, "https://k:1");
+    assert!(start.write && start.record.attempt == 1);
+    world.record = Some(start.record);
+    world.pod = Some(pod("delete", 1, 10, &ended(1, "in use")));
+    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("in use")));
+    world.pod = Some(pod("delete", 1, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::LetGo(go) if go.delete && go.pods.len() == 1 && go.took.is_some()));
+}
+
+#[test]
+fn only_a_released_volume_of_ours_is_deleted() {
+    let table: Vec<Box<dyn Fn(&mut Released)>> = vec![
+        Box::new(|w| w.volume["status"]["phase"] = json!("Bound")),
+        Box::new(|w| w.volume["status"]["phase"] = json!("Pending")),
+        Box::new(|w| w.claimed = true),
+        Box::new(|w| w.volume["metadata"]["finalizers"] = json!([])),
+        Box::new(|w| w.volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] = json!("other")),
+        Box::new(|w| w.volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain")),
+        Box::new(|w| w.config = Err(NoConfig::NotReadYet)),
+    ];
+    for (at, change) in table.iter().enumerate() {
+        let mut world = Released::new();
+        change(&mut world);
+        assert!(matches!(world.plan(), Decision::Rest), "row {at}");
+    }
+    let mut failed = Released::new();
+    failed.volume["status"]["phase"] = json!("Failed");
+    assert!(matches!(failed.plan(), Decision::Start(_)));
+}
+
+#[test]
+fn a_retained_volume_is_let_go_when_its_pv_is_deleted_and_nothing_is_run() {
+    let mut world = Released::new();
+    world.volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    world.volume["metadata"]["deletionTimestamp"] = json!(ago(1));
+    assert!(matches!(world.plan(), Decision::LetGo(go) if !go.delete));
+    world.volume["status"]["phase"] = json!("Bound");
+    assert!(matches!(world.plan(), Decision::Rest));
+}
+
+#[test]
+fn a_deletion_of_a_volume_says_what_it_waits_for() {
+    let mut world = Released::new();
+    world.config = Err(NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    });
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say.text.contains("admin/c")));
+    let mut world = Released::new();
+    world.volume["metadata"]["annotations"]["mooring.dev/request"] = json!("?");
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(_), .. }));
+    world.record = Some(record(
+        &json!({"operation": "delete", "attempt": 2, "not-before": ago(-9)}),
+    ));
+    let mut world = Released::new();
+    world.record = Some(record(
+        &json!({"operation": "delete", "attempt": 2, "not-before": ago(-9)}),
+    ));
+    assert!(matches!(world.plan(), Decision::Wait { after: Some(after), .. } if after.as_secs() == 9));
+}
+
+#[test]
+fn a_volume_that_lived_on_a_node_goes_with_it() {
+    let on = |node: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}})
+    };
+    let mut world = Released::new();
+    world.config = Ok(Arc::new(config(&[("backend-volume", "client=pool")])));
+    world.volume["spec"]["nodeAffinity"] = on("node-a");
+    assert!(matches!(world.plan(), Decision::Start(start) if start.node.as_deref() == Some("node-a")));
+    world.volume["spec"]["nodeAffinity"] = on("gone");
+    let Decision::LetGo(go) = world.plan() else { panic!() };
+    assert!(go.delete && go.say.unwrap().text.contains("gone"));
+}

@@ -1,0 +1,410 @@
+//! Every branch of the plan for a claim that stands.
+
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
+use crate::acceptance::tests::volume;
+use crate::config_store::NoConfig;
+use crate::events::reasons;
+use crate::operation::Decision;
+use crate::outcome::Category;
+
+/// A short word for a decision, so that tables can be read.
+fn word(decision: &Decision) -> String {
+    match decision {
+        Decision::Rest => "rest".into(),
+        Decision::Wait { after, say } => {
+            let after = after.map_or_else(String::new, |after| format!(" {}", after.as_secs()));
+            format!(
+                "wait{after}{}",
+                say.as_ref().map_or_else(String::new, |say| format!(" {}", say.reason))
+            )
+        }
+        Decision::Start(start) => format!(
+            "start {} {}{}",
+            start.record.attempt,
+            if start.write { "written" } else { "known" },
+            start
+                .node
+                .as_ref()
+                .map_or_else(String::new, |node| format!(" on {node}"))
+        ),
+        Decision::Supply { after, say, .. } => format!(
+            "supply{}{}",
+            after.map_or_else(String::new, |after| format!(" {}", after.as_secs())),
+            say.as_ref().map_or_else(String::new, |say| format!(" {}", say.reason))
+        ),
+        Decision::Note(record) => format!("note {}", record.node),
+        Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
+        Decision::Stop(_) => "stop".into(),
+        Decision::Tidy(pods) => format!("tidy {}", pods.len()),
+        Decision::LookUp => "look up".into(),
+        Decision::MakeVolume(_) => "make volume".into(),
+        Decision::Accept(accept) => format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" }),
+        Decision::Refuse(refuse) => format!("refuse {}", refuse.volumes.len()),
+        Decision::Reschedule(_) => "reschedule".into(),
+        Decision::Undone(_) => "undone".into(),
+        Decision::LetGo(_) => "let go".into(),
+    }
+}
+
+fn planned(world: &World) -> String {
+    word(&world.plan())
+}
+
+#[test]
+fn a_fresh_claim_is_begun_once_it_is_wanted() {
+    assert_eq!(planned(&World::new()), "start 1 written");
+    let table: Vec<(&str, Box<dyn Fn(&mut World)>)> = vec![
+        ("rest", Box::new(|w| w.claim["metadata"]["annotations"] = json!({}))),
+        (
+            "rest",
+            Box::new(|w| {
+                w.claim["metadata"]["annotations"] = json!({"volume.kubernetes.io/storage-provisioner": "other/x"});
+            }),
+        ),
+        ("rest", Box::new(|w| w.claim["spec"]["volumeName"] = json!("static"))),
+        ("rest", Box::new(|w| w.class = None)),
+        ("rest", Box::new(|w| w.config = Err(NoConfig::NotReadYet))),
+        (
+            "wait NoProvisionerConfig",
+            Box::new(|w| {
+                w.config = Err(NoConfig::HalfNamed { class: "silver".into() });
+            }),
+        ),
+        (
+            "wait ClaimRefused",
+            Box::new(|w| w.claim["spec"]["selector"] = json!({"matchLabels": {"a": "b"}})),
+        ),
+        (
+            "wait ClaimRefused",
+            Box::new(|w| w.claim["spec"]["resources"]["requests"]["storage"] = json!("much")),
+        ),
+        (
+            "tidy 1",
+            Box::new(|w| w.provision_pod = Some(pod("provision", 1, 10, &running()))),
+        ),
+        (
+            "tidy 1",
+            Box::new(|w| {
+                w.claim["spec"]["volumeName"] = json!("pvc-u1");
+                w.provision_pod = Some(pod("provision", 1, 10, &ended(0, "")));
+            }),
+        ),
+        (
+            "rest",
+            Box::new(|w| {
+                w.claim["spec"]["volumeName"] = json!("pvc-u1");
+                w.provision_pod = Some(leaving(pod("provision", 1, 10, &ended(0, ""))));
+            }),
+        ),
+    ];
+    for (at, (want, change)) in table.iter().enumerate() {
+        let mut world = World::new();
+        change(&mut world);
+        assert_eq!(&planned(&world), want, "row {at}");
+    }
+    let no_provision = World::new().able_to(&[Operation::Delete]);
+    assert_eq!(planned(&no_provision), "wait ClaimRefused");
+}
+
+#[test]
+fn with_wait_for_first_consumer_the_node_comes_first() {
+    assert_eq!(planned(&World::new().selected("")), "rest");
+    assert_eq!(planned(&World::new().selected("gone")), "reschedule");
+    let world = World::new().selected("node-a");
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(
+        (start.request.node_name.as_str(), start.node.as_deref()),
+        ("node-a", None)
+    );
+    // Only a volume that lives on the node is made there.
+    let pool = World::new()
+        .selected("node-a")
+        .with_config(&[("backend-volume", "client=pool")]);
+    assert_eq!(planned(&pool), "start 1 written on node-a");
+}
+
+#[test]
+fn a_run_is_waited_for_and_its_end_judged() {
+    let flex = &[("volume-source", "flexVolume")][..];
+    let none = &[][..];
+    let printed = r#"{"client":"nfs","source":"h:/x"}"#;
+    let table: Vec<(&str, Option<(u32, i64, Value)>, &[(&str, &str)])> = vec![
+        ("start 1 known", None, none),
+        ("supply 20", Some((1, 10, json!({"phase": "Pending"}))), none),
+        (
+            "supply 260 ProvisioningWaiting",
+            Some((1, 40, json!({"phase": "Pending"}))),
+            none,
+        ),
+        ("fail timeout 2", Some((1, 301, json!({"phase": "Pending"}))), none),
+        ("wait 350", Some((1, 20, running())), none),
+        ("fail failed 2", Some((1, 20, ended(1, "no"))), none),
+        ("fail temporary 2", Some((1, 20, ended(75, "busy"))), none),
+        ("fail config 2", Some((1, 20, ended(78, "bad"))), none),
+        ("look up", Some((1, 20, ended(0, ""))), none),
+        ("look up", Some((1, 20, ended(0, printed))), flex),
+        ("stop", Some((0, 20, ended(0, ""))), none),
+        ("wait 60", Some((2, 20, ended(0, ""))), none),
+    ];
+    for (at, (want, pod_is, config)) in table.into_iter().enumerate() {
+        let mut world = World::with_record(&json!({})).with_config(config);
+        world.provision_pod = pod_is.map(|(attempt, age, status)| {
+            let mut pod = pod("provision", attempt, age, &status);
+            let request = json!(crate::properties::tests::silver()).to_string();
+            pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), request)].into());
+            pod
+        });
+        assert_eq!(planned(&world), want, "row {at}");
+    }
+}
+
+/// A world in which the image has ended well, and says that it was asked what the claim asks.
+fn done(message: &str, config: &[(&str, &str)]) -> World {
+    let mut world = World::with_record(&json!({"attempt": 1})).with_config(config);
+    let Decision::Start(start) = world.plan() else { panic!() };
+    let mut pod = pod("provision", 1, 20, &ended(0, message));
+    pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), json!(start.request).to_string())].into());
+    world.provision_pod = Some(pod);
+    world
+}
+
+#[test]
+fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
+    let flex = &[("volume-source", "flexVolume")];
+    let table = [
+        (r#"{"client":"nfs","source":"h:/x"}"#, "make volume"),
+        (r#"{"client":"pool"}"#, "fail refused 2"),
+        (
+            r#"{"client":"nfs","secret-name":"s","secret-namespace":"kube-system"}"#,
+            "fail refused 2",
+        ),
+        (
+            r#"{"client":"nfs","secret-name":"s","secret-namespace":"admin"}"#,
+            "make volume",
+        ),
+        ("done", "fail refused 2"),
+        ("", "fail refused 2"),
+    ];
+    for (message, want) in table {
+        let mut world = done(message, flex);
+        assert_eq!(planned(&world), "look up", "{message}");
+        world.looked_up = true;
+        assert_eq!(planned(&world), want, "{message}");
+    }
+    let mut silent = done("", &[]);
+    silent.looked_up = true;
+    let Decision::Fail(failed) = silent.plan() else {
+        panic!()
+    };
+    assert!(
+        failed.say.text.contains("made no PersistentVolume named pvc-u1"),
+        "{}",
+        failed.say.text
+    );
+    assert!(failed.record.may_exist);
+}
+
+#[test]
+fn a_good_volume_is_accepted_with_both_sides_bound() {
+    let mut world = done("", &[]);
+    world.volumes = vec![volume()];
+    let Decision::Accept(accept) = world.plan() else {
+        panic!()
+    };
+    let patch = accept.volume_patch.unwrap();
+    assert_eq!(patch["metadata"]["resourceVersion"], "9");
+    assert_eq!(patch["metadata"]["finalizers"], json!(["mooring.dev/volume"]));
+    assert_eq!(
+        patch["metadata"]["annotations"]["mooring.dev/config"],
+        "admin/custom-isci-provisioner"
+    );
+    assert_eq!(
+        patch["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
+        "mooring.dev/flex-provisioner"
+    );
+    assert!(
+        !patch.to_string().contains("23092390532lksf90kwelklfw"),
+        "no secret on the PV"
+    );
+    assert_eq!(
+        accept.claim_patch,
+        json!({"metadata": {"resourceVersion": "7", "finalizers": [], "annotations": {
+                   "mooring.dev/operation": null, "pv.kubernetes.io/bind-completed": "yes",
+                   "pv.kubernetes.io/bound-by-controller": "yes"}},
+               "spec": {"volumeName": "pvc-u1"}})
+    );
+    assert_eq!((accept.pods.len(), accept.say.reason), (1, reasons::PROVISIONED));
+
+    // What the first try wrote is not written again, and a claim that the binder was quicker with is only let go.
+    for (key, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+        world.volumes[0]["metadata"]["annotations"][key] = value.clone();
+    }
+    world.volumes[0]["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
+    world.claim["spec"]["volumeName"] = json!("pvc-u1");
+    let Decision::Accept(accept) = world.plan() else {
+        panic!()
+    };
+    assert!(accept.volume_patch.is_none());
+    assert!(accept.claim_patch.get("spec").is_none());
+}
+
+#[test]
+fn a_volume_of_a_node_is_tied_to_it() {
+    let mut world = done("", &[("backend-volume", "client=pool")]);
+    world.volumes = vec![volume()];
+    let Decision::Accept(accept) = world.plan() else {
+        panic!()
+    };
+    let patch = accept.volume_patch.unwrap();
+    assert!(patch["spec"]["nodeAffinity"].to_string().contains("node-a"), "{patch}");
+}
+
+#[test]
+fn a_bad_volume_is_removed_and_its_record_says_so() {
+    for (change, words) in [
+        (json!({"storageClassName": "gold"}), "gold"),
+        (json!({"hostPath": {"path": "/"}, "flexVolume": null}), "hostPath"),
+        (json!({"capacity": {"storage": "1Mi"}}), "less than"),
+    ] {
+        let mut world = done("", &[]);
+        let mut bad = volume();
+        for (key, value) in change.as_object().unwrap() {
+            bad["spec"][key] = value.clone();
+        }
+        world.volumes = vec![bad];
+        assert_eq!(planned(&world), "look up", "what was watched may be old");
+        world.looked_up = true;
+        let Decision::Refuse(refuse) = world.plan() else {
+            panic!()
+        };
+        assert_eq!(refuse.volumes, [("pvc-u1".to_owned(), "v1".to_owned())]);
+        assert!(refuse.record.refused && refuse.record.may_exist && refuse.record.attempt == 2);
+        assert!(refuse.say.unwrap().text.contains(words));
+    }
+    // A second one, of another name, makes both suspect.
+    let mut world = done("", &[]);
+    let mut other = volume();
+    other["metadata"]["name"] = json!("mine");
+    world.volumes = vec![volume(), other];
+    world.looked_up = true;
+    assert_eq!(planned(&world), "refuse 2");
+}
+
+#[test]
+fn failures_back_off_and_giving_up_lasts_until_something_changes() {
+    let later = World::with_record(&json!({"attempt": 2, "not-before": ago(-30)}));
+    assert_eq!(planned(&later), "wait 30");
+    let due = World::with_record(&json!({"attempt": 2, "not-before": ago(1)}));
+    assert_eq!(planned(&due), "start 2 known");
+
+    let mut world = World::with_record(&json!({}));
+    world.provision_pod = Some(pod("provision", 1, 20, &ended(78, "no such pool")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert_eq!(
+        (failed.category, failed.after, failed.say.reason),
+        (Category::Config, None, reasons::GIVEN_UP)
+    );
+    assert!(failed.say.text.contains("no such pool"), "{}", failed.say.text);
+    assert!(failed.record.gave_up.is_some() && failed.record.not_before.is_none());
+    world.provision_pod = None;
+    world.record = Some(failed.record);
+    assert_eq!(planned(&world), "rest");
+    world.claim["metadata"]["annotations"]["mooring.dev/operation"] = json!("{}");
+    assert_eq!(planned(&world), "rest", "Mooring's own record is no change");
+    world.claim["metadata"]["annotations"]["note"] = json!("try again");
+    assert_eq!(planned(&world), "start 2 written");
+    world.claim["metadata"]["annotations"]
+        .as_object_mut()
+        .unwrap()
+        .remove("note");
+    let changed = world.with_config(&[("pool", "silver")]);
+    assert_eq!(planned(&changed), "start 2 written");
+}
+
+#[test]
+fn what_goes_away_meanwhile_is_named_and_waited_for() {
+    let mut world = World::with_record(&json!({"attempt": 2}));
+    world.class = None;
+    assert_eq!(planned(&world), "wait ProvisioningWaiting");
+    world.provision_pod = Some(pod("provision", 2, 20, &running()));
+    assert_eq!(planned(&world), "wait 350", "what runs is not disturbed");
+    let mut world = World::with_record(&json!({"attempt": 2}));
+    world.config = Err(NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    });
+    let Decision::Wait { say: Some(say), .. } = world.plan() else {
+        panic!()
+    };
+    assert!(say.text.contains("admin/c"));
+    // Bound to something else by its user: what is being made is undone.
+    let mut world = World::with_record(&json!({}));
+    world.claim["spec"]["volumeName"] = json!("static");
+    world.provision_pod = Some(pod("provision", 1, 20, &running()));
+    assert_eq!(planned(&world), "stop");
+}
+
+#[test]
+fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
+    let pool = &[("backend-volume", "client=pool")];
+    // Where it was begun is written down before it is over.
+    let mut world = World::with_record(&json!({})).with_config(pool);
+    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    assert_eq!(planned(&world), "note node-a");
+    world.record = Some(super::super::tests::record(&json!({"node": "node-a"})));
+    assert_eq!(planned(&world), "wait 350");
+    // A retry goes where the first attempt was, unless that node is gone.
+    world.provision_pod = None;
+    assert_eq!(planned(&world), "start 1 known on node-a");
+    world.nodes = vec!["node-b"];
+    assert_eq!(planned(&world), "start 1 written");
+    // The scheduler changed its mind after an attempt that may have made something.
+    let mut world = World::with_record(&json!({"node": "node-a", "attempt": 2, "may-exist": true}))
+        .with_config(pool)
+        .selected("node-b");
+    assert_eq!(planned(&world), "refuse 0");
+    world.record = Some(super::super::tests::record(&json!({"node": "node-a", "attempt": 2})));
+    assert_eq!(planned(&world), "start 2 written on node-b");
+    // A node that fails again and again is cleaned and given up.
+    let mut world = World::with_record(&json!({"node": "node-a", "attempt": 3}))
+        .with_config(pool)
+        .selected("node-a");
+    world.provision_pod = Some(pod("provision", 3, 20, &ended(75, "no space")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(failed.record.refused);
+    // Its node is gone.
+    world.nodes = vec!["node-b"];
+    assert_eq!(planned(&world), "reschedule");
+}
+
+#[test]
+fn a_pod_on_a_lost_node_is_ended_and_then_waited_for() {
+    let mut world = World::with_record(&json!({}));
+    let mut status = running();
+    status["startTime"] = json!(ago(400));
+    world.provision_pod = Some(pod("provision", 1, 401, &status));
+    assert_eq!(planned(&world), "fail timeout 2");
+    world.record = Some(super::super::tests::record(&json!({"attempt": 2})));
+    world.provision_pod = Some(leaving(pod("provision", 1, 401, &status)));
+    assert_eq!(planned(&world), "wait 60");
+    if let Some(pod) = &mut world.provision_pod {
+        pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(100))).unwrap();
+    }
+    let Decision::Wait { say: Some(say), .. } = world.plan() else {
+        panic!()
+    };
+    assert!(say.text.contains("node node-a does not answer"), "{}", say.text);
+}
+
+#[test]
+fn an_image_that_is_not_there_is_spoken_of_in_time() {
+    let mut world = World::with_record(&json!({}));
+    world.provision_pod = Some(pod("provision", 1, 40, &no_image()));
+    let Decision::Wait { say: Some(say), .. } = world.plan() else {
+        panic!()
+    };
+    assert!(say.text.contains("ImagePullBackOff: no such image"));
+}
