@@ -127,10 +127,10 @@ pub struct RunArgs {
     #[arg(long, env = "MOORING_MAX_IN_FLIGHT", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_in_flight: u16,
     /// Requests to the API server a second, in the long run; watches do not count
-    #[arg(long, env = "MOORING_API_QPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "MOORING_API_QPS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub api_qps: u32,
     /// Requests to the API server at once, after a quiet time
-    #[arg(long, env = "MOORING_API_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "MOORING_API_BURST", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub api_burst: u32,
     /// How often everything is looked at again, should a watch have missed something
     #[arg(long, env = "MOORING_RESYNC", default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
@@ -176,6 +176,23 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_manifest_sets_no_variable_that_no_flag_reads() {
+        let manifest = include_str!("../../configmaps/install/provisioner.yaml");
+        let command = Cli::command();
+        let known: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_env).collect();
+        let set = manifest.split(['"', ' ', '\n', ',']).filter_map(|word| {
+            let word = word.split('=').next().unwrap_or(word);
+            word.starts_with("MOORING_").then_some(word)
+        });
+        let mut count = 0;
+        for variable in set {
+            count += 1;
+            assert!(known.iter().any(|known| *known == variable), "{variable}");
+        }
+        assert!(count > 3);
     }
 
     #[test]

@@ -29,8 +29,9 @@ use crate::context::Context;
 use crate::events::{Note, reasons};
 use crate::metrics::ConfigState;
 use crate::mirror::Mirror;
+use crate::storage_class::apply::{self, ApplyError};
 use crate::storage_class::usage::{self, Uses};
-use crate::storage_class::{self, Claim, ClassAction, apply};
+use crate::storage_class::{self, Claim, ClassAction};
 use crate::trust::Trust;
 
 pub mod verdict;
@@ -229,11 +230,21 @@ impl State {
                 .flat_map(|(_, verdict)| verdict.errors().map(crate::config::ConfigProblem::category)),
         );
 
-        let mut all_well = true;
+        let failed = self.act(plan.actions).await;
+        let mut all_well = failed.is_empty();
         for (reference, (config_map, verdict)) in &verdicts {
-            all_well &= self.tell(config_map, verdict, plan.claims.get(reference)).await;
+            let claim = match plan.claims.get(reference).cloned() {
+                Some(Claim::Kept(class)) => Some(match failed.get(&class) {
+                    Some(why) => Claim::Failed {
+                        class,
+                        why: why.clone(),
+                    },
+                    None => Claim::Kept(class),
+                }),
+                other => other,
+            };
+            all_well &= self.tell(config_map, verdict, claim.as_ref()).await;
         }
-        all_well &= self.act(plan.actions).await;
         self.context
             .metrics
             .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
@@ -289,37 +300,39 @@ impl State {
         true
     }
 
-    async fn act(&mut self, actions: Vec<ClassAction>) -> bool {
+    /// Acts on the classes; what failed, by class.
+    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, String> {
         let client = self.context.client.clone();
-        let mut all_well = true;
+        let mut failed = BTreeMap::new();
         let mut given_up = Vec::new();
         for action in actions {
-            let done = match action {
-                ClassAction::Create(class) => apply::create(&client, &class).await,
-                ClassAction::Update(class) => apply::update(&client, &class).await,
-                ClassAction::Replace { old, new } => match apply::delete(&client, &old).await {
-                    Ok(()) => apply::create(&client, &new).await,
-                    Err(error) => Err(error),
-                },
+            let (class, done) = match action {
+                ClassAction::Create(class) => (class.name_any(), apply::create(&client, &class).await),
+                ClassAction::Update(class) => (class.name_any(), apply::update(&client, &class).await),
+                ClassAction::Replace { old, new } => {
+                    let done = match apply::delete(&client, &old).await {
+                        Ok(()) => apply::create(&client, &new).await,
+                        Err(error) => Err(error),
+                    };
+                    (new.name_any(), done)
+                }
                 ClassAction::GiveUp(class) => {
                     given_up.push(*class);
-                    Ok(())
+                    continue;
                 }
             };
-            if let Err(error) = done {
-                all_well = false;
-                warn!(error = &error as &dyn std::error::Error, "{error}");
-            }
+            note_failure(&mut failed, class, done);
         }
-        all_well & self.give_up(given_up).await
+        self.give_up(given_up, &mut failed).await;
+        failed
     }
 
     /// Deletes those of these classes that nothing uses, and sees to it that the loop is woken when another is free.
-    async fn give_up(&mut self, classes: Vec<StorageClass>) -> bool {
+    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, String>) {
         let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
         if names.is_empty() {
             self.waiting = None;
-            return true;
+            return;
         }
         if self.waiting.as_ref().is_none_or(|waiting| waiting.classes != names) {
             let told = watch::Sender::new(None);
@@ -331,23 +344,14 @@ impl State {
                 _task: AbortOnDropHandle::new(task),
             });
         }
-        let Some(uses) = self
-            .waiting
-            .as_mut()
-            .and_then(|waiting| waiting.uses.borrow_and_update().clone())
-        else {
-            return true;
+        let uses = match &mut self.waiting {
+            Some(waiting) => waiting.uses.borrow_and_update().clone().unwrap_or_default(),
+            None => return,
         };
-        let mut all_well = true;
         for class in classes {
             let name = class.name_any();
             match uses.get(&name) {
-                Some(0) => {
-                    if let Err(error) = apply::delete(&self.context.client, &class).await {
-                        all_well = false;
-                        warn!(error = &error as &dyn std::error::Error, "{error}");
-                    }
-                }
+                Some(0) => note_failure(failed, name, apply::delete(&self.context.client, &class).await),
                 Some(_) => self.context.events.publish(
                     &class.object_ref(&()),
                     Note::warning(
@@ -357,10 +361,23 @@ impl State {
                          volume that name it are gone",
                     ),
                 ),
+                // Not known yet.
                 None => {}
             }
         }
-        all_well
+    }
+}
+
+fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Result<(), ApplyError>) {
+    if let Err(error) = done {
+        warn!(
+            error = &error as &dyn std::error::Error,
+            "failed to see to a storage class"
+        );
+        let why = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        failed.insert(class, format!("{error}: {why}"));
     }
 }
 
@@ -368,7 +385,7 @@ impl State {
 fn note(verdict: &Verdict, claim: Option<&Claim>, status: String) -> Note {
     match (verdict.state, claim) {
         (ConfigState::LastGood | ConfigState::Refused, _) => Note::warning(reasons::CONFIG_REFUSED, "Read", status),
-        (ConfigState::InForce, Some(Claim::Taken { .. } | Claim::Foreign { .. })) => {
+        (ConfigState::InForce, Some(Claim::Taken { .. } | Claim::Foreign { .. } | Claim::Failed { .. })) => {
             Note::warning(reasons::CLASS_TAKEN, "Read", status)
         }
         (ConfigState::InForce, _) if !verdict.entry.problems.is_empty() => {

@@ -13,7 +13,7 @@ use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 /// Times of an election, all parts of the Lease's duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +135,9 @@ impl Election {
         }
     }
 
-    /// Waits until this replica leads; false if `stop` came first.
-    pub async fn win(&mut self, stop: &CancellationToken) -> bool {
+    /// Waits until this replica leads; false if `stop` came first. Calls `standing_by` when it is known that another one leads.
+    pub async fn win(&mut self, stop: &CancellationToken, standing_by: impl Fn()) -> bool {
+        let mut told = false;
         loop {
             let won = tokio::select! {
                 () = stop.cancelled() => return false,
@@ -147,7 +148,12 @@ impl Election {
                     info!(lease.name = self.name, lease.holder = self.me, "leading");
                     return true;
                 }
-                Ok(false) => debug!(lease.name = self.name, "standing by"),
+                Ok(false) => {
+                    if !std::mem::replace(&mut told, true) {
+                        info!(lease.name = self.name, "standing by");
+                    }
+                    standing_by();
+                }
                 Err(error) => warn!(error = &error as &dyn std::error::Error, "failed to take the lease"),
             }
             tokio::select! {

@@ -1,7 +1,7 @@
 //! Puts the controllers together and runs them for as long as this replica leads.
 
 use std::future::Future;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -126,8 +126,7 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
         &identity,
         Timing::of(lease_duration),
     );
-    health.set(Phase::StandingBy);
-    if leader_elect && !election.win(&stop).await {
+    if leader_elect && !election.win(&stop, || health.set(Phase::StandingBy)).await {
         return Ok(());
     }
     health.set(Phase::Leading);
@@ -213,6 +212,7 @@ fn start_log(filter: &str, json: bool) -> Result<(), RunError> {
     })?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     if json {
         log.json().init();

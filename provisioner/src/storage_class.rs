@@ -49,6 +49,13 @@ pub enum Claim {
         /// Its provisioner.
         provisioner: String,
     },
+    /// The class could not be made or changed; it is tried again.
+    Failed {
+        /// The class.
+        class: String,
+        /// What failed, and why.
+        why: String,
+    },
     /// An older ConfigMap claims it as well, and has it.
     Taken {
         /// The class.

@@ -130,6 +130,7 @@ impl Verdict {
                         "; storage class {class} is {provisioner}'s and is left as it is: use another name in label {}",
                         labels::STORAGE_CLASS
                     ),
+                    Some(Claim::Failed { why, .. }) => format!("; {why}"),
                     Some(Claim::Taken { class, by }) => format!(
                         "; storage class {class} belongs to the older ConfigMap {by}: use another name in label {}, or delete that \
                          ConfigMap",

@@ -143,3 +143,15 @@ fn a_file_that_is_not_there_exits_with_2() {
     let code = run(args, &mut std::io::empty(), &mut out);
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)));
 }
+
+#[test]
+fn the_examples_are_fine() {
+    for (name, text) in [
+        ("local", include_str!("../../../configmaps/examples/local.yaml")),
+        ("sshfs", include_str!("../../../configmaps/examples/sshfs.yaml")),
+        ("silver", include_str!("../../../configmaps/examples/silver.yaml")),
+    ] {
+        let (well, text) = lint(text);
+        assert!(well && text.contains("no warnings"), "{name}: {text}");
+    }
+}
