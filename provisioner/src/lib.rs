@@ -29,6 +29,7 @@ pub mod properties;
 pub mod provisioning;
 pub mod retry;
 pub mod runtime;
+pub mod seen_to;
 pub mod slots;
 pub mod storage_class;
 pub mod topology;
