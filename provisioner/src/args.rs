@@ -145,7 +145,12 @@ pub struct RunArgs {
     #[arg(long, env = "MOORING_LOG_JSON")]
     pub log_json: bool,
     /// What to log: error, warn, info, debug, or a filter such as info,kube=debug
-    #[arg(long, env = "MOORING_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "MOORING_LOG",
+        default_value = "info,kube_runtime=error",
+        value_name = "FILTER"
+    )]
     pub log: String,
 }
 

@@ -175,7 +175,7 @@ impl State {
                 self.context.metrics.reconciled(CONTROLLER, "watch");
                 warn!(
                     error = &error as &dyn std::error::Error,
-                    "failed to watch {what}; if this is forbidden, the namespace lacks the role and role binding of the install"
+                    "failed to watch {what}; if this is forbidden, bind ClusterRole flex-provisioner-configs in that namespace"
                 );
             }
         }
@@ -307,11 +307,11 @@ impl State {
         let mut given_up = Vec::new();
         for action in actions {
             let (class, done) = match action {
-                ClassAction::Create(class) => (class.name_any(), apply::create(&client, &class).await),
+                ClassAction::Create(class) => (class.name_any(), self.make(&class).await),
                 ClassAction::Update(class) => (class.name_any(), apply::update(&client, &class).await),
                 ClassAction::Replace { old, new } => {
                     let done = match apply::delete(&client, &old).await {
-                        Ok(()) => apply::create(&client, &new).await,
+                        Ok(()) => self.make(&new).await,
                         Err(error) => Err(error),
                     };
                     (new.name_any(), done)
@@ -325,6 +325,14 @@ impl State {
         }
         self.give_up(given_up, &mut failed).await;
         failed
+    }
+
+    async fn make(&mut self, class: &StorageClass) -> Result<(), ApplyError> {
+        if let Some(made) = apply::create(&self.context.client, class).await? {
+            // The turn that this wakes may come before the watch does.
+            self.classes.put("", &made.name_any(), made);
+        }
+        Ok(())
     }
 
     /// Deletes those of these classes that nothing uses, and sees to it that the loop is woken when another is free.

@@ -22,16 +22,16 @@ impl ApplyError {
     }
 }
 
-/// Makes a class. One that came to be meanwhile is not an error: the watch brings it, and the next plan knows it.
-pub async fn create(client: &Client, class: &StorageClass) -> Result<(), ApplyError> {
+/// Makes a class. One that came to be meanwhile (`None`) is not an error: the watch brings it, and the next plan knows it.
+pub async fn create(client: &Client, class: &StorageClass) -> Result<Option<StorageClass>, ApplyError> {
     let mut class = class.clone();
     class.metadata.resource_version = None;
     match api(client).create(&post(), &class).await {
-        Ok(_) => {
+        Ok(made) => {
             info!(class.name = class.name_any(), "made storage class");
-            Ok(())
+            Ok(Some(made))
         }
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
         Err(source) => Err(failed("create", &class, source)),
     }
 }
