@@ -2,8 +2,9 @@
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`idle`] (letting go), [`args`] (flags).
+//! [`idle`] (letting go), [`allowed`] (which images may run), [`args`] (flags).
 
+pub mod allowed;
 pub mod args;
 pub mod idle;
 pub mod link;
@@ -22,11 +23,12 @@ use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
-use mooring_contract::image::{ImagePattern, ImageRef};
+use mooring_contract::image::ImageRef;
 use mooring_contract::names::labels;
 use tokio::sync::{OnceCell, watch};
 use tracing::{info, warn};
 
+use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
 use self::link::{LinkError, ask};
 use self::plan::{Decision, Seen, Wanted, plan};
@@ -56,20 +58,9 @@ pub struct Identity {
 /// Why there is no client Pod to ask.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
-    /// Not an image's name.
-    #[error("{0}")]
-    BadImage(#[from] mooring_contract::image::BadImage),
     /// Not an image that may run.
-    #[error(
-        "client image {image} matches none of the allowed ones ({allowed}): use one of them, or have the administrator \
-         add it to --allowed-client-images of the mounter and to the admission policy mooring-mounter"
-    )]
-    NotAllowed {
-        /// The image, its name in full.
-        image: String,
-        /// The patterns.
-        allowed: String,
-    },
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The API did not do what it was asked.
     #[error("failed to {attempted}: {source}")]
     Api {
@@ -161,6 +152,7 @@ pub struct ClientPods {
     client: kube::Client,
     identity: Identity,
     args: ClientPodArgs,
+    allowed: Allowed,
     store: Store<Pod>,
     /// Goes up with everything that happens to a Pod or a mount.
     changes: watch::Sender<u64>,
@@ -173,6 +165,7 @@ impl ClientPods {
     pub fn start(client: kube::Client, identity: Identity, args: ClientPodArgs) -> Arc<Self> {
         let (store, writer) = reflector::store();
         let pods = Arc::new(Self {
+            allowed: Allowed::new(args.allowed_client_images.clone()),
             client,
             identity,
             args,
@@ -200,12 +193,14 @@ impl ClientPods {
             }
         });
         tokio::spawn(idle::run(Arc::clone(&pods)));
+        let configs = Api::namespaced(pods.client.clone(), &pods.identity.namespace);
+        tokio::spawn(allowed::follow(configs, pods.allowed.clone()));
         pods
     }
 
     /// A Pod for new mounts of `client`, whose agent answers; made if there is none.
     pub async fn lease(&self, client: &str, image: &str, deadline: Instant) -> Result<Lease, PodError> {
-        let image = self.allowed(image)?;
+        let image = self.allowed.check(image)?;
         let late = |name: &str, message: String| PodError::Late {
             name: name.to_owned(),
             message,
@@ -301,23 +296,6 @@ impl ClientPods {
         }
     }
 
-    /// The image's name in full, if it may run.
-    fn allowed(&self, image: &str) -> Result<String, PodError> {
-        let image: ImageRef = image.parse()?;
-        let patterns = &self.args.allowed_client_images;
-        if patterns.iter().any(|pattern| pattern.matches(&image)) {
-            return Ok(image.to_string());
-        }
-        Err(PodError::NotAllowed {
-            image: image.to_string(),
-            allowed: patterns
-                .iter()
-                .map(ImagePattern::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
-        })
-    }
-
     async fn known(&self) -> Result<&Known, PodError> {
         self.known.get_or_try_init(|| self.find_out()).await
     }
@@ -352,7 +330,7 @@ impl ClientPods {
             .map_err(api_error(format!("get the mounter's service account {account}")))?;
         let uid = owner.metadata.uid.unwrap_or_default();
         Ok(Known {
-            mounter_image: image.parse::<ImageRef>()?.to_string(),
+            mounter_image: image.parse::<ImageRef>().map_err(ImageError::from)?.to_string(),
             template: Template {
                 namespace: namespace.clone(),
                 kubelet_root: kubelet_root.to_string_lossy().into_owned(),

@@ -13,7 +13,7 @@ use mooring_contract::names;
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
     /// Client images that may run, patterns separated by commas: `*` stands for any letters but `/`, `**` for any at all.
-    /// The admission policy of the installation has its own list, so that a mounter gone astray can't widen it.
+    /// The ConfigMap `allowed-client-images`, by which the admission policy goes as well, comes before it.
     #[arg(
         long,
         env = "MOORING_ALLOWED_CLIENT_IMAGES",

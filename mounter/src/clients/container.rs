@@ -10,6 +10,7 @@ use tracing::warn;
 use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Category, Failure, MountCall, SecretBytes};
 use crate::client::{Client, MountError, MountJob};
+use crate::client_pods::allowed::ImageError;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, PodError};
@@ -204,8 +205,8 @@ fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
 
 fn no_pod(job: &MountJob, error: &PodError) -> MountError {
     match error {
-        PodError::NotAllowed { .. } => MountError::Forbidden(error.to_string()),
-        PodError::BadImage(_) => MountError::BadOptions(error.to_string()),
+        PodError::Image(ImageError::NotAllowed { .. }) => MountError::Forbidden(error.to_string()),
+        PodError::Image(ImageError::Bad(_)) => MountError::BadOptions(error.to_string()),
         _ => container_error(job, error.to_string()),
     }
 }

@@ -35,6 +35,9 @@ pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
 /// ConfigMap in Mooring's namespace that says which client serves which type of volume.
 pub const MOUNTER_CONFIG: &str = "mounter-config";
 
+/// ConfigMap in Mooring's namespace that says which images may be client images; the admission policy goes by it too.
+pub const CLIENT_IMAGES_CONFIG: &str = "allowed-client-images";
+
 /// Reporting controller of the mounter's Events.
 pub const MOUNTER: &str = "mooring-mounter";
 
