@@ -321,6 +321,8 @@ pub(crate) mod tests {
         })
     }
 
+    type Change = Box<dyn FnOnce(&mut Value)>;
+
     fn refusals(change: impl FnOnce(&mut Value)) -> Vec<Refusal> {
         let mut value = volume();
         change(&mut value);
@@ -367,7 +369,6 @@ pub(crate) mod tests {
             pv["spec"].as_object_mut().unwrap().remove("flexVolume");
             pv["spec"][source] = value;
         };
-        type Change = Box<dyn FnOnce(&mut Value)>;
         let table: Vec<(Change, &str)> = vec![
             (
                 Box::new(|pv| pv["metadata"]["name"] = json!("mine")),

@@ -365,7 +365,7 @@ impl<'a> Apply<'a> {
                 "annotations": {annotations::OPERATION: null},
             }});
             match patched(&self.volumes(), &name, patch).await {
-                Err(ApplyError::Api { source, .. }) if is_not_found(&source) => {}
+                Err(ApplyError::Changed(_)) => {}
                 other => drop(other?),
             }
         }
@@ -384,6 +384,7 @@ impl<'a> Apply<'a> {
         // Kubernetes' own protection would keep a PV that has been bound meanwhile, and Pods could use it.
         let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
         match patched(&self.volumes(), name, patch).await {
+            Err(ApplyError::Changed(_)) => Ok(()),
             Err(ApplyError::Api { source, .. }) if is_gone(&source) => Ok(()),
             other => other.map(drop),
         }
@@ -447,7 +448,11 @@ where
     };
     api.patch(name, &params, &Patch::Merge(patch))
         .await
-        .map_err(|source| ApplyError::api(what, name, source))
+        .map_err(|source| match code(&source) {
+            // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
+            404 => ApplyError::Changed(name.to_owned()),
+            _ => ApplyError::api(what, name, source),
+        })
 }
 
 fn since(begin: k8s_openapi::jiff::Timestamp) -> Duration {
@@ -464,10 +469,6 @@ fn code(error: &kube::Error) -> u16 {
 /// What was meant is not there any more: gone, or another of its name in its place.
 fn is_gone(error: &kube::Error) -> bool {
     matches!(code(error), 404 | 409)
-}
-
-fn is_not_found(error: &kube::Error) -> bool {
-    code(error) == 404
 }
 
 fn is_conflict(error: &kube::Error) -> bool {

@@ -165,6 +165,8 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     assert!(matches!(world.plan(), Decision::Undone(undone) if undone.reschedule));
 }
 
+type Change = Box<dyn Fn(&mut Released)>;
+
 /// A PV as it was accepted.
 struct Released {
     volume: Value,
@@ -235,7 +237,7 @@ fn a_released_volume_is_deleted_with_what_made_it() {
 
 #[test]
 fn only_a_released_volume_of_ours_is_deleted() {
-    let table: Vec<Box<dyn Fn(&mut Released)>> = vec![
+    let table: Vec<Change> = vec![
         Box::new(|w| w.volume["status"]["phase"] = json!("Bound")),
         Box::new(|w| w.volume["status"]["phase"] = json!("Pending")),
         Box::new(|w| w.claimed = true),

@@ -10,6 +10,11 @@ use crate::events::reasons;
 use crate::operation::Decision;
 use crate::outcome::Category;
 
+type Change = Box<dyn Fn(&mut World)>;
+/// Number, age in seconds, status.
+type Attempt = (u32, i64, Value);
+type Keys<'a> = &'a [(&'a str, &'a str)];
+
 /// A short word for a decision, so that tables can be read.
 fn word(decision: &Decision) -> String {
     match decision {
@@ -56,7 +61,7 @@ fn planned(world: &World) -> String {
 #[test]
 fn a_fresh_claim_is_begun_once_it_is_wanted() {
     assert_eq!(planned(&World::new()), "start 1 written");
-    let table: Vec<(&str, Box<dyn Fn(&mut World)>)> = vec![
+    let table: Vec<(&str, Change)> = vec![
         ("rest", Box::new(|w| w.claim["metadata"]["annotations"] = json!({}))),
         (
             "rest",
@@ -131,7 +136,7 @@ fn a_run_is_waited_for_and_its_end_judged() {
     let flex = &[("volume-source", "flexVolume")][..];
     let none = &[][..];
     let printed = r#"{"client":"nfs","source":"h:/x"}"#;
-    let table: Vec<(&str, Option<(u32, i64, Value)>, &[(&str, &str)])> = vec![
+    let table: Vec<(&str, Option<Attempt>, Keys<'_>)> = vec![
         ("start 1 known", None, none),
         ("supply 20", Some((1, 10, json!({"phase": "Pending"}))), none),
         (
