@@ -107,7 +107,7 @@ pub fn termination_message(mut options: BTreeMap<String, String>, secret: Option
 pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error> {
     let mut spec = Map::new();
     let mut put = |key: &str, value: Value| spec.insert(key.to_owned(), value);
-    let capacity = extra.capacity.unwrap_or_else(|| request.size.to_string());
+    let capacity = extra.capacity.unwrap_or_else(|| quantity(request.size));
     put("capacity", json!({ "storage": capacity }));
     put("accessModes", json!(request.access_modes));
     put("volumeMode", json!(request.volume_mode));
@@ -163,6 +163,16 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
         },
         "spec": spec,
     }))
+}
+
+/// Bytes as people write them: with the largest binary suffix that leaves a whole number.
+fn quantity(bytes: u64) -> String {
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let shift = (bytes.trailing_zeros() / 10).min(6);
+    if bytes == 0 {
+        return "0".to_owned();
+    }
+    format!("{}{}", bytes >> (10 * shift), suffixes[shift as usize])
 }
 
 /// The class's mount options and file system go into the options, where the image has not set them itself: the kubelet
@@ -265,7 +275,7 @@ pub(crate) mod tests {
                     "annotations": {"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"},
                 },
                 "spec": {
-                    "capacity": {"storage": "1073741824"},
+                    "capacity": {"storage": "1Gi"},
                     "accessModes": ["ReadWriteOnce"],
                     "volumeMode": "Filesystem",
                     "persistentVolumeReclaimPolicy": "Delete",
@@ -275,6 +285,22 @@ pub(crate) mod tests {
                 },
             })
         );
+    }
+
+    #[test]
+    fn a_capacity_reads_as_it_was_asked_for() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1, "1"),
+            (1 << 10, "1Ki"),
+            (1536 << 20, "1536Mi"),
+            (5 << 30, "5Gi"),
+            (1 << 60, "1Ei"),
+            ((1 << 30) + 1, "1073741825"),
+            (u64::MAX, "18446744073709551615"),
+        ] {
+            assert_eq!(super::quantity(bytes), text);
+        }
     }
 
     #[test]
