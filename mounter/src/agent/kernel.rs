@@ -3,15 +3,14 @@
 //! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
 //! and in every Pod that has the volume.
 
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, open, statx};
 use rustix::io::Errno;
-use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_remount, move_mount, open_tree, unmount,
-};
 
+use crate::mount_options::MountFlags;
+use crate::sys::{Kernel, Sys as _, SysError, Unmount, UnmountError};
 use crate::target::{Target, TargetError};
 
 /// What is mounted on a target.
@@ -39,7 +38,13 @@ pub enum KernelError {
     /// The file system is in use.
     #[error("{0} is in use: a process still has files or its working directory there")]
     InUse(PathBuf),
-    /// A call failed.
+    /// A mount failed to go where it should.
+    #[error(transparent)]
+    Mount(#[from] SysError),
+    /// It can't be unmounted.
+    #[error(transparent)]
+    Unmount(#[from] UnmountError),
+    /// Another call failed.
     #[error("failed to {attempted} {path}")]
     Call {
         /// What was tried.
@@ -70,7 +75,11 @@ pub fn is_mounted(target: &Target) -> Result<bool, KernelError> {
         Err(TargetError::Missing(_)) => return Ok(false),
         parent => parent?,
     };
-    is_mount_point(&parent, Path::new(target.file_name())).map_err(|e| failed("look at", target, e))
+    is_mount_point(&parent, Path::new(target.file_name())).map_err(|source| KernelError::Call {
+        attempted: "look at",
+        path: target.path(),
+        source,
+    })
 }
 
 /// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases, and an
@@ -92,7 +101,7 @@ pub fn look(target: &Target) -> Result<Found, KernelError> {
     }
 }
 
-/// Moves the file system mounted on `staging` onto the target, with safe flags whatever its program set.
+/// Puts the file system mounted on `staging` onto the target, with these flags whatever its program set.
 ///
 /// The staging mount stays: the caller takes it away.
 pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
@@ -104,22 +113,10 @@ pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(
     if !is_mount_point(CWD, staging).map_err(|e| staged("look at", e))? {
         return Err(KernelError::NothingMounted);
     }
-    mount_remount(staging, MountFlags::BIND | flags, c"").map_err(|e| staged("set the flags of", e))?;
-    let tree = open_tree(
-        CWD,
-        staging,
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
-    )
-    .map_err(|e| staged("copy the mount of", e))?;
-    let dir = target.open()?;
-    move_mount(
-        &tree,
-        c"",
-        &dir,
-        c"",
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
-    )
-    .map_err(|e| failed("move the file system onto", target, e))
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let stage = open(staging, how, Mode::empty()).map_err(|e| staged("open", e))?;
+    let mount = Kernel.clone_mount(&stage, flags)?;
+    Ok(Kernel.attach(&mount, &target.open()?)?)
 }
 
 /// Unmounts a target, everywhere. Nothing mounted there is success.
@@ -127,35 +124,14 @@ pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(
 /// With `detach`, also what is in use, which disappears from sight at once and altogether with its last user: only for
 /// a file system whose daemon is gone.
 pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
-    let parent = match target.open_parent() {
-        Err(TargetError::Missing(_)) => return Ok(()),
-        parent => parent?,
-    };
-    // Through the handle of its parent, and not through a link at its end.
-    let path = Path::new("/proc/self/fd")
-        .join(parent.as_raw_fd().to_string())
-        .join(target.file_name());
-    let flags = if detach {
-        UnmountFlags::DETACH | UnmountFlags::NOFOLLOW
-    } else {
-        UnmountFlags::NOFOLLOW
-    };
+    let how = if detach { Unmount::Detach } else { Unmount::Plain };
     loop {
-        match unmount(&path, flags) {
+        match Kernel.unmount(target, how) {
             // Once more: mounts may lie on one another.
             Ok(()) => {}
-            // EINVAL: not a mount point (any more); ENOENT: no directory.
-            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) => return Err(KernelError::InUse(target.path())),
-            Err(error) => return Err(failed("unmount", target, error)),
+            Err(UnmountError::NotMounted) => return Ok(()),
+            Err(UnmountError::Busy) => return Err(KernelError::InUse(target.path())),
+            Err(error) => return Err(error.into()),
         }
-    }
-}
-
-fn failed(attempted: &'static str, target: &Target, source: Errno) -> KernelError {
-    KernelError::Call {
-        attempted,
-        path: target.path(),
-        source,
     }
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::mount::MountFlags;
 use tracing::warn;
 
 use super::kernel::{self, Found, KernelError};
@@ -222,7 +221,9 @@ impl Mounts {
         if !overridden {
             self.store.remove_secrets(&call.target)?;
         }
-        let flags = mount_flags(&call.mount_options)?;
+        let flags = mount_options::sort(&call.mount_options, false)
+            .map_err(InvalidVolume::from)?
+            .flags;
         let (path, target) = (call.target.clone(), target.clone());
         tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
             .await
@@ -312,25 +313,6 @@ impl Drop for Busy {
     }
 }
 
-/// The flags that the mount gets whatever its program set.
-fn mount_flags(options: &[String]) -> Result<MountFlags, InvalidVolume> {
-    let mut flags = MountFlags::empty();
-    for option in mount_options::join(options, false)?.split(',') {
-        flags |= match option {
-            "nosuid" => MountFlags::NOSUID,
-            "nodev" => MountFlags::NODEV,
-            "noexec" => MountFlags::NOEXEC,
-            "noatime" => MountFlags::NOATIME,
-            "nodiratime" => MountFlags::NODIRATIME,
-            "relatime" => MountFlags::RELATIME,
-            "strictatime" => MountFlags::STRICTATIME,
-            "ro" => MountFlags::RDONLY,
-            _ => MountFlags::empty(),
-        };
-    }
-    Ok(flags)
-}
-
 fn is_file_name(key: &str) -> bool {
     !key.is_empty()
         && key.len() <= 253
@@ -344,17 +326,6 @@ fn is_file_name(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_is_nosuid_and_nodev_unless_asked_otherwise() {
-        let flags = |options: &[&str]| mount_flags(&options.iter().map(|&o| o.to_owned()).collect::<Vec<_>>()).unwrap();
-        assert_eq!(flags(&[]), MountFlags::NOSUID | MountFlags::NODEV);
-        assert_eq!(flags(&["suid", "dev"]), MountFlags::empty());
-        assert_eq!(
-            flags(&["ro", "noexec", "port=1", "dev"]),
-            MountFlags::NOSUID | MountFlags::RDONLY | MountFlags::NOEXEC
-        );
-    }
 
     #[test]
     fn a_secret_s_key_stays_in_its_directory() {

@@ -67,9 +67,11 @@ pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Re
         propagation: u64,
         user_namespace: u64,
     }
+    // `MOUNT_ATTR__ATIME`: the access time is a choice of one, and the kernel wants the old choice taken back.
+    const ATIME: u64 = 0x70;
     let attr = MountAttr {
         set: attributes,
-        clear: 0,
+        clear: if attributes & ATIME == 0 { 0 } else { ATIME },
         propagation: 0,
         user_namespace: 0,
     };
