@@ -148,6 +148,10 @@ impl<'a> Apply<'a> {
                 Subject::Volume(Box::new(patched(&self.volumes(), &volume.name_any(), patch).await?))
             }
         };
+        self.shared.seen_to.written(match &self.subject {
+            Subject::Claim(claim) => &claim.metadata,
+            Subject::Volume(volume) => &volume.metadata,
+        });
         Ok(())
     }
 

@@ -63,6 +63,10 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let Some(uid) = claim.metadata.uid.clone() else {
         return Ok(Action::await_change());
     };
+    if shared.seen_to.is_old(&claim.metadata) {
+        // The watch brings what was written last, and that wakes this again.
+        return Ok(Action::await_change());
+    }
     let watched = &shared.watched;
     let record = match record_of(claim) {
         Ok(record) => record,

@@ -1,10 +1,12 @@
-//! What has been done to Pods that the watch has not shown yet: so that it is not done twice. Nothing depends on it but the
-//! number of calls; after a restart it is empty.
+//! What has been done that the watches have not shown yet: so that it is not done twice. Nothing depends on it but the number
+//! of calls; after a restart it is empty.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// By uid of the Pod.
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// By uid of the object.
 #[derive(Debug, Default)]
 pub struct SeenTo {
     state: Mutex<State>,
@@ -15,6 +17,8 @@ struct State {
     deleted: HashSet<String>,
     supplied: HashSet<String>,
     spoken_of: HashSet<String>,
+    /// Resource version of the last write.
+    written: HashMap<String, u64>,
 }
 
 impl SeenTo {
@@ -43,12 +47,37 @@ impl SeenTo {
         self.lock().spoken_of.insert(uid.to_owned())
     }
 
-    /// The Pod is gone.
+    /// A claim or a PV has been written.
+    pub fn written(&self, meta: &ObjectMeta) {
+        if let Some((uid, version)) = version(meta) {
+            self.lock().written.insert(uid, version);
+        }
+    }
+
+    /// Whether what is at hand of a claim or a PV is older than what was last written to it. Resource versions of one
+    /// kind can be compared since Kubernetes 1.35; where they are no numbers, nothing is old.
+    pub fn is_old(&self, meta: &ObjectMeta) -> bool {
+        let Some((uid, version)) = version(meta) else {
+            return false;
+        };
+        let mut state = self.lock();
+        match state.written.get(&uid) {
+            Some(written) if version < *written => true,
+            Some(_) => {
+                state.written.remove(&uid);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The object is gone.
     pub fn gone(&self, uid: &str) {
         let mut state = self.lock();
         state.deleted.remove(uid);
         state.supplied.remove(uid);
         state.spoken_of.remove(uid);
+        state.written.remove(uid);
     }
 
     /// Keeps only what is about these Pods.
@@ -64,9 +93,29 @@ impl SeenTo {
     }
 }
 
+fn version(meta: &ObjectMeta) -> Option<(String, u64)> {
+    Some((meta.uid.clone()?, meta.resource_version.as_ref()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::SeenTo;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    #[test]
+    fn what_is_at_hand_is_old_until_the_last_write_is_seen() {
+        let meta = |version: &str| ObjectMeta {
+            uid: Some("a".into()),
+            resource_version: Some(version.into()),
+            ..ObjectMeta::default()
+        };
+        let seen = SeenTo::default();
+        assert!(!seen.is_old(&meta("9")));
+        seen.written(&meta("10"));
+        assert!(seen.is_old(&meta("9")) && !seen.is_old(&meta("10")) && !seen.is_old(&meta("9")));
+        seen.written(&meta("x"));
+        assert!(!seen.is_old(&meta("x")));
+    }
 
     #[test]
     fn what_was_done_to_a_pod_is_known_until_the_pod_is_gone() {

@@ -62,6 +62,10 @@ async fn reconcile(volume: Arc<PersistentVolume>, work: Arc<Work>) -> Result<Act
 }
 
 async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, ApplyError> {
+    if shared.seen_to.is_old(&volume.metadata) {
+        // The watch brings what was written last, and that wakes this again.
+        return Ok(Action::await_change());
+    }
     let watched = &shared.watched;
     let spec = volume.spec.clone().unwrap_or_default();
     let claim = spec.claim_ref.unwrap_or_default();

@@ -245,7 +245,7 @@ pub async fn watch(
     let all = || Config::default().page_size(PAGE);
     let ours = all().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
     let claims = {
-        let (watched, waker, slots) = (watched.clone(), waker.clone(), slots.clone());
+        let (watched, waker, slots, seen_to) = (watched.clone(), waker.clone(), slots.clone(), seen_to.clone());
         drive(
             "claims",
             watcher(Api::all(client.clone()), all()),
@@ -253,6 +253,7 @@ pub async fn watch(
             move |event| match event {
                 Event::Apply(claim) => waker.wake(&claim_target(&claim)),
                 Event::Delete(claim) => {
+                    seen_to.gone(claim.metadata.uid.as_deref().unwrap_or_default());
                     for operation in [Operation::Provision, Operation::Delete] {
                         let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
                         forget(&watched, &slots, &name);
@@ -269,7 +270,7 @@ pub async fn watch(
         )
     };
     let volumes = {
-        let (watched, waker) = (watched.clone(), waker.clone());
+        let (watched, waker, seen_to) = (watched.clone(), waker.clone(), seen_to.clone());
         drive(
             "persistentvolumes",
             watcher(Api::all(client.clone()), all()),
@@ -279,6 +280,9 @@ pub async fn watch(
                 match event {
                     Event::Apply(volume) | Event::Delete(volume) => {
                         watched.note_volume(&volume, there);
+                        if !there {
+                            seen_to.gone(volume.metadata.uid.as_deref().unwrap_or_default());
+                        }
                         waker.wake(&Target::Volume(volume.name_any()));
                         if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
                             let part = |part: &Option<String>| part.clone().unwrap_or_default();
