@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mooring_contract::volume::{ClientName, Volume};
 use tracing::{Span, info, warn};
@@ -18,6 +18,9 @@ use crate::worker::{MountTask, Task, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
 const PLAIN_UNMOUNT: f32 = 0.6;
+
+/// Longest for clearing up after a mount that was ended half-way: the kubelet is waiting.
+const CLEAR_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a local volume waits for.
 const OWN_DISK: &str = "the disk under the node's pool";
@@ -157,7 +160,25 @@ impl Core {
         let attempted = format!("the mount of {} volume {}", job.volume.client, job.volume.source);
         let server = if is_remote { server } else { OWN_DISK };
         let done = self.workers.run(&task, job.deadline).await;
-        done.map_err(|error| error.into_mount_error(&attempted, server))
+        let done = done.map_err(|error| error.into_mount_error(&attempted, server));
+        if matches!(done, Err(MountError::Timeout { .. })) {
+            self.clear_stage(&job.target).await;
+        }
+        done
+    }
+
+    /// Takes away what a mount by the host's program may have left, where there is such a thing.
+    async fn clear_stage(&self, target: &Target) {
+        if !self.registry.has_host() {
+            return;
+        }
+        let task = Task::ClearStage {
+            namespace: self.places.host_namespace.clone(),
+            target: target.clone(),
+        };
+        if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
+            warn!(target.path = %target, %error, "a half-done mount of the host's was not cleared away");
+        }
     }
 
     /// Unmounts whatever is on a target.
@@ -197,6 +218,7 @@ impl Core {
         if let Some(container) = &self.container {
             container.unmounted(target).await;
         }
+        self.clear_stage(target).await;
         Ok(())
     }
 
@@ -237,3 +259,6 @@ fn is_on_a_device(target: &Target) -> bool {
 fn trip_name(volume: &Volume) -> String {
     format!("{} ({})", server_of(volume), volume.client)
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,6 +165,9 @@ pub trait Sys {
     /// Enters the host's mount namespace, for good: that of the kubelet which has the target's root, or `namespace`.
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
 
+    /// Where the target's stage is.
+    fn stage(&self, target: &Target) -> PathBuf;
+
     /// Makes root's own directory for a program to mount on, with nothing mounted on it.
     fn make_stage(&self, target: &Target) -> Result<PathBuf>;
 

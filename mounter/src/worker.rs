@@ -42,6 +42,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
         Task::Kernel { mount } => kernel::mount(sys, mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
+        Task::ClearStage { namespace, target } => host::clear(sys, namespace.as_deref(), target),
         Task::Expand {
             pool,
             volume,

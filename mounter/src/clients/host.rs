@@ -11,6 +11,7 @@ use super::kernel::already;
 use crate::client::MountError;
 use crate::mount_options;
 use crate::sys::{Program, Sys};
+use crate::target::Target;
 use crate::worker::task::MountTask;
 
 /// Runs `mount -t TYPE -o OPTIONS -- SOURCE STAGE` on the host and moves the mount to the target.
@@ -75,6 +76,12 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     Ok(removed?)
 }
 
+/// Takes away what a mount that was ended half-way has left: its stage, and what may be mounted there.
+pub fn clear(sys: &impl Sys, namespace: Option<&Path>, target: &Target) -> Result<(), MountError> {
+    sys.enter_host(namespace, target)?;
+    Ok(sys.remove_stage(&sys.stage(target))?)
+}
+
 /// `fuse.NAME` and its like run any program of that name.
 fn is_plain_type(fs_type: &str) -> bool {
     !fs_type.is_empty()
@@ -87,7 +94,7 @@ fn is_plain_type(fs_type: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::mount;
+    use super::{clear, mount};
     use crate::sys::fake::{Fake, target, task};
 
     #[test]
@@ -112,6 +119,13 @@ mod tests {
         assert!(error.contains("Connection refused"), "{error}");
         assert!(fake.calls().contains(&"remove_stage".to_owned()));
         assert_eq!(fake.mounts_on(&target()), 0);
+    }
+
+    #[test]
+    fn what_a_killed_mount_has_left_is_taken_away() {
+        let fake = Fake::default();
+        clear(&fake, None, &target()).unwrap();
+        assert_eq!(fake.calls(), ["enter_host", "remove_stage"]);
     }
 
     #[test]

@@ -174,6 +174,15 @@ impl Registry {
         })
     }
 
+    /// Whether any type is served by the host's own `mount`.
+    pub fn has_host(&self) -> bool {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config
+            .values()
+            .chain(self.flags.values())
+            .any(|serving| *serving == Serving::Host)
+    }
+
     /// All rules in force, for the status page.
     pub fn rules(&self) -> BTreeMap<String, String> {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
@@ -222,6 +231,7 @@ mod tests {
             Some(Serving::Local)
         );
         assert_eq!(serving(&registry, "client=ceph"), None);
+        assert!(registry.has_host() && !Registry::default().has_host());
         registry.configure(&data(&[])).unwrap();
         assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Host));
     }

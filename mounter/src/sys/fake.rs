@@ -300,6 +300,10 @@ impl Sys for Fake {
         self.enter("enter_host")
     }
 
+    fn stage(&self, _: &Target) -> PathBuf {
+        "/run/stage".into()
+    }
+
     fn make_stage(&self, _: &Target) -> Result<PathBuf> {
         self.enter("make_stage")?;
         Ok("/run/stage".into())

@@ -65,9 +65,14 @@ fn share(ours: &Table, theirs: &Table, path: &Path) -> bool {
     group(ours).is_some() && group(ours) == group(theirs)
 }
 
+/// Where the target's stage is.
+pub(super) fn stage(target: &Target) -> PathBuf {
+    Path::new(STAGES).join(format!("{}~{}", target.pod_uid(), target.name()))
+}
+
 /// Makes the target's stage, after taking away what an earlier try has left on it.
 pub(super) fn make_stage(target: &Target) -> Result<PathBuf> {
-    let stage = Path::new(STAGES).join(format!("{}~{}", target.pod_uid(), target.name()));
+    let stage = stage(target);
     remove_stage(&stage)?;
     std::fs::DirBuilder::new()
         .recursive(true)

@@ -292,6 +292,10 @@ impl Sys for Kernel {
         host::enter(namespace, target)
     }
 
+    fn stage(&self, target: &Target) -> PathBuf {
+        host::stage(target)
+    }
+
     fn make_stage(&self, target: &Target) -> Result<PathBuf> {
         host::make_stage(target)
     }

@@ -46,6 +46,13 @@ pub enum Task {
         /// Also if it is in use.
         detach: bool,
     },
+    /// Take away what a mount by the host's program has left half done.
+    ClearStage {
+        /// The host's mount namespace, if not the kubelet's.
+        namespace: Option<PathBuf>,
+        /// The target.
+        target: Target,
+    },
     /// Let the file system of an image file grow into the file.
     Expand {
         /// The pool's directory.
