@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
@@ -81,10 +81,13 @@ impl<'a> Apply<'a> {
         }
     }
 
-    /// Carries out a decision. [`Decision::LookUp`] is the claim controller's own.
+    /// Carries out a decision. [`Decision::LookUp`] and [`Decision::MakeVolume`] are the claim controller's own: it plans
+    /// again with what they bring.
     pub async fn run(mut self, decision: Decision) -> Result<Action, ApplyError> {
         match decision {
-            Decision::Rest | Decision::LookUp => Ok(Action::await_change()),
+            Decision::Rest => Ok(Action::await_change()),
+            // Done already, and not seen yet.
+            Decision::LookUp | Decision::MakeVolume(_) => Ok(Action::requeue(Duration::from_secs(1))),
             Decision::Wait { after, say } => Ok(self.wait(after, say)),
             Decision::Start(start) => self.start(*start).await,
             Decision::Supply { start, after, say } => {
@@ -103,7 +106,6 @@ impl<'a> Apply<'a> {
                 Ok(Action::await_change())
             }
             Decision::Tidy(pods) => self.tidy(&pods).await,
-            Decision::MakeVolume(volume) => self.make_volume(&volume).await,
             Decision::Accept(accept) => self.accept(*accept).await,
             Decision::Refuse(refuse) => self.refuse(*refuse).await,
             Decision::Reschedule(reschedule) => self.reschedule(*reschedule).await,
@@ -252,16 +254,6 @@ impl<'a> Apply<'a> {
             self.delete_pod(pod).await?;
         }
         Ok(Action::await_change())
-    }
-
-    async fn make_volume(&self, volume: &PersistentVolume) -> Result<Action, ApplyError> {
-        match self.volumes().create(&PostParams::default(), volume).await {
-            // The watch sees it, and then it is accepted like any other.
-            Ok(_) => Ok(Action::await_change()),
-            // A repetition: what is there is judged next.
-            Err(error) if is_conflict(&error) => Ok(Action::requeue(Duration::from_millis(200))),
-            Err(source) => Err(ApplyError::api("create PersistentVolume", &volume.name_any(), source)),
-        }
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
@@ -475,6 +467,6 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(code(error), 404 | 409)
 }
 
-fn is_conflict(error: &kube::Error) -> bool {
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409
 }

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
@@ -14,7 +14,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{Apply, ApplyError, Shared, Subject};
+use crate::apply::{Apply, ApplyError, Shared, Subject, is_conflict};
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
 use crate::operation::record::Record;
@@ -99,7 +99,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let (provision_pod, delete_pod) = (find(Operation::Provision), find(Operation::Delete));
     let nodes = |name: &str| watched.node(name);
     let mut volumes = watched.volumes_of(&uid);
-    let mut looked_up = false;
+    let (mut looked_up, mut made) = (false, false);
     loop {
         let decision = provision::plan(
             &ObservedClaim {
@@ -117,10 +117,20 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             },
             Timestamp::now(),
         );
-        if matches!(decision, Decision::LookUp) && !looked_up {
-            volumes = look_up(shared, &uid, volumes).await?;
-            looked_up = true;
-            continue;
+        match &decision {
+            Decision::LookUp if !looked_up => {
+                volumes = look_up(shared, &uid, volumes).await?;
+                looked_up = true;
+                continue;
+            }
+            // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole cluster.
+            Decision::MakeVolume(volume) if !made => {
+                volumes = make(shared, volume, &uid).await?;
+                looked_up = true;
+                made = true;
+                continue;
+            }
+            _ => {}
         }
         if !matches!(decision, Decision::Start(_)) {
             forget_place(shared, namespace.as_deref(), &uid);
@@ -192,6 +202,16 @@ fn forget_place(shared: &Shared, namespace: Option<&str>, uid: &str) {
         shared
             .slots
             .forget(&format!("{}/{name}", namespace.unwrap_or_default()));
+    }
+}
+
+/// Makes a PV; one that is there already is judged like any other.
+async fn make(shared: &Shared, volume: &PersistentVolume, uid: &str) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
+    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
+    match api.create(&PostParams::default(), volume).await {
+        Ok(volume) => Ok(vec![Arc::new(volume)]),
+        Err(error) if is_conflict(&error) => look_up(shared, uid, vec![]).await,
+        Err(source) => Err(ApplyError::api("create PersistentVolume", &volume.name_any(), source)),
     }
 }
 
