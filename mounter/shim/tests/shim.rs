@@ -46,7 +46,7 @@ impl Plugin {
         let mounter = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = Vec::new();
-            let mut chunk = [0; 65536];
+            let mut chunk = vec![0; 65536];
             while request::decode(&bytes).is_err() {
                 let read = stream.read(&mut chunk).unwrap();
                 bytes.extend_from_slice(&chunk[..read]);
