@@ -154,17 +154,17 @@ impl Volume {
     /// A piece without `=` after `mount-options=` goes on with that list (`mount-options=ro,noatime`).
     pub fn from_line(line: &str) -> Result<Self, VolumeError> {
         let mut options = BTreeMap::<String, String>::new();
-        let mut last = String::new();
+        let mut previous = String::new();
         for piece in line.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
             match piece.split_once('=') {
-                Some((key, value)) if last != keys::MOUNT_OPTIONS || is_option_key(key) => {
-                    key.clone_into(&mut last);
+                Some((key, value)) if previous != keys::MOUNT_OPTIONS || is_option_key(key) => {
+                    key.clone_into(&mut previous);
                     if options.insert(key.to_owned(), value.to_owned()).is_some() {
                         return Err(VolumeError::Twice(key.to_owned()));
                     }
                 }
-                _ if last == keys::MOUNT_OPTIONS => {
-                    let list = options.entry(last.clone()).or_default();
+                _ if previous == keys::MOUNT_OPTIONS => {
+                    let list = options.entry(previous.clone()).or_default();
                     list.push(',');
                     list.push_str(piece);
                 }
