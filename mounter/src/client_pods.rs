@@ -374,8 +374,8 @@ impl ClientPods {
         }
     }
 
-    /// Deletes a Pod, and no other of the same name. It stays for as long as it has mounts.
-    async fn delete(&self, name: &str, uid: &str) {
+    /// Deletes a Pod, and no other of the same name; whether that is under way. It stays for as long as it has mounts.
+    async fn delete(&self, name: &str, uid: &str) -> bool {
         let only_this = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
@@ -384,10 +384,16 @@ impl ClientPods {
             ..DeleteParams::default()
         };
         match self.api().delete(name, &only_this).await {
-            Ok(_) => info!(pod.name = name, "let a client Pod go"),
+            Ok(_) => {
+                info!(pod.name = name, "let a client Pod go");
+                true
+            }
             // 404: gone; 409: another has its name.
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => warn!(pod.name = name, %error, "failed to delete a client Pod; trying again"),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => true,
+            Err(error) => {
+                warn!(pod.name = name, %error, "failed to delete a client Pod; trying again");
+                false
+            }
         }
     }
 

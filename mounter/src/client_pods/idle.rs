@@ -1,6 +1,6 @@
 //! Lets go of client Pods that nothing is mounted by any more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,9 +51,13 @@ impl IdleSince {
 pub(super) async fn run(pods: Arc<ClientPods>) {
     let mut changes = pods.changes.subscribe();
     let mut idle_since = IdleSince::default();
+    // The watch may not have said so yet.
+    let mut let_go = HashSet::new();
     loop {
         changes.mark_unchanged();
-        let seen = pods.seen();
+        let mut seen = pods.seen();
+        let_go.retain(|uid| seen.iter().any(|pod| pod.uid == *uid));
+        seen.retain(|pod| !let_go.contains(&pod.uid));
         let mut uses = Vec::new();
         for pod in &seen {
             if let Some(usage) = usage(&pods, pod).await {
@@ -63,8 +67,8 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         let (go, next) = idle_since.update(&uses, pods.args.client_idle, Instant::now());
         for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
             // An operation may have begun since; one that begins now is refused by the agent, and gets the next Pod.
-            if !pods.users.any(&pod.uid) {
-                pods.delete(&pod.name, &pod.uid).await;
+            if !pods.users.any(&pod.uid) && pods.delete(&pod.name, &pod.uid).await {
+                let_go.insert(pod.uid.clone());
             }
         }
         tokio::time::sleep(PAUSE).await;
