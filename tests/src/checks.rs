@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::command::{command, find_program, line};
 use crate::harness::EXISTING_VARIABLE;
-use crate::install::install;
+use crate::install::install_for_tests;
 use crate::layout::{Layout, repository};
 use crate::progress::{fail, note, say, spoken};
 use crate::target::{Target, TargetArgs};
@@ -81,7 +81,7 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
             packages::check_machine()?;
         }
         let opened = args.target.open(layout)?;
-        install(&opened, &opened.load_images()?)?;
+        install_for_tests(&opened, &opened.load_images()?)?;
         target = Some(opened);
         Ok(Vec::new())
     }));

@@ -51,6 +51,16 @@ enum Command {
     Install(TargetArgs),
     /// Take Mooring off the cluster again; the cluster stays.
     Uninstall(TargetArgs),
+    /// See Mooring at work: a Pod on one node writes, a Pod on another reads, each step told in words.
+    ///
+    /// Brings the cluster up, builds and installs Mooring, and leaves all of it there to look at.
+    Demo {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Take the demo's objects away instead; cluster and Mooring stay.
+        #[arg(long)]
+        remove: bool,
+    },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
     Test(TestArgs),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
@@ -87,6 +97,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             install::install(&target, &images)?;
         }
         Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
+        Command::Demo { target, remove } => crate::demo::run(&layout, &target, remove)?,
         Command::Test(args) => {
             if !crate::checks::run(&layout, &args)? {
                 return Ok(ExitCode::FAILURE);

@@ -17,10 +17,33 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// On the namespace: the hash of the images that run, by which a change of an image under the same tag is seen.
 const IMAGES_ANNOTATION: &str = "testbed.mooring.dev/images";
 
-/// Installs Mooring, or brings what is there up to date, and waits until it is ready.
+/// All that users install.
+const PLAIN: &str = "configmaps/install";
+
+/// The same, and what the end-to-end tests need besides.
+const FOR_TESTS: &str = "tests/install";
+
+/// Installs Mooring, or brings what is there up to date, and waits until it is ready. The testbed's own cluster gets what
+/// tests need as well.
 pub fn install(target: &Target, images: &[Built]) -> Result<()> {
-    let manifest = render(target)?;
-    step("apply configmaps/install", |_| apply(target, &manifest))?;
+    install_from(usual(target), target, images)
+}
+
+/// Installs Mooring and what tests need, on whatever cluster.
+pub fn install_for_tests(target: &Target, images: &[Built]) -> Result<()> {
+    install_from(FOR_TESTS, target, images)
+}
+
+fn usual(target: &Target) -> &'static str {
+    match target.own_cluster() {
+        Some(_) => FOR_TESTS,
+        None => PLAIN,
+    }
+}
+
+fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
+    let manifest = render(folder, target)?;
+    step(&format!("apply {folder}"), |_| apply(target, &manifest))?;
     let hashes: Vec<_> = images.iter().map(|image| image.hash.as_str()).collect();
     let hashes = hashes.join("-");
     if running_images(target)?.is_some_and(|running| running != hashes) {
@@ -37,8 +60,8 @@ pub fn install(target: &Target, images: &[Built]) -> Result<()> {
 
 /// Takes Mooring away again, and waits until its namespace is gone.
 pub fn uninstall(target: &Target) -> Result<()> {
-    let manifest = render(target)?;
-    step("delete configmaps/install", |_| {
+    let manifest = render(usual(target), target)?;
+    step("delete what was installed", |_| {
         let limit = format!("--timeout={}s", LIMIT.as_secs());
         let mut delete = target.kubectl(["delete", "--ignore-not-found", &limit, "-f", "-"]);
         output_with_input(&mut delete, manifest.as_bytes())?;
@@ -52,10 +75,10 @@ pub fn apply(target: &Target, manifest: &str) -> Result<()> {
     Ok(())
 }
 
-fn render(target: &Target) -> Result<String> {
+fn render(folder: &str, target: &Target) -> Result<String> {
     let mut kustomize = target.kubectl(["kustomize"]);
-    kustomize.arg(repository().join("configmaps/install"));
-    let manifest = output(&mut kustomize).context("failed to render configmaps/install")?;
+    kustomize.arg(repository().join(folder));
+    let manifest = output(&mut kustomize).with_context(|| format!("failed to render {folder}"))?;
     Ok(target.with_image_names(&manifest))
 }
 

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod cluster;
 pub mod command;
 pub mod control_plane;
+pub mod demo;
 pub mod harness;
 pub mod images;
 pub mod init;

@@ -124,7 +124,11 @@ impl Target {
     /// A manifest with the images' names as this cluster has them.
     pub fn with_image_names(&self, manifest: &str) -> String {
         match &self.delivery {
-            Delivery::Registry(registry) => manifest.replace(&format!("{}/", images::HOST), &format!("{registry}/")),
+            Delivery::Registry(registry) => manifest
+                .replace(&format!("{}/", images::HOST), &format!("{registry}/"))
+                // The image of the original ConfigMap, with and without Docker's registry before it.
+                .replace("docker.io/custom/", &format!("{registry}/custom/"))
+                .replace("image: custom/", &format!("image: {registry}/custom/")),
             Delivery::Import(_) | Delivery::Commands(_) => manifest.to_owned(),
         }
     }

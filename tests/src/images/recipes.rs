@@ -79,8 +79,9 @@ pub fn recipes(repository: &Path, program_folder: &str) -> Result<Vec<Recipe>> {
                 continue;
             };
             let Ingredients { bases, sources } = ingredients(&text, program_folder);
+            let usual = || format!("{HOST}/{prefix}{}:{TAG}", entry.file_name().to_string_lossy());
             found.push(Recipe {
-                name: format!("{HOST}/{prefix}{}:{TAG}", entry.file_name().to_string_lossy()),
+                name: own_name(&text).map_or_else(usual, str::to_owned),
                 containerfile,
                 bases,
                 sources: sources.iter().map(|source| repository.join(source)).collect(),
@@ -89,6 +90,11 @@ pub fn recipes(repository: &Path, program_folder: &str) -> Result<Vec<Recipe>> {
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     in_order(found)
+}
+
+/// The name that a Containerfile gives its image, where it stands in for somebody else's: a comment `# Image: NAME`.
+fn own_name(containerfile: &str) -> Option<&str> {
+    containerfile.lines().find_map(|line| line.strip_prefix("# Image: "))
 }
 
 fn in_order(mut waiting: Vec<Recipe>) -> Result<Vec<Recipe>> {
@@ -123,6 +129,8 @@ mod tests {
         let place = |name: &str| all.iter().position(|recipe| recipe.file_name() == name).unwrap();
         assert!(place("provisioner-base") < place("provisioner-local"));
         assert!(place("testbed-sshd") < all.len());
+        let named = |name: &str| all.iter().any(|recipe| recipe.name == name);
+        assert!(named("docker.io/custom/iscsi-provision:latest"));
         let mut circle = all[..2].to_vec();
         circle[0].bases = vec![circle[1].name.clone()];
         circle[1].bases = vec![circle[0].name.clone()];
