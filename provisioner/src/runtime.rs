@@ -95,7 +95,7 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
     let config = client::config(kubeconfig.as_deref()).await?;
     let client = client::limited(&config, &metrics, api_qps, api_burst)?;
     let (events, event_writer) = Publisher::new(metrics.clone());
-    let trust = Trust::new(config_namespaces, allowed_images);
+    let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
     let context = Context {
         client: client.clone(),
         configs,

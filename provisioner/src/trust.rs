@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use mooring_contract::names;
+
 pub use mooring_contract::image::{BadImage, ImagePattern, ImageRef};
 
 /// The administrator's word, from `--config-namespaces` and `--allowed-images`.
 #[derive(Debug, Clone)]
 pub struct Trust {
+    own_namespace: String,
     namespaces: Option<BTreeSet<String>>,
     images: Option<Vec<ImagePattern>>,
 }
@@ -26,6 +29,15 @@ pub enum TrustError {
         namespace: String,
         /// What `--config-namespaces` says.
         allowed: String,
+    },
+    /// The account of one of Mooring's own parts, whose rights are no image's.
+    #[error(
+        "service account {account:?} is that of a part of Mooring itself, and no image may have its rights: make a service account \
+         for the image and name that"
+    )]
+    OwnServiceAccount {
+        /// The account.
+        account: String,
     },
     /// Not an image's name.
     #[error(transparent)]
@@ -49,6 +61,7 @@ impl Trust {
     /// Trust in these namespaces and images, and in no others.
     pub fn new(namespaces: impl IntoIterator<Item = String>, images: impl IntoIterator<Item = ImagePattern>) -> Self {
         Self {
+            own_namespace: names::NAMESPACE.to_owned(),
             namespaces: Some(namespaces.into_iter().collect()),
             images: Some(images.into_iter().collect()),
         }
@@ -56,7 +69,17 @@ impl Trust {
 
     /// What `lint` knows of a cluster: only what it has been told. Never for a controller.
     pub fn offline(namespaces: Option<BTreeSet<String>>, images: Option<Vec<ImagePattern>>) -> Self {
-        Self { namespaces, images }
+        Self {
+            own_namespace: names::NAMESPACE.to_owned(),
+            namespaces,
+            images,
+        }
+    }
+
+    /// The same, for a Mooring that runs in another namespace than [`names::NAMESPACE`].
+    #[must_use]
+    pub fn running_in(self, own_namespace: String) -> Self {
+        Self { own_namespace, ..self }
     }
 
     /// Namespaces whose ConfigMaps are honoured; empty offline.
@@ -73,6 +96,16 @@ impl Trust {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Checks the service account that a ConfigMap of `namespace` wants its image to run as.
+    pub fn check_service_account(&self, namespace: &str, account: &str) -> Result<(), TrustError> {
+        if namespace == self.own_namespace && names::OWN_SERVICE_ACCOUNTS.contains(&account) {
+            return Err(TrustError::OwnServiceAccount {
+                account: account.to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Checks an image that a ConfigMap wants to run. Its form is checked in any case.
@@ -115,6 +148,16 @@ mod tests {
         assert!(error.contains("docker.io/custom/iscsi-provision"), "{error}");
         assert!(error.contains("--allowed-images"), "{error}");
         assert!(matches!(trust.check_image("a b"), Err(TrustError::BadImage(_))));
+    }
+
+    #[test]
+    fn no_image_runs_as_a_part_of_mooring() {
+        let trust = Trust::new([], []).running_in("storage".to_owned());
+        for account in ["flex-provisioner", "mounter", "client"] {
+            assert!(trust.check_service_account("storage", account).is_err());
+            assert!(trust.check_service_account("admin", account).is_ok());
+        }
+        assert!(trust.check_service_account("storage", "foo").is_ok());
     }
 
     #[test]

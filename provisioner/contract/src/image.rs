@@ -228,7 +228,21 @@ mod tests {
         ] {
             assert_eq!(given.parse::<ImageRef>().unwrap().to_string(), full, "{given}");
         }
-        for given in ["", ":x", "a b", "a//b", "/a", "a/", "Custom/Iscsi", "../x", "x:", "x@sha256:12", "x\n", "a/-b", "http://a/b"] {
+        for given in [
+            "",
+            ":x",
+            "a b",
+            "a//b",
+            "/a",
+            "a/",
+            "Custom/Iscsi",
+            "../x",
+            "x:",
+            "x@sha256:12",
+            "x\n",
+            "a/-b",
+            "http://a/b",
+        ] {
             assert!(given.parse::<ImageRef>().is_err(), "{given:?}");
         }
     }
@@ -263,7 +277,10 @@ mod tests {
             ("localhost:5000/*", "localhost:5000/x:y", true),
             ("localhost:5000/*", "localhost:5001/x", false),
         ] {
-            let matched = pattern.parse::<ImagePattern>().unwrap().matches(&image.parse().unwrap());
+            let matched = pattern
+                .parse::<ImagePattern>()
+                .unwrap()
+                .matches(&image.parse().unwrap());
             assert_eq!(matched, expected, "{pattern} against {image}");
         }
     }

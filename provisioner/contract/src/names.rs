@@ -29,6 +29,9 @@ pub const NAMESPACE: &str = "mooring";
 /// Service account of client Pods: without rights, but it may have imagePullSecrets.
 pub const CLIENT_SERVICE_ACCOUNT: &str = "client";
 
+/// Service accounts of Mooring's own parts in its namespace: no ConfigMap may run an image as one of them.
+pub const OWN_SERVICE_ACCOUNTS: [&str; 3] = ["flex-provisioner", "mounter", CLIENT_SERVICE_ACCOUNT];
+
 /// Field manager of every server-side apply, and reporting controller of Events.
 pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
 

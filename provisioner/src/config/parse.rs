@@ -52,6 +52,11 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     reader.plugin_name();
     let image = reader.image(trust);
     let service_account = reader.read(keys::SERVICE_ACCOUNT_NAME, values::object_name);
+    if let Some(account) = &service_account
+        && let Err(error) = trust.check_service_account(&reference.namespace, account)
+    {
+        reader.error(ProblemKind::Untrusted, keys::SERVICE_ACCOUNT_NAME, error.to_string());
+    }
     let service_token = reader
         .filled(keys::SERVICE_TOKEN)
         .map(|token| SecretString::from(token.to_owned()));
