@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::Action;
@@ -53,6 +54,8 @@ pub enum Subject {
     Claim(Box<PersistentVolumeClaim>),
     /// A PV.
     Volume(Box<PersistentVolume>),
+    /// A Pod without either; it has no record but itself.
+    Orphan(Box<Pod>),
 }
 
 impl Subject {
@@ -60,6 +63,15 @@ impl Subject {
         match self {
             Self::Claim(claim) => claim.object_ref(&()),
             Self::Volume(volume) => volume.object_ref(&()),
+            Self::Orphan(pod) => pod.object_ref(&()),
+        }
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Claim(claim) => &claim.metadata,
+            Self::Volume(volume) => &volume.metadata,
+            Self::Orphan(pod) => &pod.metadata,
         }
     }
 }
@@ -149,11 +161,9 @@ impl<'a> Apply<'a> {
             Subject::Volume(volume) => {
                 Subject::Volume(Box::new(patched(&self.volumes(), &volume.name_any(), patch).await?))
             }
+            Subject::Orphan(_) => return Ok(()),
         };
-        self.shared.seen_to.written(match &self.subject {
-            Subject::Claim(claim) => &claim.metadata,
-            Subject::Volume(volume) => &volume.metadata,
-        });
+        self.shared.seen_to.written(self.subject.meta());
         Ok(())
     }
 
@@ -165,9 +175,10 @@ impl<'a> Apply<'a> {
     }
 
     fn record_patch(&self, record: &Record) -> Value {
-        let (meta, finalizer) = match &self.subject {
-            Subject::Claim(claim) => (&claim.metadata, finalizers::CLAIM),
-            Subject::Volume(volume) => (&volume.metadata, finalizers::VOLUME),
+        let meta = self.subject.meta();
+        let finalizer = match &self.subject {
+            Subject::Claim(_) => finalizers::CLAIM,
+            Subject::Volume(_) | Subject::Orphan(_) => finalizers::VOLUME,
         };
         let mut held = meta.finalizers.clone().unwrap_or_default();
         // What is being deleted takes no new finalizer, and had it before.
@@ -301,7 +312,7 @@ impl<'a> Apply<'a> {
         let mut patch = match (&reschedule.record, &self.subject) {
             (Some(record), _) => self.record_patch(record),
             (None, Subject::Claim(claim)) => json!({"metadata": {"resourceVersion": claim.metadata.resource_version}}),
-            (None, Subject::Volume(_)) => return Ok(Action::await_change()),
+            (None, Subject::Volume(_) | Subject::Orphan(_)) => return Ok(Action::await_change()),
         };
         patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         self.patch(patch).await?;
@@ -403,10 +414,7 @@ impl<'a> Apply<'a> {
 
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
     async fn rejected(&mut self, record: &Record, error: &ApplyError) -> Result<Action, ApplyError> {
-        let uid = match &self.subject {
-            Subject::Claim(claim) => claim.uid(),
-            Subject::Volume(volume) => volume.uid(),
-        };
+        let uid = self.subject.meta().uid.clone();
         let finish = crate::outcome::Finish {
             outcome: Outcome::Retry,
             category: Category::Api,

@@ -22,6 +22,7 @@ pub mod lint;
 pub mod metrics;
 pub mod mirror;
 pub mod operation;
+pub mod orphan;
 pub mod outcome;
 pub mod persistent_volume;
 pub mod pod;

@@ -12,7 +12,7 @@ use crate::seen_to::SeenTo;
 use crate::slots::Slots;
 use crate::wake::Waker;
 use crate::watched::{Watched, watch};
-use crate::{claim_controller, volume_controller};
+use crate::{claim_controller, orphan, volume_controller};
 
 /// Most provisioning Pods at once, over all ConfigMaps; a ConfigMap without any may always have one more.
 const MAX_PODS: usize = 100;
@@ -47,7 +47,8 @@ pub async fn run(context: Context, stop: CancellationToken) {
         }
         tokio::join!(
             claim_controller::run(shared.clone(), claim_calls, stop.clone()),
-            volume_controller::run(shared, volume_calls, stop.clone()),
+            volume_controller::run(shared.clone(), volume_calls, stop.clone()),
+            orphan::run(shared, resync, stop.clone()),
         );
     };
     let look_again = async {

@@ -20,6 +20,7 @@ use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, finalizers, labels};
 use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 use tracing::warn;
 
 use crate::context::Context;
@@ -54,6 +55,8 @@ pub struct Watched {
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// A provisioning Pod has changed.
+    changed: Arc<Notify>,
 }
 
 /// What fills [`Watched`]; see [`Watched::new`].
@@ -87,6 +90,7 @@ impl Watched {
             classes,
             nodes,
             by_claim: Arc::default(),
+            changed: Arc::default(),
         };
         let writers = Writers {
             claims: claims_writer,
@@ -170,6 +174,29 @@ impl Watched {
                 (key(&**pod), config)
             })
             .collect()
+    }
+
+    /// Returns when a provisioning Pod has changed since the last time.
+    pub async fn pods_changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The Pods of a claim.
+    pub fn pods_of(&self, uid: &str) -> Vec<Arc<Pod>> {
+        self.pods(|pod| pod::label(pod, labels::CLAIM_UID) == Some(uid))
+    }
+
+    /// The uids of claims of which there are Pods but neither the claim nor a PV that Mooring holds.
+    pub fn orphans(&self) -> BTreeSet<String> {
+        let pods = self.pods(|_| true);
+        let uids = pods.iter().filter_map(|pod| {
+            let uid = pod::label(pod, labels::CLAIM_UID)?;
+            let (namespace, name) = pod.annotations().get(annotations::CLAIM)?.split_once('/')?;
+            let held = || self.volumes.get(&ObjectRef::new(&pod::pv_name(uid)));
+            let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
+            orphan.then(|| uid.to_owned())
+        });
+        uids.collect()
     }
 
     fn note_volume(&self, volume: &PersistentVolume, there: bool) {
@@ -322,6 +349,7 @@ pub async fn watch(
                 }
                 Event::Init | Event::InitApply(_) => {}
             }
+            watched.changed.notify_one();
             count(&watched, &slots, &metrics);
         };
         drive("pods", pods, writer, seen)

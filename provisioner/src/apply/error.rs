@@ -83,12 +83,14 @@ impl ApplyError {
     /// The whole chain in one line.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
+        if let Self::Api { source, .. } = self
+            && let kube::Error::Api(status) = source.as_ref()
+        {
+            return format!("{text}: {}", status.message);
+        }
         let mut source = self.source();
         while let Some(error) = source {
-            let more = error.to_string();
-            if !text.contains(&more) {
-                text = format!("{text}: {more}");
-            }
+            text = format!("{text}: {error}");
             source = error.source();
         }
         text

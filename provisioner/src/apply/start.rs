@@ -39,6 +39,7 @@ impl Apply<'_> {
         let target = match &self.subject {
             Subject::Claim(claim) => Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
             Subject::Volume(volume) => Target::Volume(volume.name_any()),
+            Subject::Orphan(_) => Target::Volume(start.request.pv_name.clone()),
         };
         let shared = self.shared;
         let free = shared.slots.take(
@@ -135,8 +136,9 @@ impl Apply<'_> {
             }
             Err(source) => return Err(ApplyError::api("create Pod", &name, source)),
         };
-        if !start.write && !self.still_wanted(&start.record).await? {
-            // What was watched was old: another replica has gone on, or the object is gone.
+        // Without its Secret the Pod can't start: so this is the last moment to see that it is not wanted any more.
+        if !self.still_wanted(&start.record).await? {
+            // What was watched was old, or this process was held up: another replica has gone on.
             self.delete_pod(&PodRef::of(&pod)).await?;
             return Ok(Begun::Found);
         }
@@ -174,6 +176,8 @@ impl Apply<'_> {
                 live.filter(|live| live.metadata.uid == volume.metadata.uid)
                     .and_then(|live| live.metadata.annotations)
             }
+            // Seen to be one just now, and what is run only deletes.
+            Subject::Orphan(_) => return Ok(true),
         };
         let text = annotations.and_then(|all| all.get(annotations::OPERATION).cloned());
         let live = text.and_then(|text| Record::parse(&text).ok());
