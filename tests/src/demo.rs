@@ -1,6 +1,6 @@
 //! `cargo testbed demo`: from nothing to a Pod on one node that reads what a Pod on another wrote, told step by step.
 
-mod keys;
+pub(crate) mod keys;
 mod manifests;
 
 use std::time::{Duration, Instant};
@@ -44,21 +44,29 @@ pub fn run(layout: &Layout, args: &TargetArgs, remove: bool) -> Result<()> {
     say("on a file server for which neither node has a client.");
     let mut story = Story::default();
 
-    story
-        .step("A Kubernetes cluster", || {
-            let target = args.open(layout)?;
-            let nodes = target_nodes(&target)?;
-            let told = vec![format!("nodes: {}", nodes.join(", "))];
-            Ok(((target, nodes), told))
-        })
-        .and_then(|(target, nodes)| {
-            let told = tell(&mut story, &target, &nodes);
-            if told.is_err() {
-                explain(&target);
-            }
-            told.map(|()| target)
-        })
-        .map(|target| farewell(&target, started.elapsed()))
+    let (target, nodes) = story.step("A Kubernetes cluster", || {
+        let target = args.open(layout)?;
+        let nodes = target_nodes(&target)?;
+        let told = vec![format!("nodes: {}", nodes.join(", "))];
+        Ok(((target, nodes), told))
+    })?;
+    let title = "Mooring itself: its images are built and `kubectl apply -k configmaps/install` is run";
+    story.step(title, || {
+        let images = target.load_images()?;
+        install(&target, &images)?;
+        let told = [
+            format!("Deployment {NAMESPACE}/flex-provisioner: makes volumes for claims"),
+            format!("DaemonSet {NAMESPACE}/mounter: mounts them, one Pod on each node"),
+        ];
+        Ok(((), told.into()))
+    })?;
+    clean(&target)?;
+    if let Err(error) = tell(&mut story, &target, &nodes) {
+        explain(&target);
+        return Err(error);
+    }
+    farewell(&target, started.elapsed());
+    Ok(())
 }
 
 /// Numbers the steps and says how long each took.
@@ -83,21 +91,6 @@ impl Story {
 
 fn tell(story: &mut Story, target: &Target, nodes: &[String]) -> Result<()> {
     let (first, last) = (&nodes[0], &nodes[nodes.len() - 1]);
-    story.step(
-        "Mooring itself: its images are built and `kubectl apply -k configmaps/install` is run",
-        || {
-            let images = target.load_images()?;
-            install(target, &images)?;
-            Ok((
-                (),
-                vec![
-                    format!("Deployment {NAMESPACE}/flex-provisioner: makes volumes for claims"),
-                    format!("DaemonSet {NAMESPACE}/mounter: mounts them, one Pod on each node"),
-                ],
-            ))
-        },
-    )?;
-    clean(target)?;
     let server = story.step("A file server, standing in for yours", || {
         let address = start_server(target)?;
         let told = vec![

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::binaries::ensure_binaries;
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, Cluster, Lock};
 use crate::command::{command, find_program, output};
 use crate::images::{self, Built};
 use crate::layout::{Layout, cache, make_folder};
@@ -112,6 +112,13 @@ impl Target {
         }
     }
 
+    /// Keeps other testbed commands from changing the testbed's own cluster at the same time.
+    pub fn lock(&self) -> Result<Option<Lock>> {
+        self.own_cluster()
+            .map(|cluster| Lock::take(&cluster.layout))
+            .transpose()
+    }
+
     /// A kubectl command on the cluster.
     pub fn kubectl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut kubectl = command(&self.kubectl, args);
@@ -133,9 +140,10 @@ impl Target {
         }
     }
 
-    /// Builds the images and brings those that changed to the cluster; gives their hash as a whole.
+    /// Builds the images and brings those that changed to the cluster; gives all of them.
     pub fn load_images(&self) -> Result<Vec<Built>> {
         packages::ensure_packages()?;
+        let _lock = self.lock()?;
         let built = images::build()?;
         match &self.delivery {
             Delivery::Import(cluster) => {
