@@ -195,7 +195,7 @@ impl<'a> Apply<'a> {
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
         self.write_record(&failed.record).await?;
-        let result = if failed.record.gave_up.is_some() {
+        let result = if failed.record.gave_up {
             OperationResult::GivenUp
         } else {
             OperationResult::Retry
@@ -413,7 +413,7 @@ impl<'a> Apply<'a> {
     }
 
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
-    async fn rejected(&mut self, record: &Record, error: &ApplyError) -> Result<Action, ApplyError> {
+    async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
         let finish = crate::outcome::Finish {
             outcome: Outcome::Retry,
@@ -428,7 +428,7 @@ impl<'a> Apply<'a> {
             record,
             &finish,
             &uid.unwrap_or_default(),
-            String::new(),
+            state,
             &self.shared.limits,
             now,
             None,

@@ -94,6 +94,8 @@ pub struct Start {
     pub write: bool,
     /// The only node that it may run on.
     pub node: Option<String>,
+    /// The state that it is tried with: see [`Record::tried`].
+    pub state: String,
 }
 
 /// An attempt that failed.
@@ -359,7 +361,26 @@ pub(crate) fn later(from: Timestamp, by: Duration) -> Timestamp {
     from.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// How long a record still has to wait, if it does.
+/// How long a record still has to wait, if it does; [`Duration::MAX`] for good. Not at all once what it was tried with has
+/// changed.
+pub(crate) fn held_back(record: &Record, state: &str, now: Timestamp) -> Option<Duration> {
+    match (record.tried.is_empty() || record.tried == state, record.gave_up) {
+        (false, _) => None,
+        (true, true) => Some(Duration::MAX),
+        (true, false) => backing_off(record, now),
+    }
+}
+
+/// The record of an attempt that begins. One that begins before its time must not look as if it had not.
+pub(crate) fn begun(record: &Record, now: Timestamp) -> Record {
+    Record {
+        gave_up: false,
+        not_before: record.not_before.filter(|time| *time <= now),
+        ..record.clone()
+    }
+}
+
+/// The wait of a record, whatever has changed since.
 pub(crate) fn backing_off(record: &Record, now: Timestamp) -> Option<Duration> {
     let left = elapsed(now, record.not_before?);
     Some(left).filter(|left| !left.is_zero())
@@ -377,13 +398,14 @@ pub(crate) fn failed(
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
     let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
+    next.tried = state;
     let give_up = finish.outcome == Outcome::GiveUp;
     let (what, mut reason) = match record.operation {
         Operation::Delete => ("deleting", reasons::DELETE_FAILED),
         _ => ("provisioning", reasons::FAILED),
     };
     let then = if give_up {
-        next.gave_up = Some(state);
+        next.gave_up = true;
         next.not_before = None;
         reason = reasons::GIVEN_UP;
         "not tried again until the ConfigMap or the claim changes"
@@ -434,8 +456,9 @@ pub(crate) fn state_of(
     if let Some(claim) = claim {
         hash.update(serde_json::json!(claim.spec).to_string());
         for (key, value) in claim.metadata.annotations.iter().flatten() {
-            // Mooring's own record changes with every attempt.
-            if key != annotations::OPERATION {
+            // Mooring's own record changes with every attempt, and Kubernetes' notes by themselves.
+            let own = key == annotations::OPERATION || key.contains("kubernetes.io/");
+            if !own || key == annotations::SELECTED_NODE {
                 hash.update(format!("{key}={value}\n"));
             }
         }

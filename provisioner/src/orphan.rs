@@ -186,7 +186,8 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
         node: node.clone().unwrap_or_default(),
         not_before: None,
         last_error: String::new(),
-        gave_up: None,
+        tried: String::new(),
+        gave_up: false,
         may_exist: true,
         cancelled: false,
         refused: false,
@@ -198,6 +199,7 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
         record,
         write: false,
         node,
+        state: String::new(),
     })
 }
 

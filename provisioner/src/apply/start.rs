@@ -60,8 +60,8 @@ impl Apply<'_> {
             Ok(_) => Ok(Action::await_change()),
             // Nothing has been written yet that says so: the record would be one of an attempt.
             Err(error) if error.is_rejection() && self.record.is_some() => {
-                let record = self.record.clone().unwrap_or(start.record);
-                self.rejected(&record, &error).await
+                let record = self.record.clone().unwrap_or_else(|| start.record.clone());
+                self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
                 self.tell(start.request.operation, &error);

@@ -16,8 +16,8 @@ use mooring_contract::request::Request;
 use super::provision::{Refuse, name_and_uid};
 use super::record::Record;
 use super::{
-    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, backing_off, elapsed, failed, later, request,
-    state_of, step, waiting,
+    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, backing_off, begun, elapsed, failed, held_back,
+    later, request, state_of, step, waiting,
 };
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
@@ -410,14 +410,12 @@ impl Run<'_> {
         };
         match step(self.pod, record, self.limits, now) {
             Step::None => {
-                if record.gave_up.as_ref() == Some(&self.state) {
-                    return Ok(Decision::Rest);
+                match held_back(record, &self.state, now) {
+                    Some(Duration::MAX) => return Ok(Decision::Rest),
+                    Some(left) => return Ok(Decision::wait(left)),
+                    None => {}
                 }
-                if let Some(left) = backing_off(record, now) {
-                    return Ok(Decision::wait(left));
-                }
-                let mut next = record.clone();
-                next.gave_up = None;
+                let mut next = begun(record, now);
                 next.config = self.config.reference.to_string();
                 next.config_uid.clone_from(&self.config.uid);
                 if !self.refused {
@@ -479,7 +477,8 @@ impl Run<'_> {
             node: self.node.clone().unwrap_or_default(),
             not_before: None,
             last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
-            gave_up: None,
+            tried: String::new(),
+            gave_up: false,
             may_exist: true,
             cancelled: false,
             refused: false,
@@ -493,6 +492,7 @@ impl Run<'_> {
             record,
             write,
             node: self.node,
+            state: self.state,
         }))
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::record::Record;
 use super::{
-    Decision, Failed, ObservedClaim, PodRef, Start, Step, action, backing_off, delete, elapsed, failed, request,
+    Decision, Failed, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back, request,
     state_of, step, waiting,
 };
 use crate::acceptance::{Expected, check};
@@ -129,7 +129,8 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
         node: String::new(),
         not_before: None,
         last_error: String::new(),
-        gave_up: None,
+        tried: String::new(),
+        gave_up: false,
         may_exist: false,
         cancelled: false,
         refused: false,
@@ -208,13 +209,10 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
     if seen.waits_for_consumer() && seen.selected().is_none() {
         return Decision::Rest;
     }
-    if let Some(gave_up) = &record.gave_up
-        && *gave_up == state_of(config, Some(seen.claim), seen.class)
-    {
-        return Decision::Rest;
-    }
-    if let Some(left) = backing_off(record, now) {
-        return Decision::wait(left);
+    match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
+        Some(Duration::MAX) => return Decision::Rest,
+        Some(left) => return Decision::wait(left),
+        None => {}
     }
     let node = match selected(seen) {
         Ok(node) => node,
@@ -235,8 +233,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             pod: None,
         }));
     }
-    let mut next = record.clone();
-    next.gave_up = None;
+    let mut next = begun(record, now);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
     next.pod = format!(
@@ -279,6 +276,7 @@ fn begin(
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
+        state: state_of(config, Some(seen.claim), seen.class),
         write: write || seen.record.is_some_and(|old| *old != record),
         record,
     }))
@@ -294,6 +292,7 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
         record: record.clone(),
         write: false,
         node: None,
+        state: String::new(),
     })
 }
 

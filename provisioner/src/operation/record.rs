@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 /// One operation on one volume, over all its attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
     /// What is being done.
     pub operation: Operation,
@@ -31,9 +32,12 @@ pub struct Record {
     /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_error: String,
-    /// The image said not to try again until this, the state of ConfigMap and claim, changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gave_up: Option<String>,
+    /// The state of ConfigMap, class and claim at the last attempt, hashed: a change of it ends the waiting.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tried: String,
+    /// The image said not to try again until [`Self::tried`] changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gave_up: bool,
     /// An attempt that failed may have run, so the volume may exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_exist: bool,
@@ -98,7 +102,8 @@ mod tests {
             node: String::new(),
             not_before: None,
             last_error: String::new(),
-            gave_up: None,
+            tried: String::new(),
+            gave_up: false,
             may_exist: false,
             cancelled: false,
             refused: false,

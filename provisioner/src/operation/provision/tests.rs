@@ -302,6 +302,20 @@ fn a_bad_volume_is_removed_and_its_record_says_so() {
 fn failures_back_off_and_giving_up_lasts_until_something_changes() {
     let later = World::with_record(&json!({"attempt": 2, "not-before": ago(-30)}));
     assert_eq!(planned(&later), "wait 30");
+    let mut changed = World::with_record(&json!({"attempt": 2, "not-before": ago(-30), "tried": "old"}));
+    assert_eq!(
+        planned(&changed),
+        "start 2 written",
+        "what was at fault has been changed"
+    );
+    let Decision::Start(start) = changed.plan() else {
+        panic!()
+    };
+    assert!(start.record.not_before.is_none(), "begun before its time, and it shows");
+    changed.record = Some(super::super::tests::record(
+        &json!({"attempt": 2, "not-before": ago(-30), "tried": start.state}),
+    ));
+    assert_eq!(planned(&changed), "wait 30");
     let due = World::with_record(&json!({"attempt": 2, "not-before": ago(1)}));
     assert_eq!(planned(&due), "start 2 known");
 
@@ -313,7 +327,7 @@ fn failures_back_off_and_giving_up_lasts_until_something_changes() {
         (Category::Config, None, reasons::GIVEN_UP)
     );
     assert!(failed.say.text.contains("no such pool"), "{}", failed.say.text);
-    assert!(failed.record.gave_up.is_some() && failed.record.not_before.is_none());
+    assert!(failed.record.gave_up && failed.record.not_before.is_none());
     world.provision_pod = None;
     world.record = Some(failed.record);
     assert_eq!(planned(&world), "rest");
