@@ -16,6 +16,10 @@
 //! ```
 
 mod dump;
+pub mod nodes;
+pub mod provisioner;
+pub mod ssh;
+pub mod volumes;
 mod waits;
 
 use std::panic::AssertUnwindSafe;
@@ -200,6 +204,13 @@ impl Scope {
         Ok(())
     }
 
+    /// Applies a manifest whose objects name their namespaces, or have none.
+    pub fn apply_anywhere(&self, manifest: &str) -> Result<()> {
+        let manifest = self.target.with_image_names(manifest);
+        output_with_input(&mut self.target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+        Ok(())
+    }
+
     /// Runs a command in a Pod's first container; gives what it printed on standard output.
     pub fn exec<S: AsRef<std::ffi::OsStr>>(&self, pod: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
         let mut kubectl = self.target.kubectl(["-n", &self.namespace, "exec", pod, "--"]);
@@ -222,8 +233,9 @@ impl Scope {
         Ok(())
     }
 
-    /// Deletes the namespace and waits until it and its volumes are gone.
+    /// Deletes the namespace and waits until it and all that was made for its claims are gone.
     async fn close(&self) -> Result<()> {
+        let claims = self.claims().await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces
             .delete(&self.namespace, &DeleteParams::default())
@@ -234,13 +246,23 @@ impl Scope {
             Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
         })
         .await?;
+        self.clean_volumes().await?;
+        self.clean_nodes().await?;
         let what = format!("the volumes of the namespace {} to be gone", self.namespace);
         wait_until(&what, GONE_LIMIT, async || {
             let left = self.volumes().await?;
             ensure!(left.is_empty(), "{} are still there", left.join(", "));
             Ok(Some(()))
         })
-        .await
+        .await?;
+        let what = format!("the provisioning Pods for the namespace {} to be gone", self.namespace);
+        wait_until(&what, GONE_LIMIT, async || {
+            let left = self.left_of(&claims).await?;
+            ensure!(left.is_empty(), "{} are still there", left.join(", "));
+            Ok(Some(()))
+        })
+        .await?;
+        self.remove_outside().await
     }
 
     /// Names of the volumes (PersistentVolume) of this namespace's claims that are to go with them.
