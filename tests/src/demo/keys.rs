@@ -1,4 +1,6 @@
-//! The keys of the demo's file server and of its user, made anew each time.
+//! Keys of an ssh server and of its user, for the demo and the tests, made anew each time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -6,20 +8,23 @@ use crate::command::{command, output};
 
 /// Two key pairs.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// Private key of the server.
-    pub(super) host_private: String,
+    pub(crate) host_private: String,
     /// Public key of the server, one line.
-    pub(super) host_public: String,
+    pub(crate) host_public: String,
     /// Private key of the user.
-    pub(super) user_private: String,
+    pub(crate) user_private: String,
     /// Public key of the user, one line.
-    pub(super) user_public: String,
+    pub(crate) user_public: String,
 }
 
 /// Makes the keys.
-pub(super) fn make() -> Result<Keys> {
-    let folder = std::env::temp_dir().join(format!("mooring-demo-keys-{}", std::process::id()));
+pub(crate) fn make() -> Result<Keys> {
+    // Tests of one program make keys at once.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("mooring-keys-{}-{count}", std::process::id()));
     std::fs::create_dir(&folder).with_context(|| format!("failed to make the folder {}", folder.display()))?;
     let made = (|| {
         let pair = |name: &str| -> Result<(String, String)> {

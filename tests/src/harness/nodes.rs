@@ -1,0 +1,177 @@
+//! What tests do on the nodes themselves, and what they must leave there: nothing.
+
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
+use serde_json::Value;
+
+use super::{Scope, wait_until};
+use crate::cluster::Cluster;
+use crate::command::output;
+
+/// The kubelet's plugin directory on the testbed's nodes.
+pub const PLUGIN_DIR: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
+
+/// The pool of local volumes on every node.
+pub const POOL: &str = "/var/lib/mooring/pool";
+
+/// Longest wait for what a test used on a node to be gone.
+const LEFT_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the shim printed and how it ended.
+#[derive(Debug)]
+pub struct CallOut {
+    /// Exit code.
+    pub code: i32,
+    /// Its answer.
+    pub answer: Value,
+}
+
+impl CallOut {
+    /// The answer's status.
+    pub fn status(&self) -> &str {
+        self.answer["status"].as_str().unwrap_or_default()
+    }
+
+    /// The answer's message; empty if it has none.
+    pub fn message(&self) -> &str {
+        self.answer["message"].as_str().unwrap_or_default()
+    }
+}
+
+impl Scope {
+    /// The testbed's own cluster, for what can't be done to another one.
+    pub fn own_cluster(&self) -> Result<&Cluster> {
+        self.target.own_cluster().context(
+            "this test works on the nodes themselves, so it needs the testbed's own: run it without --existing",
+        )
+    }
+
+    /// Runs a shell script in a node's namespaces; gives what it printed.
+    pub fn on_node(&self, index: u8, script: &str) -> Result<String> {
+        Ok(output(&mut self.own_cluster()?.in_node(
+            index,
+            "sh",
+            ["-euc", script],
+        )?)?)
+    }
+
+    /// Runs the installed shim on a node as the kubelet does, and reads what it prints as the kubelet does.
+    ///
+    /// # Errors
+    /// Also if it prints anything but one JSON object on standard output, or if its exit code does not fit that.
+    pub fn call_out(&self, index: u8, args: &[&str]) -> Result<CallOut> {
+        self.call_out_of(
+            index,
+            &format!("{PLUGIN_DIR}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE}"),
+            args,
+        )
+    }
+
+    /// Does the same with another shim than the installed one.
+    pub fn call_out_of(&self, index: u8, shim: &str, args: &[&str]) -> Result<CallOut> {
+        let run = self.own_cluster()?.in_node(index, shim, args)?.output();
+        read_call_out(&run.with_context(|| format!("failed to run {shim}"))?)
+    }
+
+    /// Lines of a node's mount table about volumes of this test: those whose PersistentVolume begins with the namespace's name.
+    pub fn mounts_on(&self, index: u8) -> Result<Vec<String>> {
+        let table = self.on_node(index, "cat /proc/self/mountinfo")?;
+        let ours = format!("/{FLEX_DRIVER_DIR}/{}", self.namespace);
+        Ok(table
+            .lines()
+            .filter(|line| line.contains(&ours))
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Loop devices over files whose name begins with the namespace's.
+    pub fn loop_devices(&self) -> Result<Vec<String>> {
+        // A kernel's loop devices are the same on all nodes of one machine.
+        let ours = format!(
+            "for file in /sys/block/loop*/loop/backing_file; do \
+             if grep -q '/{}' \"$file\" 2>/dev/null; then echo \"$file\"; fi; done",
+            self.namespace
+        );
+        Ok(self.on_node(1, &ours)?.lines().map(str::to_owned).collect())
+    }
+
+    /// The name of the mounter's Pod on a node.
+    pub async fn mounter(&self, node: &str) -> Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let selector = ListParams::default()
+            .labels("app.kubernetes.io/name=mounter")
+            .fields(&format!("spec.nodeName={node}"));
+        let pods = pods.list(&selector).await?.items;
+        let alive = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+        alive
+            .and_then(|pod| pod.metadata.name)
+            .with_context(|| format!("no mounter runs on {node}: is Mooring installed?"))
+    }
+
+    /// What the mounter of a node says of itself.
+    pub async fn mounter_status(&self, node: &str) -> Result<Value> {
+        let pod = self.mounter(node).await?;
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/status?format=json");
+        let text = output(&mut self.target.kubectl(["get", "--raw", &path]))?;
+        serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
+    }
+
+    /// Fails if anything of this test is left on a node half a minute after it; then takes away the files that it put
+    /// into the pools.
+    pub(super) async fn clean_nodes(&self) -> Result<()> {
+        let Some(cluster) = self.target.own_cluster() else {
+            return Ok(());
+        };
+        let nodes = 1..=cluster.description.nodes;
+        wait_until(
+            "mounts, loop devices and directories to be gone",
+            LEFT_LIMIT,
+            async || {
+                for node in nodes.clone() {
+                    let mounts = self.mounts_on(node)?;
+                    ensure!(mounts.is_empty(), "still mounted: {}", mounts.join("\n"));
+                    let script = format!(
+                        "ls -d /var/lib/kubelet/pods/*/volumes/{FLEX_DRIVER_DIR}/{}* || true",
+                        self.namespace
+                    );
+                    let directories = self.on_node(node, &format!("({script}) 2>/dev/null"))?;
+                    ensure!(directories.is_empty(), "still there: {directories}");
+                }
+                let loops = self.loop_devices()?;
+                ensure!(loops.is_empty(), "still in use: {}", loops.join(", "));
+                Ok(Some(()))
+            },
+        )
+        .await?;
+        for node in nodes {
+            self.on_node(node, &format!("rm -rf {POOL}/{}*", self.namespace))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads what a shim has printed.
+pub fn read_call_out(run: &Output) -> Result<CallOut> {
+    let printed = String::from_utf8_lossy(&run.stdout);
+    let complaints = String::from_utf8_lossy(&run.stderr);
+    ensure!(
+        complaints.is_empty(),
+        "the shim wrote on standard error, which the kubelet takes for a part of the answer: {complaints}"
+    );
+    let answer: Value =
+        serde_json::from_str(&printed).with_context(|| format!("the answer is not one JSON object: {printed:?}"))?;
+    let call_out = CallOut {
+        code: run.status.code().unwrap_or(-1),
+        answer,
+    };
+    match (call_out.code, call_out.status()) {
+        (0, "Success") | (1, "Failure" | "Not supported") => Ok(call_out),
+        (code, status) => bail!("status {status:?} and exit code {code} do not belong together: {printed}"),
+    }
+}
