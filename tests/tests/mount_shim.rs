@@ -206,13 +206,13 @@ fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
         scope.on_node(
             1,
             &format!(
-                "mkdir -p {POOL} {outside}/volumes/{FLEX_DRIVER_DIR}/v {volumes} {pods}/volumes/other~driver/v
+                "mkdir -p {volumes} && touch {volumes}/file
+                 mkdir -p {POOL} {outside} {pods}/volumes/other~driver/v
                  truncate -s 64M {POOL}/{ns}-blank
                  mount -t tmpfs kept {outside} && mkdir -p {outside}/volumes/{FLEX_DRIVER_DIR}/v && touch {outside}/kept
                  mount -t tmpfs deep {outside}/volumes/{FLEX_DRIVER_DIR}/v
                  ln -s {outside} {volumes}/link
-                 ln -s {outside} {pods}-link
-                 touch {volumes}/file"
+                 ln -s {outside} {pods}-link"
             ),
         )?;
         let options = format!(r#"{{"client":"local","source":"{ns}-blank"}}"#);
@@ -230,40 +230,35 @@ fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
             format!("{volumes}/missing"),
             format!("{pods}-link/volumes/{FLEX_DRIVER_DIR}/v"),
         ];
-        let result = (|| -> Result<()> {
-            for directory in [
-                outside.clone(),
-                "/etc".to_owned(),
-                "relative".to_owned(),
-                String::new(),
-                "/var/lib/kubelet".to_owned(),
-                pods.clone(),
-                volumes.clone(),
-                format!("{pods}/volumes/other~driver/v"),
-                format!("{volumes}/../../../../../../{outside}"),
-                format!("{volumes}/v/../../{FLEX_DRIVER_DIR}/link"),
-                format!("{volumes}/link"),
-                format!("{volumes}/link/"),
-                format!("{volumes}/file"),
-                format!("{volumes}/.."),
-                format!("{pods}-link/volumes/{FLEX_DRIVER_DIR}/v"),
-                format!("{volumes}/missing"),
-            ] {
-                let mount = scope.call_out(1, &["mount", &directory, &options])?;
-                ensure!(mount.status() == "Failure", "mount on {directory:?}: {mount:?}");
-                // Nothing is mounted under such a name, so the kubelet may go on to clear it away.
-                let unmount = scope.call_out(1, &["unmount", &directory])?;
-                ensure!(
-                    unmount.status() == "Failure"
-                        || nothing.iter().any(|name| directory.trim_end_matches('/') == *name),
-                    "unmount of {directory:?}: {unmount:?}"
-                );
-            }
-            scope.on_node(1, &format!("test -f {outside}/kept && test -d {outside}/volumes/{FLEX_DRIVER_DIR}/v && test -f {volumes}/file && test -L {volumes}/link"))?;
-            assert_eq!(ours(&scope.on_node(1, table)?), before);
-            Ok(())
-        })();
-        scope.on_node(1, &format!("umount -R {outside}; rm -rf {outside} {pods} {pods}-link"))?;
-        result
+        for directory in [
+            outside.clone(),
+            "/etc".to_owned(),
+            "relative".to_owned(),
+            String::new(),
+            "/var/lib/kubelet".to_owned(),
+            pods.clone(),
+            volumes.clone(),
+            format!("{pods}/volumes/other~driver/v"),
+            format!("{volumes}/../../../../../../{outside}"),
+            format!("{volumes}/v/../../{FLEX_DRIVER_DIR}/link"),
+            format!("{volumes}/link"),
+            format!("{volumes}/link/"),
+            format!("{volumes}/file"),
+            format!("{volumes}/.."),
+            format!("{pods}-link/volumes/{FLEX_DRIVER_DIR}/v"),
+            format!("{volumes}/missing"),
+        ] {
+            let mount = scope.call_out(1, &["mount", &directory, &options])?;
+            ensure!(mount.status() == "Failure", "mount on {directory:?}: {mount:?}");
+            // Nothing is mounted under such a name, so the kubelet may go on to clear it away.
+            let unmount = scope.call_out(1, &["unmount", &directory])?;
+            ensure!(
+                unmount.status() == "Failure" || nothing.iter().any(|name| directory.trim_end_matches('/') == *name),
+                "unmount of {directory:?}: {unmount:?}"
+            );
+        }
+        scope.on_node(1, &format!("test -f {outside}/kept && test -d {outside}/volumes/{FLEX_DRIVER_DIR}/v && test -f {volumes}/file && test -L {volumes}/link"))?;
+        assert_eq!(ours(&scope.on_node(1, table)?), before);
+        Ok(())
     });
 }

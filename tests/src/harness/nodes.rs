@@ -122,8 +122,8 @@ impl Scope {
         serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
     }
 
-    /// Fails if anything of this test is left on a node half a minute after it; then takes away the files that it put
-    /// into the pools.
+    /// Fails if a volume of this test is left on a node half a minute after it; then takes away what the test itself put
+    /// there: whatever is called after its namespace in the pool, in Mooring's and the kubelet's folders, and in `/run`.
     pub(super) async fn clean_nodes(&self) -> Result<()> {
         let Some(cluster) = self.target.own_cluster() else {
             return Ok(());
@@ -150,8 +150,20 @@ impl Scope {
         )
         .await?;
         for node in nodes {
-            self.on_node(node, &format!("rm -rf {POOL}/{}*", self.namespace))?;
+            self.remove_made(node)?;
         }
+        Ok(())
+    }
+}
+
+impl Scope {
+    fn remove_made(&self, node: u8) -> Result<()> {
+        let ours = &self.namespace;
+        let script = format!(
+            "for point in $(awk '$5 ~ \"/{ours}\" {{print $5}}' /proc/self/mountinfo | sort -r); do umount \"$point\"; done
+             rm -rf {POOL}/{ours}* /var/lib/mooring/{ours}* /var/lib/kubelet/pods/{ours}* /run/{ours}*"
+        );
+        self.on_node(node, &script)?;
         Ok(())
     }
 }
