@@ -59,7 +59,8 @@ async fn reconcile(claim: Arc<PersistentVolumeClaim>, work: Arc<Work>) -> Result
     action.0
 }
 
-async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, ApplyError> {
+/// Looks at one claim as it is known, and does the next thing.
+pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, ApplyError> {
     let Some(uid) = claim.metadata.uid.clone() else {
         return Ok(Action::await_change());
     };

@@ -28,6 +28,8 @@ pub mod persistent_volume;
 pub mod pod;
 pub mod properties;
 pub mod provisioning;
+#[cfg(test)]
+mod rehearsal;
 pub mod retry;
 pub mod runtime;
 pub mod seen_to;

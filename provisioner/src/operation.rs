@@ -34,6 +34,8 @@ pub struct Limits {
     pub backoff: Backoff,
     /// A Pod that has not started after this long is spoken of.
     pub start_grace: Duration,
+    /// A Pod younger than this may belong to what has not been seen yet.
+    pub orphan_age: Duration,
     /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
     pub overdue: Duration,
 }
@@ -43,6 +45,7 @@ impl Default for Limits {
         Self {
             backoff: Backoff::default(),
             start_grace: Duration::from_secs(30),
+            orphan_age: Duration::from_mins(1),
             overdue: Duration::from_mins(1),
         }
     }

@@ -22,13 +22,10 @@ use crate::apply::{Apply, ApplyError, Shared, Subject};
 use crate::config::ProvisionerConfig;
 use crate::operation::delete::is_ours;
 use crate::operation::record::Record;
-use crate::operation::{Decision, PodRef, Start, elapsed, request};
+use crate::operation::{Decision, Limits, PodRef, Start, elapsed, request};
 use crate::outcome::{PodState, created, observe};
 use crate::pod;
 use crate::watched::key;
-
-/// A Pod younger than this may belong to what has not been seen yet.
-const AGE: Duration = Duration::from_mins(1);
 
 /// How long changes are gathered before the Pods are looked through.
 const GATHER: Duration = Duration::from_secs(5);
@@ -45,8 +42,8 @@ enum Plan {
 }
 
 /// What to do about the Pods of a claim and PV that are both gone.
-fn plan(provision: Option<&Pod>, delete: Option<&Pod>, backoff: crate::backoff::Backoff, now: Timestamp) -> Plan {
-    let young = |pod: &Pod| elapsed(created(pod), now) < AGE;
+fn plan(provision: Option<&Pod>, delete: Option<&Pod>, limits: &Limits, now: Timestamp) -> Plan {
+    let young = |pod: &Pod| elapsed(created(pod), now) < limits.orphan_age;
     if provision.is_some_and(young) {
         return Plan::Wait;
     }
@@ -70,7 +67,7 @@ fn plan(provision: Option<&Pod>, delete: Option<&Pod>, backoff: crate::backoff::
             }
             (Some(pod), Some(PodState::Finished(_))) => {
                 let uid = pod::label(pod, labels::CLAIM_UID).unwrap_or_default();
-                if elapsed(created(pod), now) > backoff.delay(pod::attempt(pod), uid) {
+                if elapsed(created(pod), now) > limits.backoff.delay(pod::attempt(pod), uid) {
                     Plan::Remove(vec![PodRef::of(pod)])
                 } else {
                     Plan::Wait
@@ -89,7 +86,7 @@ pub async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = shared.watched.pods_changed() => {}
-            () = tokio::time::sleep(resync.min(AGE)) => {}
+            () = tokio::time::sleep(resync.min(shared.limits.orphan_age)) => {}
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -107,7 +104,8 @@ pub async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
     }
 }
 
-async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
+/// Looks at the Pods of one claim that is gone, and does the next thing.
+pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let pods = shared.watched.pods_of(uid);
     let of = |operation: Operation| {
         let is = |pod: &&Arc<Pod>| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
@@ -117,7 +115,7 @@ async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let decided = plan(
         provision.as_deref(),
         delete.as_deref(),
-        shared.limits.backoff,
+        &shared.limits,
         Timestamp::now(),
     );
     let Some(pod) = provision.or(delete) else { return Ok(()) };
@@ -206,12 +204,12 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
 #[cfg(test)]
 mod tests {
     use super::{Plan, plan};
-    use crate::backoff::Backoff;
+    use crate::operation::Limits;
     use crate::operation::tests::{ended, no_image, now, pod, running};
     use k8s_openapi::api::core::v1::Pod;
 
     fn word(provision: Option<&Pod>, delete: Option<&Pod>) -> &'static str {
-        match plan(provision, delete, Backoff::default(), now()) {
+        match plan(provision, delete, &Limits::default(), now()) {
             Plan::Wait => "wait",
             Plan::Remove(pods) if pods.len() == 2 => "remove both",
             Plan::Remove(_) => "remove",

@@ -61,7 +61,8 @@ async fn reconcile(volume: Arc<PersistentVolume>, work: Arc<Work>) -> Result<Act
     action.0
 }
 
-async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, ApplyError> {
+/// Looks at one PV as it is known, and does the next thing.
+pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, ApplyError> {
     if shared.seen_to.is_old(&volume.metadata) {
         // The watch brings what was written last, and that wakes this again.
         return Ok(Action::await_change());

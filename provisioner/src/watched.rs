@@ -232,6 +232,38 @@ impl Watched {
     }
 }
 
+#[cfg(test)]
+impl Watched {
+    /// Knows just these, as if they had been listed.
+    pub(crate) fn filled(
+        self,
+        mut writers: Writers,
+        claims: Vec<PersistentVolumeClaim>,
+        volumes: Vec<PersistentVolume>,
+        pods: &[Pod],
+        classes: Vec<StorageClass>,
+    ) -> Self {
+        fn fill<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
+            writer.apply_watcher_event(&Event::Init);
+            for object in objects {
+                writer.apply_watcher_event(&Event::InitApply(object));
+            }
+            writer.apply_watcher_event(&Event::InitDone);
+        }
+        for volume in &volumes {
+            self.note_volume(volume, true);
+        }
+        fill(&mut writers.claims, claims);
+        fill(&mut writers.volumes, volumes);
+        fill(&mut writers.classes, classes);
+        for (namespace, writer) in &mut writers.pods {
+            fill(writer, pods.to_vec());
+            self.listed.write().unwrap().insert(namespace.clone());
+        }
+        self
+    }
+}
+
 /// `namespace/name`.
 pub fn key(object: &impl ResourceExt) -> String {
     format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())

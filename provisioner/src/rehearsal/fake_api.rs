@@ -1,0 +1,219 @@
+//! As much of an API server as the controllers need, in memory, that fails the call it is told to fail.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It never reached the API server.
+    Before,
+    /// It was carried out, and the answer was lost.
+    After,
+}
+
+/// A handle on the server; a clone is another handle on the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FakeApi {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// By kind, then `namespace/name`.
+    objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
+    pub(super) version: u64,
+    calls: usize,
+    fault: Option<(usize, Fault)>,
+    pub(super) tripped: bool,
+    pub(super) writes: usize,
+}
+
+impl FakeApi {
+    pub(super) fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap_or_default();
+                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let (status, answer) = api.lock().call(&parts.method, parts.uri.path(), &body);
+                let response = Response::builder().status(status);
+                Ok::<_, Infallible>(response.body(Body::from(answer.to_string().into_bytes())).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Has the `nth` call from now on go wrong.
+    pub(super) fn fail(&self, nth: usize, fault: Fault) {
+        let mut state = self.lock();
+        state.calls = 0;
+        state.tripped = false;
+        state.fault = Some((nth, fault));
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl State {
+    /// Calls since the last [`FakeApi::fail`].
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    pub(super) fn all(&self, kind: &str) -> Vec<Value> {
+        self.objects
+            .get(kind)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn get(&self, kind: &str, key: &str) -> Option<Value> {
+        self.objects.get(kind)?.get(key).cloned()
+    }
+
+    /// Creates or replaces, as whoever is not Mooring would.
+    pub(super) fn put(&mut self, kind: &'static str, mut object: Value) {
+        self.version += 1;
+        let key = key_of(&object);
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        }
+        if object["metadata"]["creationTimestamp"].is_null() {
+            object["metadata"]["creationTimestamp"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
+        }
+        self.objects.entry(kind).or_default().insert(key, object);
+    }
+
+    /// Deletes as Kubernetes does: what has finalizers is only marked.
+    pub(super) fn delete(&mut self, kind: &'static str, key: &str) {
+        let Some(mut object) = self.get(kind, key) else { return };
+        let held = object["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|held| !held.is_empty());
+        if held {
+            if object["metadata"]["deletionTimestamp"].is_null() {
+                object["metadata"]["deletionTimestamp"] = json!("2026-11-21T00:00:00Z");
+                self.put(kind, object);
+            }
+        } else {
+            self.version += 1;
+            self.objects.entry(kind).or_default().remove(key);
+        }
+    }
+
+    fn call(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        self.calls += 1;
+        if *method != Method::GET {
+            self.writes += 1;
+        }
+        let fault = self.fault.filter(|(nth, _)| *nth == self.calls).map(|(_, fault)| fault);
+        if fault.is_some() {
+            self.tripped = true;
+        }
+        let failed = status(StatusCode::INTERNAL_SERVER_ERROR, "as you wished");
+        if fault == Some(Fault::Before) {
+            return failed;
+        }
+        let answer = self.carry_out(method, path, body);
+        if fault == Some(Fault::After) { failed } else { answer }
+    }
+
+    fn carry_out(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        let parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
+        let (namespace, kind, name) = match parts[..] {
+            ["namespaces", namespace, kind, name] => (namespace, kind, Some(name)),
+            ["namespaces", namespace, kind] => (namespace, kind, None),
+            [kind, name] => ("", kind, Some(name)),
+            [kind] => ("", kind, None),
+            _ => return status(StatusCode::NOT_FOUND, path),
+        };
+        let kind = match kind {
+            "persistentvolumeclaims" => "claims",
+            "persistentvolumes" => "volumes",
+            "pods" => "pods",
+            "secrets" => "secrets",
+            _ => return status(StatusCode::NOT_FOUND, path),
+        };
+        let name = name.or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
+        let key = format!("{namespace}/{name}");
+        let found = self.get(kind, &key);
+        if *method == Method::POST {
+            if found.is_some() {
+                return status(StatusCode::CONFLICT, "it is there already");
+            }
+            self.put(kind, body.clone());
+            return (StatusCode::CREATED, self.get(kind, &key).unwrap());
+        }
+        let Some(mut object) = found else {
+            return status(StatusCode::NOT_FOUND, path);
+        };
+        let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
+        if *method == Method::PATCH {
+            let meta = &body["metadata"];
+            if !wanted(&meta["resourceVersion"], "resourceVersion") || !wanted(&meta["uid"], "uid") {
+                return status(StatusCode::CONFLICT, "it has changed");
+            }
+            merge(&mut object, body);
+            let gone = !object["metadata"]["deletionTimestamp"].is_null()
+                && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+            self.put(kind, object);
+            let patched = self.get(kind, &key).unwrap();
+            if gone {
+                self.delete(kind, &key);
+            }
+            return (StatusCode::OK, patched);
+        }
+        if *method == Method::DELETE {
+            let conditions = &body["preconditions"];
+            if !wanted(&conditions["resourceVersion"], "resourceVersion") || !wanted(&conditions["uid"], "uid") {
+                return status(StatusCode::CONFLICT, "it has changed");
+            }
+            self.delete(kind, &key);
+        }
+        (StatusCode::OK, object)
+    }
+}
+
+pub(super) fn key_of(object: &Value) -> String {
+    let part = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    format!("{}/{}", part("namespace"), part("name"))
+}
+
+fn status(code: StatusCode, message: &str) -> (StatusCode, Value) {
+    let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "" };
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
+                      "reason": reason, "code": code.as_u16()});
+    (code, body)
+}
+
+/// JSON merge patch (RFC 7386).
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key.as_str()], value);
+        }
+    }
+}
