@@ -33,6 +33,8 @@ pub struct Settings {
     pub kube_api: String,
     /// Most objects that one controller works on at once.
     pub max_in_flight: u16,
+    /// Most provisioning Pods at once, over all ConfigMaps.
+    pub max_pods: u16,
     /// How often an object is looked at again though nothing woke it.
     pub resync: Duration,
     /// Longest wait between two tries of one volume.

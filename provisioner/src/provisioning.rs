@@ -14,15 +14,12 @@ use crate::wake::Waker;
 use crate::watched::{Watched, watch};
 use crate::{claim_controller, orphan, volume_controller};
 
-/// Most provisioning Pods at once, over all ConfigMaps; a ConfigMap without any may always have one more.
-const MAX_PODS: usize = 100;
-
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from uids, and
 /// every write expects what was seen.
 pub async fn run(context: Context, stop: CancellationToken) {
     let (watched, writers) = Watched::new(&context.settings.config_namespaces);
     let (waker, calls) = Waker::new();
-    let slots = Arc::new(Slots::new(MAX_PODS));
+    let slots = Arc::new(Slots::new(usize::from(context.settings.max_pods)));
     let seen_to = Arc::new(SeenTo::default());
     let resync = context.settings.resync;
     let shared = Shared {

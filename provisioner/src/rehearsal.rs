@@ -77,6 +77,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
             config_namespaces: ["admin".to_owned()].into(),
             kube_api: "https://k:1".into(),
             max_in_flight: 1,
+            max_pods: 1,
             resync: Duration::from_mins(10),
             max_backoff: Duration::ZERO,
         },
