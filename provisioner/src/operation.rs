@@ -374,11 +374,11 @@ pub(crate) fn held_back(record: &Record, state: &str, now: Timestamp) -> Option<
     }
 }
 
-/// The record of an attempt that begins. One that begins before its time must not look as if it had not.
-pub(crate) fn begun(record: &Record, now: Timestamp) -> Record {
+/// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
+pub(crate) fn begun(record: &Record) -> Record {
     Record {
         gave_up: false,
-        not_before: record.not_before.filter(|time| *time <= now),
+        not_before: None,
         ..record.clone()
     }
 }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
@@ -21,16 +22,37 @@ use mooring_contract::volume::keys;
 use crate::config::ProvisionerConfig;
 use crate::properties::{REQUEST_KEY, variables};
 
-/// Name of the Pod, and of its Secret, that runs `operation` on the volume of the claim `uid`: the same at every attempt,
-/// so that two of them can't be at once.
+/// Name of the Pod that runs `operation` on the volume of the claim `uid`: the same at every attempt, so that two of them
+/// can't be at once.
 pub fn name(operation: Operation, uid: &str) -> String {
     format!("{operation}-{uid}")
+}
+
+/// Name of the Secret of a Pod of this name that is made at `now`: no two Pods share one. A kubelet keeps what it has read of an
+/// immutable Secret for as long as any Pod there uses one of its name, so a Pod made while the one before it is still being
+/// stopped would be given the other's properties.
+pub fn new_secret_name(pod: &str, now: Timestamp) -> String {
+    format!("{pod}-{:x}", now.as_millisecond())
+}
+
+/// Name of a Pod's Secret; empty for a Pod that is not one of ours.
+pub fn secret_name(pod: &Pod) -> &str {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    volumes
+        .into_iter()
+        .flatten()
+        .find(|volume| volume.name == PROPERTIES_VOLUME)
+        .and_then(|volume| volume.secret.as_ref()?.secret_name.as_deref())
+        .unwrap_or_default()
 }
 
 /// Name of the PV of the claim `uid`.
 pub fn pv_name(uid: &str) -> String {
     format!("pvc-{uid}")
 }
+
+/// The volume in which a Pod has its properties as files.
+const PROPERTIES_VOLUME: &str = "properties";
 
 /// What a Pod is made for.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +65,8 @@ pub struct Run<'a> {
     pub attempt: u32,
     /// The only node that it may run on.
     pub node: Option<&'a str>,
+    /// Name of its Secret, see [`new_secret_name`].
+    pub secret: &'a str,
     /// Names of its properties.
     pub properties: &'a BTreeSet<String>,
     /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` gets it.
@@ -52,11 +76,10 @@ pub struct Run<'a> {
 /// The Pod of a run.
 pub fn build(run: &Run<'_>) -> Pod {
     let Run { request, config, .. } = *run;
-    let name = name(request.operation, &request.pvc_uid);
     let service_account = config.service_account.clone();
     Pod {
         metadata: ObjectMeta {
-            name: Some(name.clone()),
+            name: Some(name(request.operation, &request.pvc_uid)),
             namespace: Some(config.reference.namespace.clone()),
             labels: Some(pod_labels(run)),
             annotations: Some(
@@ -74,8 +97,8 @@ pub fn build(run: &Run<'_>) -> Pod {
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
-            containers: vec![container(run, &name)],
-            volumes: Some(volumes(run, &name)),
+            containers: vec![container(run)],
+            volumes: Some(volumes(run)),
             restart_policy: Some("Never".to_owned()),
             active_deadline_seconds: Some(seconds(config.timeout)),
             automount_service_account_token: Some(service_account.is_some()),
@@ -101,7 +124,7 @@ pub fn build(run: &Run<'_>) -> Pod {
 pub fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
     Secret {
         metadata: ObjectMeta {
-            name: pod.metadata.name.clone(),
+            name: Some(secret_name(pod).to_owned()),
             namespace: pod.metadata.namespace.clone(),
             labels: Some(
                 [
@@ -172,10 +195,10 @@ fn as_label(name: &str) -> String {
     cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-fn container(run: &Run<'_>, secret: &str) -> Container {
+fn container(run: &Run<'_>) -> Container {
     let backend = run.config.backend_volume.is_some();
     let mut mounts = vec![
-        mount("properties", paths::PROPERTIES, true),
+        mount(PROPERTIES_VOLUME, paths::PROPERTIES, true),
         VolumeMount {
             sub_path: Some(REQUEST_KEY.to_owned()),
             ..mount("request", paths::REQUEST, true)
@@ -191,7 +214,7 @@ fn container(run: &Run<'_>, secret: &str) -> Container {
         name: run.request.operation.to_string(),
         image: Some(run.config.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        env: Some(variables(run.properties, secret)),
+        env: Some(variables(run.properties, run.secret)),
         volume_mounts: Some(mounts),
         resources: Some(ResourceRequirements {
             requests: Some(
@@ -226,11 +249,11 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-fn volumes(run: &Run<'_>, secret: &str) -> Vec<Volume> {
+fn volumes(run: &Run<'_>) -> Vec<Volume> {
     let from_secret = |name: &str, keys: Vec<String>| Volume {
         name: name.to_owned(),
         secret: Some(SecretVolumeSource {
-            secret_name: Some(secret.to_owned()),
+            secret_name: Some(run.secret.to_owned()),
             // Images run as any user; the Pod is the Secret's only reader.
             default_mode: Some(0o444),
             items: Some(
@@ -247,7 +270,7 @@ fn volumes(run: &Run<'_>, secret: &str) -> Vec<Volume> {
         ..Volume::default()
     };
     let mut volumes = vec![
-        from_secret("properties", run.properties.iter().cloned().collect()),
+        from_secret(PROPERTIES_VOLUME, run.properties.iter().cloned().collect()),
         from_secret("request", vec![REQUEST_KEY.to_owned()]),
         Volume {
             name: "tmp".to_owned(),
@@ -319,6 +342,7 @@ mod tests {
             config: &config,
             attempt: 2,
             node,
+            secret: "secret-of-the-pod",
             properties: &properties.names(),
             backend_secret: false,
         })
@@ -349,7 +373,7 @@ mod tests {
         let secret = secret(&pod, BTreeMap::new());
         let owner = &secret.metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Pod", "pod-uid"));
-        assert_eq!(secret.metadata.name, pod.metadata.name);
+        assert_eq!(secret.metadata.name.as_deref(), Some("secret-of-the-pod"));
     }
 
     #[test]
@@ -411,6 +435,7 @@ mod tests {
                 config: &config,
                 attempt: 1,
                 node: None,
+                secret: "secret-of-the-pod",
                 properties: &properties.names(),
                 backend_secret: true,
             }));

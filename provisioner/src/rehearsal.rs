@@ -192,9 +192,11 @@ impl Theatre {
     fn kubelet(&mut self) {
         let pods = self.api.lock().all("pods");
         for mut pod in pods {
-            let secret = self.api.lock().get("secrets", &key_of(&pod));
-            let owned =
-                secret.is_some_and(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
+            let secrets = self.api.lock().all("secrets");
+            let owned = secrets.iter().any(|secret| {
+                secret["metadata"]["name"] == pod["spec"]["volumes"][0]["secret"]["secretName"]
+                    && secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+            });
             if !owned || !pod["status"]["phase"].is_null() {
                 continue;
             }

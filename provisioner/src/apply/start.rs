@@ -6,15 +6,16 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels};
 use mooring_contract::operation::Operation;
 use secrecy::SecretString;
 use tracing::info;
 
-use super::{Apply, ApplyError, Subject, is_conflict, is_gone};
+use super::{Apply, ApplyError, Subject, is_conflict};
 use crate::config::ProvisionerConfig;
 use crate::events::{Note, reasons};
 use crate::operation::record::Record;
@@ -109,7 +110,9 @@ impl Apply<'_> {
         if start.write {
             self.write_record(&start.record).await?;
         }
+        let name = pod::name(start.request.operation, &start.request.pvc_uid);
         let pod = pod::build(&pod::Run {
+            secret: &pod::new_secret_name(&name, Timestamp::now()),
             request: &start.request,
             config: &start.config,
             attempt: start.record.attempt,
@@ -118,7 +121,6 @@ impl Apply<'_> {
             backend_secret: secret.for_driver,
         });
         let pods: Api<Pod> = self.api(&start.config.reference.namespace);
-        let name = pod.name_any();
         let (pod, begun) = match pods.create(&PostParams::default(), &pod).await {
             Ok(pod) => (pod, Begun::Made),
             Err(error) if is_conflict(&error) => {
@@ -205,7 +207,7 @@ impl Apply<'_> {
         })
     }
 
-    /// Makes the Pod's Secret. `fresh` says that the Pod was made just now, so that a Secret of its name is another Pod's.
+    /// Makes the Pod's Secret. `fresh` says that the Pod was made just now, so that there is none yet.
     async fn make_secret(
         &self,
         start: &Start,
@@ -228,7 +230,7 @@ impl Apply<'_> {
         fresh: bool,
     ) -> Result<(), ApplyError> {
         let secrets: Api<Secret> = self.api(&pod.namespace().unwrap_or_default());
-        let name = pod.name_any();
+        let name = pod::secret_name(pod).to_owned();
         if !fresh {
             let found = secrets.get_opt(&name).await;
             let found = found.map_err(|source| ApplyError::api("read Secret", &name, source))?;
@@ -251,33 +253,11 @@ impl Apply<'_> {
         let found = secrets.get_opt(&name).await;
         let found = found.map_err(|source| ApplyError::api("read Secret", &name, source))?;
         match found {
-            Some(found) if is_owned(&found, pod) => return Ok(()),
-            // An earlier attempt's, which the garbage collector has not come to yet.
-            Some(found)
-                if found.labels().get(labels::COMPONENT).map(String::as_str)
-                    == Some(labels::COMPONENT_PROVISIONING) =>
-            {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        uid: found.uid(),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::default()
-                };
-                match secrets.delete(&name, &params).await {
-                    Ok(_) => {}
-                    Err(error) if is_gone(&error) => {}
-                    Err(source) => return Err(ApplyError::api("delete Secret", &name, source)),
-                }
-            }
-            Some(_) => return Err(ApplyError::Taken { what: "Secret", name }),
-            None => {}
+            Some(found) if is_owned(&found, pod) => Ok(()),
+            Some(_) => Err(ApplyError::Taken { what: "Secret", name }),
+            // The Pod is gone already, and its Secret with it.
+            None => Err(ApplyError::Changed(name)),
         }
-        secrets
-            .create(&PostParams::default(), &secret)
-            .await
-            .map(drop)
-            .map_err(|source| ApplyError::api("create Secret", &name, source))
     }
 
     /// A token of the service account that is good for as long as its Pod is there, and not longer than the run.

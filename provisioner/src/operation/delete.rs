@@ -16,8 +16,8 @@ use mooring_contract::request::Request;
 use super::provision::{Refuse, name_and_uid};
 use super::record::Record;
 use super::{
-    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, backing_off, begun, elapsed, failed, held_back,
-    later, request, state_of, step, waiting,
+    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, begun, elapsed, failed, held_back, later, request,
+    state_of, step, waiting,
 };
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
@@ -212,12 +212,10 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
         return stop(seen, record, pod, now);
     }
     let never_ran = !record.may_exist && record.operation == Operation::Provision && seen.volumes.is_empty();
-    // After a failed attempt the next one is not begun before its time.
-    let between = record.attempt > 1 && backing_off(record, now).is_some();
-    if never_ran && (record.cancelled || between) {
+    if never_ran && (record.cancelled || record.not_before.is_some()) {
         return let_claim_go(seen, None, None);
     }
-    if record.operation == Operation::Delete && !record.may_exist && backing_off(record, now).is_some() {
+    if record.operation == Operation::Delete && !record.may_exist && record.not_before.is_some() {
         return let_claim_go(seen, None, None);
     }
     run_for_claim(seen, record, now)
@@ -274,6 +272,14 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
         };
     }
     let never_ran = matches!(state, PodState::Waiting { never_ran: true, .. });
+    let earlier = pod::attempt(pod) < record.attempt && record.operation == Operation::Provision;
+    if earlier && !record.may_exist && !record.cancelled {
+        // One Pod at a time: while the last attempt's is there, this one's can't have been.
+        return Decision::Note(Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        }));
+    }
     if never_ran && current && !record.may_exist {
         if record.cancelled {
             return Decision::Stop(PodRef::exactly(pod));
@@ -415,7 +421,7 @@ impl Run<'_> {
                     Some(left) => return Ok(Decision::wait(left)),
                     None => {}
                 }
-                let mut next = begun(record, now);
+                let mut next = begun(record);
                 next.config = self.config.reference.to_string();
                 next.config_uid.clone_from(&self.config.uid);
                 if !self.refused {

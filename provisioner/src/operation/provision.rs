@@ -233,7 +233,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             pod: None,
         }));
     }
-    let mut next = begun(record, now);
+    let mut next = begun(record);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
     next.pod = format!(

@@ -26,7 +26,7 @@ pub struct Record {
     /// The node that the operation is bound to: the selected one, or that of the pool used. Empty for any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Not to be tried again before.
+    /// The attempt has not begun, and is not to before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// Why the last attempt failed.

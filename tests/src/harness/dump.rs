@@ -5,10 +5,11 @@ use std::fmt::Write;
 use mooring_contract::names::NAMESPACE;
 
 use super::Scope;
+use super::provisioner::CONFIG_NAMESPACE;
 use crate::command::output;
 
 impl Scope {
-    /// Pods, claims, volumes, Events and logs of the test's namespace, and Pods, Events and logs of Mooring's own.
+    /// Pods, claims, volumes, Events and logs of the test's namespace, and Pods, Events and logs of Mooring's own and of its provisioning Pods.
     pub fn dump(&self) -> String {
         let mut text = format!("======== state of namespace {} after the failure\n", self.namespace);
         let mut add = |args: &[&str]| {
@@ -16,7 +17,7 @@ impl Scope {
             let _ = writeln!(text, "-------- kubectl {}\n{}", args.join(" "), said.trim_end());
         };
         add(&["get", "persistentvolumes,storageclasses,nodes", "-o", "wide"]);
-        for namespace in [self.namespace.as_str(), NAMESPACE] {
+        for namespace in [self.namespace.as_str(), CONFIG_NAMESPACE, NAMESPACE] {
             add(&[
                 "-n",
                 namespace,

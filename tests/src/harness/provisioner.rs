@@ -289,7 +289,7 @@ impl Scope {
         .await
     }
 
-    /// Provisioning Pods and Secrets, of all namespaces, whose names end with one of these uids of claims.
+    /// Provisioning Pods and Secrets, of all namespaces, whose names have one of these uids of claims in them.
     pub(super) async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
         let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&ours).await;
@@ -301,7 +301,7 @@ impl Scope {
             .map(|pod| ("Pod", pod.name_any()))
             .chain(secrets.iter().map(|secret| ("Secret", secret.name_any())));
         Ok(all
-            .filter(|(_, name)| uids.iter().any(|uid| name.ends_with(uid.as_str())))
+            .filter(|(_, name)| uids.iter().any(|uid| name.contains(uid.as_str())))
             .map(|(kind, name)| format!("{kind} {name}"))
             .collect())
     }

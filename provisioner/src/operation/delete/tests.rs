@@ -91,9 +91,16 @@ fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
     let world = undoing(&json!({"attempt": 3, "not-before": ago(-30), "may-exist": true}));
     assert!(matches!(world.plan(), Decision::Start(_)));
     let world = undoing(&json!({"attempt": 3, "not-before": ago(5)}));
+    assert!(matches!(world.plan(), Decision::Undone(_)), "it is time, but not begun");
+    let mut world = undoing(&json!({"attempt": 3}));
     assert!(
         matches!(world.plan(), Decision::Start(_)),
         "the third may have been begun"
+    );
+    world.provision_pod = Some(pod("provision", 2, 10, &no_image()));
+    assert!(
+        matches!(world.plan(), Decision::Note(noted) if noted.cancelled),
+        "the second is in its way"
     );
 }
 

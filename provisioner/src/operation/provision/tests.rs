@@ -317,7 +317,7 @@ fn failures_back_off_and_giving_up_lasts_until_something_changes() {
     ));
     assert_eq!(planned(&changed), "wait 30");
     let due = World::with_record(&json!({"attempt": 2, "not-before": ago(1)}));
-    assert_eq!(planned(&due), "start 2 known");
+    assert_eq!(planned(&due), "start 2 written");
 
     let mut world = World::with_record(&json!({}));
     world.provision_pod = Some(pod("provision", 1, 20, &ended(78, "no such pool")));
