@@ -15,7 +15,7 @@ pub use status::status;
 
 use crate::base_images::{self, Archive};
 use crate::binaries::{Binaries, ensure_binaries};
-use crate::command::{command, output};
+use crate::command::{command, output, output_with_input};
 use crate::layout::{Layout, make_folder, write_file};
 use crate::network::{Block, make_bridge};
 use crate::packages::{check_machine, ensure_packages};
@@ -23,7 +23,7 @@ use crate::pki::Authority;
 use crate::progress::{say, spoken, step};
 use crate::spec::read_json;
 use crate::wait::{Look, wait_for};
-use crate::{control_plane, namespaces, node};
+use crate::{control_plane, dns, namespaces, node};
 
 /// What is known of a running cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -186,6 +186,9 @@ fn start_nodes(mut cluster: Cluster, nodes: u8, images: &[Archive]) -> Result<Cl
     cluster.save()?;
     if !fresh.is_empty() {
         step("start the control plane", |_| cluster.wait_for_api())?;
+        let names = dns::manifest(block).to_string();
+        output_with_input(&mut cluster.kubectl(["apply", "-f", "-"]), names.as_bytes())
+            .context("failed to set the cluster's DNS up")?;
         step("load the sandbox image", |_| {
             fresh
                 .iter()

@@ -4,6 +4,7 @@ use anyhow::Result;
 use nix::sched::CloneFlags;
 
 use crate::binaries::Binaries;
+use crate::dns;
 use crate::layout::{Layout, make_folder};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::Block;
@@ -33,6 +34,7 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
             api_server(layout, binaries, authority, block)?,
             controller_manager(layout, binaries, authority, block)?,
             scheduler(layout, binaries, authority, block)?,
+            dns::process(layout, binaries, authority, block)?,
         ],
     };
     spec.save(layout, ROLE)?;

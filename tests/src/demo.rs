@@ -290,7 +290,7 @@ fn register(target: &Target, server: &manifests::Server) -> Result<()> {
 /// Which client Pod mounts for the Pods of a node.
 fn mounted(target: &Target, pod: &str, node: &str) -> Result<Vec<String>> {
     let selector = format!("{}=sshfs,{}={node}", labels::CLIENT, labels::NODE);
-    let path = "jsonpath={.items[*].metadata.name}";
+    let path = "jsonpath={.items[?(@.status.phase==\"Running\")].metadata.name}";
     let clients = kubectl(target, &["-n", NAMESPACE, "get", "pods", "-l", &selector, "-o", path])?;
     Ok(vec![
         format!("the mounter started client Pod {NAMESPACE}/{clients}: sshfs runs there, not on the node"),

@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod command;
 pub mod control_plane;
 pub mod demo;
+pub mod dns;
 pub mod harness;
 pub mod images;
 pub mod init;

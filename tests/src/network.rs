@@ -56,6 +56,11 @@ impl Block {
         self.address(8, 1)
     }
 
+    /// The Service of the cluster's DNS: by custom the tenth.
+    pub fn dns_service(self) -> Ipv4Addr {
+        self.address(8, 10)
+    }
+
     fn address(self, third: u8, fourth: u8) -> Ipv4Addr {
         let [a, b, c, _] = self.base.octets();
         Ipv4Addr::new(a, b, c + third, fourth)

@@ -174,7 +174,10 @@ fn write_files(layout: &Layout, binaries: &Binaries, authority: &Authority, bloc
     let json = |value: &serde_json::Value| format!("{value:#}\n");
     put(config::CONTAINERD_FILE, config::containerd(binaries))?;
     put(config::CNI_FILE, json(&config::cni(block, index)))?;
-    put(config::KUBELET_FILE, json(&config::kubelet(&cgroup_of(layout, index))))?;
+    put(
+        config::KUBELET_FILE,
+        json(&config::kubelet(block, &cgroup_of(layout, index))),
+    )?;
     put(config::PROXY_FILE, json(&config::proxy(block, &node)))?;
     put("/etc/hosts", config::hosts(block, MAX_NODES))?;
     put("/etc/resolv.conf", String::new())?;

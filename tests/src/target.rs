@@ -142,6 +142,12 @@ impl Target {
 
     /// Builds the images and brings those that changed to the cluster; gives all of them.
     pub fn load_images(&self) -> Result<Vec<Built>> {
+        if matches!(&self.delivery, Delivery::Commands(commands) if commands.is_empty()) {
+            bail!(
+                "the images have to get to the existing cluster: give --image-registry, or --image-load (for kind: \
+                 --image-load 'kind load image-archive {{archive}}')"
+            );
+        }
         packages::ensure_packages()?;
         let _lock = self.lock()?;
         let built = images::build()?;
@@ -155,12 +161,6 @@ impl Target {
                 for image in &built {
                     images::push(image, &self.with_image_names(&image.archive.name))?;
                 }
-            }
-            Delivery::Commands(commands) if commands.is_empty() => {
-                bail!(
-                    "the images have to get to the existing cluster: give --image-registry, or --image-load (for kind: \
-                     --image-load 'kind load image-archive {{archive}}')"
-                );
             }
             Delivery::Commands(commands) => built.iter().try_for_each(|image| load_by(commands, image))?,
         }

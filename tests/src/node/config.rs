@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::binaries::Binaries;
 use crate::control_plane::server;
+use crate::dns;
 use crate::network::Block;
 
 pub(super) const CONTAINERD_FILE: &str = "/etc/kubernetes/containerd.toml";
@@ -84,7 +85,7 @@ pub(super) fn cni(block: Block, index: u8) -> Value {
     })
 }
 
-pub(super) fn kubelet(cgroup: &str) -> Value {
+pub(super) fn kubelet(block: Block, cgroup: &str) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -98,6 +99,8 @@ pub(super) fn kubelet(cgroup: &str) -> Value {
         "tlsPrivateKeyFile": KUBELET_KEY,
         "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
         "resolvConf": "/etc/resolv.conf",
+        "clusterDNS": [block.dns_service()],
+        "clusterDomain": dns::DOMAIN,
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{cgroup}"),
         "failCgroupV1": false,

@@ -1,0 +1,19 @@
+// The cluster's DNS server with just what the testbed needs of it.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+)
+
+func init() {
+	dnsserver.Directives = []string{"bind", "errors", "cache", "kubernetes", "forward"}
+}
+
+func main() { coremain.Run() }
