@@ -261,6 +261,14 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
             ..record.clone()
         }));
     }
+    let earlier = pod::attempt(pod) < record.attempt && record.operation == Operation::Provision;
+    if earlier && !record.may_exist && !record.cancelled {
+        // One Pod at a time: while the last attempt's is there, this one's can't have been.
+        return Decision::Note(Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        }));
+    }
     if pod.metadata.deletion_timestamp.is_some() {
         let say = match step(Some(pod), record, seen.limits, now) {
             Step::Leaving(say) => say,
@@ -272,14 +280,6 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
         };
     }
     let never_ran = matches!(state, PodState::Waiting { never_ran: true, .. });
-    let earlier = pod::attempt(pod) < record.attempt && record.operation == Operation::Provision;
-    if earlier && !record.may_exist && !record.cancelled {
-        // One Pod at a time: while the last attempt's is there, this one's can't have been.
-        return Decision::Note(Box::new(Record {
-            cancelled: true,
-            ..record.clone()
-        }));
-    }
     if never_ran && current && !record.may_exist {
         if record.cancelled {
             return Decision::Stop(PodRef::exactly(pod));
