@@ -1,6 +1,8 @@
 //! The cluster's network: a bridge on the machine with the control plane's address, a link to each node, and routes to
 //! each node's Pods. Nothing on it can be reached from outside the machine.
 
+mod firewall;
+
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, bail};
@@ -130,6 +132,7 @@ pub fn make_bridge(layout: &Layout) -> Result<Block> {
     ip(&format!("link add {bridge} type bridge")).context("failed to make the cluster's bridge")?;
     ip(&format!("addr add {}/24 dev {bridge}", block.control_plane()))?;
     ip(&format!("link set {bridge} up"))?;
+    firewall::open(&bridge).context("failed to let the cluster's bridge through the machine's packet filter")?;
     Ok(block)
 }
 
@@ -165,6 +168,7 @@ pub fn remove(layout: &Layout, nodes: u8) {
         ip_anyway(&format!("link delete {}", layout.link(index)));
     }
     ip_anyway(&format!("link delete {}", layout.bridge()));
+    firewall::close(&layout.bridge());
 }
 
 /// The links of the cluster that are there.

@@ -1,0 +1,67 @@
+//! A machine whose packet filter drops what it does not know (Docker's does, ufw's does) must let the cluster's bridge pass.
+
+use crate::command::{command, find_program, output};
+
+/// Rules of the machine's filter, as `iptables -S` lists them.
+fn rules() -> Option<String> {
+    find_program("iptables")?;
+    output(&mut command("iptables", ["-w", "-S"])).ok()
+}
+
+/// What has to be added for `bridge` to pass: nothing where nothing is dropped.
+fn missing(rules: &str, bridge: &str) -> Vec<Vec<String>> {
+    let drops = |chain: &str| rules.lines().any(|line| line == format!("-P {chain} DROP"));
+    let mut wanted = Vec::new();
+    let words = |line: String| line.split(' ').map(str::to_owned).collect();
+    if drops("FORWARD") {
+        // Frames from node to node pass it too, where br_netfilter is loaded.
+        wanted.push(words(format!("-I FORWARD -i {bridge} -o {bridge} -j ACCEPT")));
+    }
+    if drops("INPUT") {
+        wanted.push(words(format!("-I INPUT -i {bridge} -j ACCEPT")));
+    }
+    wanted
+}
+
+/// The deletions that take the rules of `bridge` away.
+fn deletions(rules: &str, bridge: &str) -> Vec<Vec<String>> {
+    rules
+        .lines()
+        .filter(|line| line.starts_with("-A ") && line.split(' ').any(|word| word == bridge))
+        .map(|line| line.replacen("-A ", "-D ", 1).split(' ').map(str::to_owned).collect())
+        .collect()
+}
+
+/// Lets `bridge` pass.
+pub(super) fn open(bridge: &str) -> anyhow::Result<()> {
+    for rule in missing(&rules().unwrap_or_default(), bridge) {
+        output(command("iptables", ["-w"]).args(rule))?;
+    }
+    Ok(())
+}
+
+/// Takes away what [`open`] added.
+pub(super) fn close(bridge: &str) {
+    for rule in deletions(&rules().unwrap_or_default(), bridge) {
+        // What went meanwhile need not go.
+        let _ = output(command("iptables", ["-w"]).args(rule));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{deletions, missing};
+
+    #[test]
+    fn a_filter_that_drops_is_opened_for_the_bridge_and_closed_again() {
+        let docker = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n-A FORWARD -j DOCKER-USER\n";
+        let added = missing(docker, "mooring0");
+        assert_eq!(added.len(), 1);
+        assert_eq!(added[0].join(" "), "-I FORWARD -i mooring0 -o mooring0 -j ACCEPT");
+        let after = format!("{docker}-A FORWARD -i mooring0 -o mooring0 -j ACCEPT\n-A FORWARD -i mooring01 -j DROP\n");
+        let removed = deletions(&after, "mooring0");
+        assert_eq!(removed.len(), 1);
+        assert_eq!(removed[0].join(" "), "-D FORWARD -i mooring0 -o mooring0 -j ACCEPT");
+        assert!(missing("-P INPUT ACCEPT\n-P FORWARD ACCEPT\n", "mooring0").is_empty());
+    }
+}
