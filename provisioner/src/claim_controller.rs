@@ -90,7 +90,9 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
         .filter(|namespace| !watched.knows_pods_of(namespace))
     {
         // Only claims that a Pod was or is to be made for.
-        return Ok(not_known(shared, &claim.object_ref(&()), namespace, record.is_some()));
+        let concerned =
+            record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
+        return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |operation| {
         namespace
@@ -182,8 +184,8 @@ fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Re
 }
 
 /// The Pods of a namespace have not been listed, so nothing can be decided that depends on them.
-pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, begun: bool) -> Action {
-    if begun {
+pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, concerned: bool) -> Action {
+    if concerned {
         let text = format!(
             "the Pods of namespace {namespace} can't be watched: name it in --config-namespaces, and bind ClusterRole \
              flex-provisioner-configs in it"

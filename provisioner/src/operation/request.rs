@@ -37,6 +37,9 @@ pub enum ClaimError {
     /// A volume with content.
     #[error("the claim has a dataSource, which this version can't fill a volume from: make the claim without it")]
     DataSource,
+    /// A class of attributes.
+    #[error("the claim has a volumeAttributesClassName, which this version can't apply: make the claim without it")]
+    Attributes,
     /// What FlexVolume can't keep.
     #[error("FlexVolume can't keep {0}: ask for {1}")]
     FlexVolume(&'static str, &'static str),
@@ -59,6 +62,9 @@ pub fn provision(
     }
     if spec.data_source.is_some() || spec.data_source_ref.is_some() {
         return Err(ClaimError::DataSource);
+    }
+    if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
+        return Err(ClaimError::Attributes);
     }
     if config.volume_source == Some(VolumeSourceKind::FlexVolume) {
         if spec.volume_mode.as_deref() == Some("Block") {
@@ -252,6 +258,10 @@ mod tests {
                 &[]
             ),
             Some(ClaimError::DataSource)
+        );
+        assert_eq!(
+            ask(json!({"volumeAttributesClassName": "fast"}), &[]),
+            Some(ClaimError::Attributes)
         );
         assert!(matches!(
             ask(json!({"resources": {"requests": {"storage": "x"}}}), &[]),

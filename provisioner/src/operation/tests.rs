@@ -1,0 +1,199 @@
+//! A world for plans to look at: what tests of all modules build upon.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::record::Record;
+use super::{Decision, Limits, ObservedClaim};
+use crate::acceptance;
+use crate::config::ProvisionerConfig;
+use crate::config_store::NoConfig;
+use crate::topology::Node;
+use crate::trust::Trust;
+
+pub(crate) fn now() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn ago(seconds: i64) -> String {
+    Timestamp::from_second(now().as_second() - seconds).unwrap().to_string()
+}
+
+/// The silver ConfigMap of the original design, and more keys.
+pub(crate) fn try_config(extra: &[(&str, &str)]) -> Option<ProvisionerConfig> {
+    let mut data = json!({
+        "plugin-name": "kubernetes.io/flex-provisioner", "image": "custom/iscsi-provision",
+        "service-account-name": "foo", "service-token": "23092390532lksf90kwelklfw",
+        "use-nfs-server": "10.10.2.4", "zone": "west",
+    });
+    for (key, value) in extra {
+        data[*key] = json!(value);
+    }
+    let config_map: ConfigMap = serde_json::from_value(json!({
+        "metadata": {"name": "custom-isci-provisioner", "namespace": "admin", "uid": "c1", "resourceVersion": "1",
+                     "labels": {"storage-class": "silver", "type": "provisioner-config"}},
+        "data": data,
+    }))
+    .unwrap();
+    ProvisionerConfig::parse(&config_map, &Trust::offline(None, None)).ok()
+}
+
+pub(crate) fn config(extra: &[(&str, &str)]) -> ProvisionerConfig {
+    try_config(extra).unwrap()
+}
+
+pub(crate) fn class(change: &Value) -> StorageClass {
+    let mut value = json!({
+        "metadata": {"name": "silver"}, "provisioner": "mooring.dev/flex-provisioner",
+        "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+    });
+    for (key, new) in change.as_object().unwrap() {
+        value[key] = new.clone();
+    }
+    serde_json::from_value(value).unwrap()
+}
+
+/// A Pod as an attempt made it, `age` seconds ago.
+pub(crate) fn pod(operation: &str, attempt: u32, age: i64, status: &Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("{operation}-u1"), "namespace": "admin", "uid": "p1", "resourceVersion": "5",
+                     "creationTimestamp": ago(age), "labels": {"mooring.dev/attempt": attempt.to_string()}},
+        "spec": {"nodeName": "node-a", "activeDeadlineSeconds": 300, "containers": []},
+        "status": status,
+    }))
+    .unwrap()
+}
+
+pub(crate) fn ended(code: i32, message: &str) -> Value {
+    json!({"phase": if code == 0 { "Succeeded" } else { "Failed" }, "startTime": ago(10), "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+         "state": {"terminated": {"exitCode": code, "message": message, "startedAt": ago(9)}}}]})
+}
+
+pub(crate) fn running() -> Value {
+    json!({"phase": "Running", "startTime": ago(10), "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+         "state": {"running": {"startedAt": ago(9)}}}]})
+}
+
+pub(crate) fn no_image() -> Value {
+    json!({"phase": "Pending", "startTime": ago(10), "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+         "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]})
+}
+
+pub(crate) fn leaving(mut pod: Pod) -> Pod {
+    pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(5))).unwrap();
+    pod
+}
+
+pub(crate) fn record(change: &Value) -> Record {
+    let mut value = json!({
+        "operation": "provision", "attempt": 1, "pod": "admin/provision-u1", "since": ago(60),
+        "config": "admin/custom-isci-provisioner", "config-uid": "c1",
+    });
+    for (key, new) in change.as_object().unwrap() {
+        value[key] = new.clone();
+    }
+    serde_json::from_value(value).unwrap()
+}
+
+/// All that a plan sees of a claim, to be changed by each test.
+pub(crate) struct World {
+    pub(crate) claim: Value,
+    pub(crate) record: Option<Record>,
+    pub(crate) class: Option<StorageClass>,
+    pub(crate) config: Result<Arc<ProvisionerConfig>, NoConfig>,
+    pub(crate) provision_pod: Option<Pod>,
+    pub(crate) delete_pod: Option<Pod>,
+    pub(crate) volumes: Vec<Value>,
+    pub(crate) looked_up: bool,
+    pub(crate) nodes: Vec<&'static str>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let mut claim = json!(acceptance::tests::claim());
+        claim["metadata"]["annotations"] =
+            json!({"volume.kubernetes.io/storage-provisioner": "mooring.dev/flex-provisioner"});
+        Self {
+            claim,
+            record: None,
+            class: Some(class(&json!({}))),
+            config: Ok(Arc::new(config(&[]))),
+            provision_pod: None,
+            delete_pod: None,
+            volumes: vec![],
+            looked_up: false,
+            nodes: vec!["node-a", "node-b"],
+        }
+    }
+
+    /// With a record of a first attempt, changed so.
+    pub(crate) fn with_record(change: &Value) -> Self {
+        let mut world = Self::new();
+        world.record = Some(record(change));
+        world.claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"]);
+        world
+    }
+
+    pub(crate) fn with_config(mut self, extra: &[(&str, &str)]) -> Self {
+        self.config = Ok(Arc::new(config(extra)));
+        self
+    }
+
+    pub(crate) fn able_to(mut self, operations: &[Operation]) -> Self {
+        let mut config = config(&[]);
+        config.operations = operations.iter().copied().collect();
+        self.config = Ok(Arc::new(config));
+        self
+    }
+
+    pub(crate) fn selected(mut self, node: &str) -> Self {
+        self.class = Some(class(&json!({"volumeBindingMode": "WaitForFirstConsumer"})));
+        self.claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(node);
+        self
+    }
+
+    pub(crate) fn deleted(mut self) -> Self {
+        self.claim["metadata"]["deletionTimestamp"] = json!(ago(1));
+        self
+    }
+
+    pub(crate) fn plan(&self) -> Decision {
+        let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
+        let volumes: Vec<Arc<PersistentVolume>> = self
+            .volumes
+            .iter()
+            .map(|volume| Arc::new(serde_json::from_value(volume.clone()).unwrap()))
+            .collect();
+        let nodes = |name: &str| {
+            self.nodes.contains(&name).then(|| Node {
+                name: name.to_owned(),
+                labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
+            })
+        };
+        super::provision::plan(
+            &ObservedClaim {
+                claim: &claim,
+                record: self.record.as_ref(),
+                class: self.class.as_ref(),
+                config: &self.config,
+                provision_pod: self.provision_pod.as_ref(),
+                delete_pod: self.delete_pod.as_ref(),
+                volumes: &volumes,
+                looked_up: self.looked_up,
+                nodes: &nodes,
+                kube_api: "https://10.96.0.1:443",
+                limits: &Limits::default(),
+            },
+            now(),
+        )
+    }
+}
