@@ -310,6 +310,7 @@ impl Cluster {
         if let Some(init) = namespaces::find_init(&self.layout, &node)? {
             namespaces::end(&[init], Duration::from_mins(1))?;
         }
+        down::detach_loop_devices(&self.layout.node(&node))?;
         let authority = Authority::open(&self.layout.pki())?;
         node::start(&self.layout, &self.binaries, &authority, self.description.block, index)?;
         self.wait_for_node(index)

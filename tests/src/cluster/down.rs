@@ -1,7 +1,9 @@
 //! Taking a cluster away, whatever is left of it.
 
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -59,31 +61,75 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
     Ok(true)
 }
 
-/// The loop devices whose file lies below `folder`, from the lines of `losetup --list --noheadings --raw --output
-/// NAME,BACK-FILE`.
-fn loops_below(listed: &str, folder: &Path) -> Vec<PathBuf> {
-    listed
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        // In raw output a blank is written as \x20; a removed file is marked "(deleted)" behind one.
-        .filter(|(_, file)| Path::new(&file.replace("\\x20", " ")).starts_with(folder))
-        .map(|(device, _)| PathBuf::from(device))
-        .collect()
+/// A file, whatever path it is seen by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FileId {
+    major: u64,
+    minor: u64,
+    inode: u64,
 }
 
-fn detach_loop_devices(folder: &Path) -> Result<()> {
-    let list = || -> Result<_> {
-        let mut losetup = command(
-            "losetup",
-            ["--list", "--noheadings", "--raw", "--output", "NAME,BACK-FILE"],
-        );
-        Ok(loops_below(&output(&mut losetup)?, folder))
+/// The loop devices and their files, from the lines of `losetup --list --noheadings --raw --output
+/// NAME,BACK-INO,BACK-MAJ:MIN`. The path of the file says nothing: it is the one that some node knew it by.
+fn loop_files(listed: &str) -> Vec<(PathBuf, FileId)> {
+    let read = |line: &str| {
+        // In raw output a blank is written as \x20.
+        let line = line.replace("\\x20", "");
+        let mut words = line.split(' ');
+        let (device, inode, numbers) = (words.next()?, words.next()?, words.next()?);
+        let (major, minor) = numbers.split_once(':')?;
+        let file = FileId {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            inode: inode.parse().ok()?,
+        };
+        Some((PathBuf::from(device), file))
     };
-    for device in list()? {
-        // One that the kernel let go of meanwhile is what was wanted.
-        let _ = output(command("losetup", ["--detach"]).arg(&device));
+    listed.lines().filter_map(read).collect()
+}
+
+/// The files below a folder, without those of containers' images, which are many and never a volume.
+fn files_below(folder: &Path, found: &mut HashSet<FileId>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_dir() && entry.file_name() != "containerd" {
+            files_below(&entry.path(), found);
+        } else if metadata.is_file() {
+            found.insert(FileId {
+                major: nix::sys::stat::major(metadata.dev()),
+                minor: nix::sys::stat::minor(metadata.dev()),
+                inode: metadata.ino(),
+            });
+        }
     }
-    let left = list()?;
+}
+
+/// Detaches the loop devices whose file lies below `folder`. Most are gone with the mounts of their node.
+pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
+    let list = || -> Result<_> {
+        let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
+        let mut losetup = command("losetup", ["--list", "--noheadings", "--raw", "--output", columns]);
+        Ok(loop_files(&output(&mut losetup)?))
+    };
+    if list()?.is_empty() {
+        return Ok(());
+    }
+    let mut ours = HashSet::new();
+    files_below(folder, &mut ours);
+    for (device, _) in list()?.iter().filter(|(_, file)| ours.contains(file)) {
+        // One that the kernel let go of meanwhile is what was wanted.
+        let _ = output(command("losetup", ["--detach"]).arg(device));
+    }
+    let left = || -> Result<Vec<PathBuf>> {
+        let held = list()?.into_iter().filter(|(_, file)| ours.contains(file));
+        Ok(held.map(|(device, _)| device).collect())
+    };
+    // The kernel lets go of one a moment after the last that had it open.
+    let deadline = Instant::now() + END_LIMIT;
+    while !left()?.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let left = left()?;
     if !left.is_empty() {
         bail!("these loop devices do not go, since something has them open: {left:?}; see `lsblk`");
     }
@@ -108,17 +154,29 @@ fn unmount_below(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::loops_below;
-    use std::path::{Path, PathBuf};
+    use super::{FileId, files_below, loop_files};
+    use std::collections::HashSet;
 
     #[test]
-    fn only_loop_devices_of_our_own_files_are_taken() {
-        let listed = "/dev/loop0 /var/lib/mooring-testbed/nodes/node-1/pool/a.img\n\
-                      /dev/loop1 /var/lib/mooring-testbed-other/a.img\n\
-                      /dev/loop2 /var/lib/mooring-testbed/b.img\\x20(deleted)\n/dev/loop3\n";
-        assert_eq!(
-            loops_below(listed, Path::new("/var/lib/mooring-testbed")),
-            [PathBuf::from("/dev/loop0"), PathBuf::from("/dev/loop2")]
-        );
+    fn a_loop_device_is_known_by_its_file_and_not_by_a_path() {
+        let listed = "/dev/loop1 1236993 \\x20\\x20254:0\\x20\\x20\n/dev/loop3\n";
+        let file = FileId {
+            major: 254,
+            minor: 0,
+            inode: 1_236_993,
+        };
+        assert_eq!(loop_files(listed), [("/dev/loop1".into(), file)]);
+    }
+
+    #[test]
+    fn files_are_found_wherever_a_volume_may_be() {
+        let folder = std::env::temp_dir().join(format!("mooring-down-{}", std::process::id()));
+        for file in ["pool/a.img", "var/lib/containerd/layer"] {
+            crate::layout::write_file(&folder.join(file), "").unwrap();
+        }
+        let mut found = HashSet::new();
+        files_below(&folder, &mut found);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.len(), 1);
     }
 }
