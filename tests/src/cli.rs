@@ -63,6 +63,9 @@ enum Command {
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
     Test(TestArgs),
+    /// Measure something on the running cluster, with Mooring installed.
+    #[command(subcommand)]
+    Bench(crate::bench::Bench),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -103,8 +106,9 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Bench(what) => what.run(&layout)?,
         Command::Kubectl { args } => return kubectl(&layout, args),
-        Command::InternalInit { state, role } => crate::init::run(&Layout { state, ..layout }, &role)?,
+        Command::InternalInit { state, role } => crate::init::run(&Layout::of(state), &role)?,
     }
     Ok(ExitCode::SUCCESS)
 }

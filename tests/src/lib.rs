@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod base_images;
+pub mod bench;
 pub mod binaries;
 pub mod cgroup;
 pub mod checks;

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
 use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE};
-use mooring_testbed::harness::nodes::POOL;
-use mooring_testbed::harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::harness::nodes::{POOL, on_own_nodes};
+use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -53,7 +53,7 @@ fn written(scope: &Scope, pod: &str) -> Result<usize> {
 
 #[test]
 fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
-    in_namespace("chaos-mount", async |scope| {
+    on_own_nodes("chaos-mount", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         scope.volume("ssh", &server.volume("data"))?;
         let file = scope.volume_name("local");
@@ -110,7 +110,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
 
 #[test]
 fn a_pod_that_comes_while_the_mounter_is_away_starts_when_it_is_back() {
-    in_namespace("chaos-late", async |scope| {
+    on_own_nodes("chaos-late", async |scope| {
         let file = scope.volume_name("data");
         scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
         scope.volume("data", &json!({"client": "local", "source": file}))?;
@@ -126,7 +126,7 @@ fn a_pod_that_comes_while_the_mounter_is_away_starts_when_it_is_back() {
 
 #[test]
 fn a_bad_mounter_config_changes_nothing_and_says_so() {
-    in_namespace("chaos-config", async |scope| {
+    on_own_nodes("chaos-config", async |scope| {
         let good = scope.namespace.clone();
         let clients = async || anyhow::Ok(scope.mounter_status(NODE).await?["clients"].clone());
         scope.mounter_config(&good, "self")?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use mooring_testbed::harness::nodes::POOL;
-use mooring_testbed::harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::harness::nodes::{POOL, on_own_nodes};
+use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -40,7 +40,7 @@ fn mount_point(line: &str) -> &str {
 
 #[test]
 fn an_ext4_volume_holds_no_more_than_its_size() {
-    in_namespace("mount-ext4", async |scope| {
+    on_own_nodes("mount-ext4", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
         scope.pod_ready("user").await?;
@@ -60,7 +60,7 @@ fn an_ext4_volume_holds_no_more_than_its_size() {
 
 #[test]
 fn an_xfs_volume_holds_no_more_than_its_size_and_grows_when_the_kubelet_says_so() {
-    in_namespace("mount-xfs", async |scope| {
+    on_own_nodes("mount-xfs", async |scope| {
         blank(&scope, "data", "320M", &json!({"fs-type": "xfs"}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
         scope.pod_ready("user").await?;
@@ -89,7 +89,7 @@ fn an_xfs_volume_holds_no_more_than_its_size_and_grows_when_the_kubelet_says_so(
 
 #[test]
 fn an_ext4_volume_grows_or_it_is_said_which_capability_the_node_lacks() {
-    in_namespace("mount-grow-ext4", async |scope| {
+    on_own_nodes("mount-grow-ext4", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
         scope.pod_ready("user").await?;
@@ -109,7 +109,7 @@ fn an_ext4_volume_grows_or_it_is_said_which_capability_the_node_lacks() {
 
 #[test]
 fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
-    in_namespace("mount-share", async |scope| {
+    on_own_nodes("mount-share", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("one", NODE, "data", Value::Null)?;
         scope.pod("two", NODE, "data", Value::Null)?;
@@ -136,7 +136,7 @@ fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
 
 #[test]
 fn a_read_only_volume_takes_no_writes_and_keeps_what_was_written() {
-    in_namespace("mount-read-only", async |scope| {
+    on_own_nodes("mount-read-only", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("writer", NODE, "data", Value::Null)?;
         scope.pod_ready("writer").await?;
@@ -157,7 +157,7 @@ fn a_read_only_volume_takes_no_writes_and_keeps_what_was_written() {
 
 #[test]
 fn a_pod_that_is_not_root_writes_by_its_fs_group() {
-    in_namespace("mount-fs-group", async |scope| {
+    on_own_nodes("mount-fs-group", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         let user = json!({"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000});
         scope.pod("user", NODE, "data", json!({"securityContext": user}))?;
@@ -173,7 +173,7 @@ fn a_pod_that_is_not_root_writes_by_its_fs_group() {
 
 #[test]
 fn a_call_out_that_is_repeated_succeeds_and_changes_nothing() {
-    in_namespace("mount-again", async |scope| {
+    on_own_nodes("mount-again", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
         scope.pod_ready("user").await?;
@@ -200,7 +200,7 @@ fn a_call_out_that_is_repeated_succeeds_and_changes_nothing() {
 
 #[test]
 fn what_can_t_be_mounted_is_said_in_an_event_and_left_as_it_was() {
-    in_namespace("mount-refused", async |scope| {
+    on_own_nodes("mount-refused", async |scope| {
         let ns = &scope.namespace;
         scope.on_node(
             1,
@@ -239,7 +239,7 @@ fn what_can_t_be_mounted_is_said_in_an_event_and_left_as_it_was() {
 
 #[test]
 fn the_kubelet_knows_how_full_a_volume_is() {
-    in_namespace("mount-usage", async |scope| {
+    on_own_nodes("mount-usage", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
         scope.pod_ready("user").await?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use mooring_testbed::harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -26,7 +27,7 @@ async fn serve(scope: &Scope, serving: &str) -> Result<String> {
 
 #[test]
 fn a_type_served_by_host_is_mounted_by_the_host_s_own_program() {
-    in_namespace("mount-host", async |scope| {
+    on_own_nodes("mount-host", async |scope| {
         let client = serve(&scope, "host").await?;
         // The kernel's tmpfs knows users by number only: it is the program mount that looks up a name in the host's list.
         let options = json!({
@@ -68,7 +69,7 @@ fn a_type_served_by_host_is_mounted_by_the_host_s_own_program() {
 
 #[test]
 fn what_the_host_s_program_says_reaches_the_pod_s_events() {
-    in_namespace("mount-host-bad", async |scope| {
+    on_own_nodes("mount-host-bad", async |scope| {
         let client = serve(&scope, "host").await?;
         let plain = json!({"client": client, "source": "somewhere:/x"});
         let fuse = json!({"client": client, "source": "x", "fs-type": "fuse.sh"});
@@ -92,7 +93,7 @@ fn what_the_host_s_program_says_reaches_the_pod_s_events() {
 
 #[test]
 fn a_type_served_by_self_is_mounted_by_the_kernel_with_its_options() {
-    in_namespace("mount-self", async |scope| {
+    on_own_nodes("mount-self", async |scope| {
         let client = serve(&scope, "self").await?;
         let tmpfs = |options: &str| json!({"client": client, "fs-type": "tmpfs", "mount-options": options});
         scope.volume("data", &tmpfs("size=1m,noexec"))?;
@@ -116,7 +117,7 @@ fn a_type_served_by_self_is_mounted_by_the_kernel_with_its_options() {
 
 #[test]
 fn a_mounter_s_status_tells_of_everything_that_its_node_needs() {
-    in_namespace("mount-status", async |scope| {
+    on_own_nodes("mount-status", async |scope| {
         let status = scope.mounter_status(NODE).await?;
         assert_eq!(status["ready"], true, "{status:#}");
         let checks = status["checks"].as_array().cloned().unwrap_or_default();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_SOCKET};
-use mooring_testbed::harness::nodes::{PLUGIN_DIR, POOL, read_call_out};
-use mooring_testbed::harness::{Scope, in_namespace};
+use mooring_testbed::harness::Scope;
+use mooring_testbed::harness::nodes::{PLUGIN_DIR, POOL, on_own_nodes, read_call_out};
 use mooring_testbed::layout::Layout;
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn target(scope: &Scope, name: &str) -> String {
 
 #[test]
 fn the_shim_is_small_static_and_alone_with_the_socket() {
-    in_namespace("shim-file", async |scope| {
+    on_own_nodes("shim-file", async |scope| {
         scope.own_cluster()?;
         let directory = driver_directory()?;
         let mut names: Vec<_> = std::fs::read_dir(&directory)?
@@ -79,7 +79,7 @@ fn the_shim_is_small_static_and_alone_with_the_socket() {
 
 #[test]
 fn every_call_out_gets_one_json_object() {
-    in_namespace("shim-calls", async |scope| {
+    on_own_nodes("shim-calls", async |scope| {
         let init = scope.call_out(1, &["init"])?;
         assert_eq!(init.answer["capabilities"]["attach"], false);
         assert_eq!(init.answer["capabilities"]["fsGroup"], true);
@@ -136,7 +136,7 @@ fn every_call_out_gets_one_json_object() {
 
 #[test]
 fn a_message_that_is_no_request_gets_an_answer_and_holds_nobody_up() {
-    in_namespace("shim-socket", async |scope| {
+    on_own_nodes("shim-socket", async |scope| {
         scope.own_cluster()?;
         let silent = connect()?;
         let cases: &[(&[u8], &str)] = &[
@@ -168,7 +168,7 @@ fn a_message_that_is_no_request_gets_an_answer_and_holds_nobody_up() {
 
 #[test]
 fn who_is_not_root_gets_nothing() {
-    in_namespace("shim-nobody", async |scope| {
+    on_own_nodes("shim-nobody", async |scope| {
         let shim = format!("{PLUGIN_DIR}/{FLEX_DRIVER_DIR}/vcs");
         let here = target(&scope, "v");
         let as_nobody = || -> Result<String> {
@@ -198,7 +198,7 @@ fn who_is_not_root_gets_nothing() {
 
 #[test]
 fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
-    in_namespace("shim-outside", async |scope| {
+    on_own_nodes("shim-outside", async |scope| {
         let ns = scope.namespace.clone();
         let outside = format!("/var/lib/mooring/{ns}");
         let pods = format!("/var/lib/kubelet/pods/{ns}");

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams};
 use mooring_contract::names::{NAMESPACE, labels};
-use mooring_testbed::harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
@@ -65,7 +66,7 @@ fn on(nodes: &[&str]) -> Vec<(String, bool)> {
 
 #[test]
 fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and_go() {
-    in_namespace("mount-sshfs", async |scope| {
+    on_own_nodes("mount-sshfs", async |scope| {
         for node in [1, 2] {
             assert_eq!(scope.on_node(node, "command -v sshfs || echo none")?, "none\n");
         }
@@ -112,7 +113,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
 
 #[test]
 fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
-    in_namespace("mount-ssh-refused", async |scope| {
+    on_own_nodes("mount-ssh-refused", async |scope| {
         let server = scope.ssh_server("node-1", &["letters"]).await?;
         let mut stranger = server.secret();
         let keys = mooring_testbed::harness::ssh::private_key()?;
@@ -176,7 +177,7 @@ fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
 
 #[test]
 fn a_client_image_that_is_not_allowed_is_refused_and_so_is_a_type_that_nobody_serves() {
-    in_namespace("mount-image", async |scope| {
+    on_own_nodes("mount-image", async |scope| {
         let image = "docker.io/somebody/else:1";
         scope.volume(
             "image",
@@ -197,7 +198,7 @@ fn a_client_image_that_is_not_allowed_is_refused_and_so_is_a_type_that_nobody_se
 
 #[test]
 fn a_changed_client_image_serves_new_mounts_and_the_old_one_those_it_has() {
-    in_namespace("mount-new-image", async |scope| {
+    on_own_nodes("mount-new-image", async |scope| {
         let server = scope.ssh_server("node-1", &["old", "new"]).await?;
         let images = [image_of_its_own(&scope, "old")?, image_of_its_own(&scope, "new")?];
         for (name, image) in ["old", "new"].into_iter().zip(&images) {
@@ -232,4 +233,89 @@ fn a_changed_client_image_serves_new_mounts_and_the_old_one_those_it_has() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn a_pod_ends_though_its_server_is_gone() {
+    on_own_nodes("mount-ssh-gone", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        scope.volume("data", &server.volume("data"))?;
+        scope.pod("user", "node-1", "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        scope.exec("user", ["touch", "/data/a"])?;
+        scope.delete("pod/ssh")?;
+        scope.pod_gone("ssh").await?;
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_new_ones() {
+    on_own_nodes("mount-drain", async |scope| {
+        let server = scope.ssh_server("node-1", &["data"]).await?;
+        let image = image_of_its_own(&scope, "drain")?;
+        let mut options = server.volume("data");
+        options["client-image"] = image.clone().into();
+        scope.volume("data", &options)?;
+        scope.pod("old", "node-1", "data", Value::Null)?;
+        scope.pod_ready("old").await?;
+        let first = delete_client_pods(&scope, &image, None).await?;
+        assert_eq!(first, 1);
+        scope.pod("new", "node-1", "data", Value::Null)?;
+        scope.pod_ready("new").await?;
+        scope.exec("old", ["sh", "-c", "echo still here >/data/old"])?;
+        assert_eq!(scope.exec("new", ["cat", "/data/old"])?, "still here\n");
+        let both = vec![("node-1".to_owned(), false), ("node-1".to_owned(), true)];
+        assert_eq!(client_pods(&scope, &image).await?, both);
+        scope.delete("pod/old")?;
+        wait_until(
+            "the deleted client Pod to end with its last mount",
+            IDLE_LIMIT,
+            async || Ok((client_pods(&scope, &image).await? == on(&["node-1"])).then_some(())),
+        )
+        .await?;
+        scope.exec("new", ["touch", "/data/new"])?;
+
+        // Now one that has no time to serve anybody: its mounts are lost, those who come after are not.
+        delete_client_pods(&scope, &image, Some(0)).await?;
+        wait_until("the mount to be dead", Duration::from_secs(30), async || {
+            Ok(scope.exec("new", ["touch", "/data/x"]).is_err().then_some(()))
+        })
+        .await?;
+        scope.pod("next", "node-1", "data", Value::Null)?;
+        scope.pod_ready("next").await?;
+        scope.exec("next", ["test", "-f", "/data/new"])?;
+        for name in ["new", "next"] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+        }
+        wait_until("idle client Pods to be let go", IDLE_LIMIT, async || {
+            Ok(client_pods(&scope, &image).await?.is_empty().then_some(()))
+        })
+        .await?;
+        remove_image(&scope, &image)
+    });
+}
+
+/// Deletes the client Pods of an image, with another grace than their own where it is given; how many they are.
+async fn delete_client_pods(scope: &Scope, image: &str, grace: Option<u32>) -> Result<usize> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT);
+    let mut count = 0;
+    for pod in pods.list(&ListParams::default().labels(&selector)).await?.items {
+        let images = pod.spec.into_iter().flat_map(|spec| spec.containers);
+        let ours = images.filter_map(|one| one.image).any(|one| one == image);
+        if let (true, Some(name)) = (ours, pod.metadata.name) {
+            let how = DeleteParams {
+                grace_period_seconds: grace,
+                ..DeleteParams::default()
+            };
+            pods.delete(&name, &how).await?;
+            count += 1;
+        }
+    }
+    Ok(count)
 }

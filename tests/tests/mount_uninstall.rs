@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use mooring_contract::names::FLEX_DRIVER_DIR;
-use mooring_testbed::harness::{in_namespace, wait_until};
+use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::wait_until;
 
 const MOUNTER: &str = r"
 apiVersion: v1
@@ -55,7 +56,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
 fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mounted() {
-    in_namespace("mount-uninstall", async |scope| {
+    on_own_nodes("mount-uninstall", async |scope| {
         // Not beneath a directory that the mounter has as well.
         let root = format!("/run/{}", scope.namespace);
         let shim = format!("{root}/plugins/{FLEX_DRIVER_DIR}/vcs");

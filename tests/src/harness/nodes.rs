@@ -10,9 +10,10 @@ use kube::api::ListParams;
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
 use serde_json::Value;
 
-use super::{Scope, wait_until};
+use super::{Scope, in_namespace, open_target, wait_until};
 use crate::cluster::Cluster;
 use crate::command::output;
+use crate::progress::note;
 
 /// The kubelet's plugin directory on the testbed's nodes.
 pub const PLUGIN_DIR: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
@@ -22,6 +23,20 @@ pub const POOL: &str = "/var/lib/mooring/pool";
 
 /// Longest wait for what a test used on a node to be gone.
 const LEFT_LIMIT: Duration = Duration::from_secs(30);
+
+/// [`in_namespace`] for a test that works on the nodes themselves, by their names in the testbed: on another cluster it is
+/// skipped, and says so.
+pub fn on_own_nodes<F>(name: &str, test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    if open_target().is_ok_and(|target| target.own_cluster().is_none()) {
+        return note(format!(
+            "{name} is skipped: it works on the nodes of the testbed's own cluster"
+        ));
+    }
+    in_namespace(name, test);
+}
 
 /// What the shim printed and how it ended.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Preconditions};
 use mooring_contract::names::{FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
 use serde_json::{Value, json};
 
@@ -117,6 +117,7 @@ impl Scope {
             .any(|one| one.manager.as_deref() == Some(&self.namespace))
         {
             self.apply_mounter_config(&json!({}))?;
+            remove_if_empty(&configs).await?;
         }
         Ok(())
     }
@@ -131,6 +132,24 @@ impl Scope {
             volume["pvcRef"]["name"] == claim && volume["pvcRef"]["namespace"] == self.namespace.as_str()
         });
         Ok(found.next().and_then(|volume| volume["usedBytes"].as_u64()))
+    }
+}
+
+/// Removes the mounters' ConfigMap if no other test has a key in it by now.
+async fn remove_if_empty(configs: &Api<ConfigMap>) -> Result<()> {
+    let Some(config) = configs.get_opt(MOUNTER_CONFIG).await? else {
+        return Ok(());
+    };
+    if config.data.is_some_and(|data| !data.is_empty()) {
+        return Ok(());
+    }
+    let unchanged = DeleteParams::default().preconditions(Preconditions {
+        resource_version: config.metadata.resource_version,
+        uid: None,
+    });
+    match configs.delete(MOUNTER_CONFIG, &unchanged).await {
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+        other => Ok(other.map(|_| ())?),
     }
 }
 
