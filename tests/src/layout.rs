@@ -3,42 +3,47 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::binaries::short_hex;
 
 /// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
 pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
-/// Environment variable: another name than [`DEFAULT_NAME`] for bridge, links and control groups of a second cluster.
-pub const NAME_VARIABLE: &str = "MOORING_TESTBED_NAME";
 
 const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
 const DEFAULT_NAME: &str = "mooring";
-
-/// A link's name has at most 15 characters, of which the testbed needs a few itself.
-const MAX_NAME: usize = 9;
 
 /// The folders of one testbed cluster.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// The cluster's state folder.
     pub state: PathBuf,
-    /// What its bridge, links and control groups are called after.
-    pub name: String,
+    /// What its bridge, links and control groups are called after. It follows from the folder, so that no command can take
+    /// away those of another cluster.
+    name: String,
 }
 
 impl Layout {
     /// The cluster that the environment names, or the usual one.
     pub fn from_env() -> Result<Self> {
         let state = std::env::var_os(STATE_VARIABLE).map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from);
-        let name = std::env::var(NAME_VARIABLE).unwrap_or_else(|_| DEFAULT_NAME.to_owned());
         ensure!(
             state.is_absolute() && state.parent().is_some(),
             "{STATE_VARIABLE}={} is not usable: give an absolute path of a folder of its own",
             state.display()
         );
-        ensure!(
-            !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|b| b.is_ascii_lowercase()),
-            "{NAME_VARIABLE}={name:?} is not usable: give 1 to {MAX_NAME} lower-case letters"
-        );
-        Ok(Self { state, name })
+        Ok(Self::of(state))
+    }
+
+    /// The cluster of a state folder.
+    pub fn of(state: PathBuf) -> Self {
+        let name = if state == Path::new(DEFAULT_STATE) {
+            DEFAULT_NAME.to_owned()
+        } else {
+            let hash = short_hex(&Sha256::digest(state.to_string_lossy().as_bytes()));
+            format!("mtb{}", &hash[..6])
+        };
+        Self { state, name }
     }
 
     /// The bridge that the nodes and the control plane share.
@@ -115,4 +120,23 @@ pub fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
         make_folder(parent)?;
     }
     std::fs::write(path, content).with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+
+    #[test]
+    fn clusters_of_two_folders_share_no_name() {
+        let (usual, other) = (
+            Layout::of("/var/lib/mooring-testbed".into()),
+            Layout::of("/var/lib/other".into()),
+        );
+        assert_eq!(usual.bridge(), "mooring0");
+        assert_eq!(usual.cgroup(), "mooring-testbed");
+        assert_ne!(usual.bridge(), other.bridge());
+        assert_ne!(usual.cgroup(), other.cgroup());
+        // A link's name has at most 15 characters.
+        assert!(other.link(3).len() <= 15);
+    }
 }

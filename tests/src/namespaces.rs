@@ -170,10 +170,7 @@ mod tests {
 
     #[test]
     fn an_init_process_is_known_by_its_arguments() {
-        let layout = Layout {
-            state: "/var/lib/x".into(),
-            name: "x".into(),
-        };
+        let layout = Layout::of("/var/lib/x".into());
         let role = |line: &str| role_of(&line.replace(' ', "\0"), &layout);
         assert_eq!(
             role("/bin/testbed internal-init /var/lib/x node-1 "),

@@ -153,9 +153,14 @@ impl Target {
         let built = images::build()?;
         match &self.delivery {
             Delivery::Import(cluster) => {
-                for index in 1..=cluster.description.nodes {
-                    import_changed(cluster, index, &built)?;
-                }
+                let imported: Vec<Result<()>> = std::thread::scope(|scope| {
+                    let built = &built;
+                    let threads: Vec<_> = (1..=cluster.description.nodes)
+                        .map(|index| scope.spawn(move || import_changed(cluster, index, built)))
+                        .collect();
+                    threads.into_iter().map(joined).collect()
+                });
+                imported.into_iter().collect::<Result<()>>()?;
             }
             Delivery::Registry(_) => {
                 for image in &built {
@@ -166,6 +171,12 @@ impl Target {
         }
         Ok(built)
     }
+}
+
+fn joined(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread
+        .join()
+        .unwrap_or_else(|_| bail!("a thread that loads images panicked"))
 }
 
 /// Imports what a node does not have in this very build.

@@ -25,6 +25,9 @@ impl Store {
             &folder.join("policy.json"),
             r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
         )?;
+        // Or it makes /etc/cni on the machine.
+        let networks = format!("[network]\nnetwork_config_dir = {:?}\n", folder.join("networks"));
+        write_file(&folder.join("containers.conf"), networks)?;
         Ok(Self { folder })
     }
 
@@ -39,6 +42,7 @@ impl Store {
             .arg(self.folder.join("run"))
             // Works on any file system, and without namespaces of its own.
             .args(["--storage-driver", "vfs"])
+            .env("CONTAINERS_CONF", self.folder.join("containers.conf"))
             .env("BUILDAH_ISOLATION", "chroot");
         let Some(subcommand) = args.next() else {
             return buildah;
