@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use mooring_testbed::harness::nodes::on_own_nodes;
-use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -136,6 +136,69 @@ fn a_mounter_s_status_tells_of_everything_that_its_node_needs() {
         assert!(
             status["clients"]["sshfs"].is_string() && status["clients"]["local"].is_string(),
             "{status:#}"
+        );
+        Ok(())
+    });
+}
+
+/// A mounter that was given too little: no propagation, a plugin directory that can't be written, no pool, not the node's processes.
+const POOR: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: poor}
+spec:
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  containers:
+    - name: mounter
+      image: mooring.dev/mounter:0.1.0
+      args: [serve, --plugin-dir=/plugins, --kubelet-root=/kubelet, --pool-dir=/pool/pool]
+      securityContext: {privileged: true, runAsUser: 0}
+      volumeMounts:
+        - {name: kubelet, mountPath: /kubelet}
+        - {name: plugins, mountPath: /plugins, readOnly: true}
+        - {name: plugins, mountPath: /pool, readOnly: true}
+  volumes:
+    - {name: kubelet, emptyDir: {}}
+    - {name: plugins, emptyDir: {}}
+";
+
+#[test]
+fn a_mounter_that_lacks_something_says_what_to_do_and_is_not_ready() {
+    in_namespace("mount-poor", async |scope| {
+        scope.apply(POOR)?;
+        let status = wait_until("the poor mounter's status", Duration::from_mins(1), async || {
+            scope.status_of(&scope.namespace, "poor").map(Some)
+        })
+        .await?;
+        assert_eq!(status["ready"], false, "{status:#}");
+        let checks = status["checks"].as_array().cloned().unwrap_or_default();
+        for (name, required, cure) in [
+            ("propagation", true, "mountPropagation: Bidirectional"),
+            ("plugin-directory", true, "volumePluginDir"),
+            ("pool", false, "--pool-dir"),
+            ("host-namespace", false, "hostPID"),
+        ] {
+            let check = checks
+                .iter()
+                .find(|check| check["name"] == name)
+                .cloned()
+                .unwrap_or_default();
+            assert_eq!(
+                (&check["ok"], &check["required"]),
+                (&false.into(), &required.into()),
+                "{status:#}"
+            );
+            assert!(
+                check["message"].as_str().unwrap_or_default().contains(cure),
+                "{check:#}"
+            );
+        }
+        let path = format!("/api/v1/namespaces/{}/pods/poor:9810/proxy/readyz", scope.namespace);
+        let error = scope.kubectl(["get", "--raw", &path]).unwrap_err();
+        assert!(
+            error.to_string().contains("currently unable to handle the request"),
+            "{error:#}"
         );
         Ok(())
     });

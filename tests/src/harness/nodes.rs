@@ -132,7 +132,12 @@ impl Scope {
     /// What the mounter of a node says of itself.
     pub async fn mounter_status(&self, node: &str) -> Result<Value> {
         let pod = self.mounter(node).await?;
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/status?format=json");
+        self.status_of(NAMESPACE, &pod)
+    }
+
+    /// What a mounter says of itself, by its Pod.
+    pub fn status_of(&self, namespace: &str, pod: &str) -> Result<Value> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:9810/proxy/status?format=json");
         let text = output(&mut self.target.kubectl(["get", "--raw", &path]))?;
         serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
     }
