@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 pub use down::down;
@@ -17,6 +16,7 @@ use crate::base_images::{self, Archive};
 use crate::binaries::{Binaries, ensure_binaries};
 use crate::command::{command, output, output_with_input};
 use crate::layout::{Layout, make_folder, write_file};
+use crate::lock::Lock;
 use crate::network::{Block, make_bridge};
 use crate::packages::{check_machine, ensure_packages};
 use crate::pki::Authority;
@@ -53,37 +53,6 @@ pub struct Cluster {
     pub description: Description,
 }
 
-/// Keeps a second `up` or `down` of the same cluster waiting for as long as it lives.
-pub struct Lock {
-    _file: Flock<std::fs::File>,
-}
-
-impl Lock {
-    /// Waits for the cluster's lock.
-    pub fn take(layout: &Layout) -> Result<Self> {
-        // Beside the state folder, which `down` removes.
-        let path = layout.state.with_extension("lock");
-        make_folder(path.parent().unwrap_or(&path))?;
-        let open = || {
-            std::fs::File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&path)
-                .with_context(|| format!("failed to open {}", path.display()))
-        };
-        let file = if let Ok(file) = Flock::lock(open()?, FlockArg::LockExclusiveNonblock) {
-            file
-        } else {
-            say("  .. another testbed command is at work on this cluster: waiting for it");
-            Flock::lock(open()?, FlockArg::LockExclusive)
-                .map_err(|(_, errno)| errno)
-                .with_context(|| format!("failed to lock {}", path.display()))?
-        };
-        Ok(Self { _file: file })
-    }
-}
-
 /// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks.
 pub fn up(layout: &Layout, nodes: u8) -> Result<Cluster> {
     ensure!(
@@ -96,7 +65,7 @@ pub fn up(layout: &Layout, nodes: u8) -> Result<Cluster> {
     ensure_packages()?;
     let binaries = ensure_binaries()?;
     let images = base_images::small()?;
-    let _lock = Lock::take(layout)?;
+    let _lock = Lock::cluster(layout)?;
     let cluster = match running(layout)? {
         Some(description) => Cluster {
             layout: layout.clone(),

@@ -6,6 +6,7 @@ mod recipes;
 mod store;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -15,6 +16,7 @@ use crate::base_images::{self, Archive};
 use crate::binaries::host_target;
 use crate::command::{command, find_program, watched};
 use crate::layout::{cache, make_folder, repository};
+use crate::lock::Lock;
 use crate::progress::{Step, say};
 
 /// The tag of every image: the version of the workspace.
@@ -67,6 +69,7 @@ pub fn build_programs() -> Result<()> {
 
 /// Builds every image that is not there as it should be; gives all of them, each after those that it is made from.
 pub fn build() -> Result<Vec<Built>> {
+    let _lock = Lock::images()?;
     build_programs()?;
     let folder = cache()?.join("images");
     make_folder(&folder)?;
@@ -144,6 +147,9 @@ fn build_one(recipe: &Recipe, bases: &[Built], archive: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Archives younger than this stay: they may be another work tree's.
+const KEPT: Duration = Duration::from_hours(1);
+
 /// Removes the archives of an image's earlier builds.
 fn remove_older(folder: &Path, file_name: &str, keep: &Path) {
     let prefix = format!("{file_name}-");
@@ -155,6 +161,10 @@ fn remove_older(folder: &Path, file_name: &str, keep: &Path) {
                 .and_then(|name| name.strip_prefix(&prefix))
                 // What is left is the hash: "provisioner-base" is no earlier build of "provisioner".
                 .is_some_and(|rest| !rest.contains('-'))
+            && path
+                .metadata()
+                .and_then(|metadata| metadata.modified())
+                .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > KEPT))
     };
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for path in files.map(|entry| entry.path()).filter(older) {

@@ -20,6 +20,7 @@ pub mod images;
 pub mod init;
 pub mod install;
 pub mod layout;
+pub mod lock;
 pub mod logs;
 pub mod namespaces;
 pub mod network;

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::binaries::ensure_binaries;
-use crate::cluster::{self, Cluster, Lock};
+use crate::cluster::{self, Cluster};
 use crate::command::{command, find_program, output};
 use crate::images::{self, Built};
 use crate::layout::{Layout, cache, make_folder};
+use crate::lock::Lock;
 use crate::progress::{say, step};
 use crate::{node, packages};
 
@@ -115,7 +116,7 @@ impl Target {
     /// Keeps other testbed commands from changing the testbed's own cluster at the same time.
     pub fn lock(&self) -> Result<Option<Lock>> {
         self.own_cluster()
-            .map(|cluster| Lock::take(&cluster.layout))
+            .map(|cluster| Lock::cluster(&cluster.layout))
             .transpose()
     }
 

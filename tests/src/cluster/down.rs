@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Lock;
 use crate::command::{command, output};
 use crate::layout::Layout;
+use crate::lock::Lock;
 use crate::progress::{say, step};
 use crate::{cgroup, namespaces, network, node};
 
@@ -22,10 +22,9 @@ pub fn down(layout: &Layout) -> Result<()> {
         nix::unistd::geteuid().is_root(),
         "only root can take the cluster away: run it again as root"
     );
-    let lock = Lock::take(layout)?;
+    let lock = Lock::cluster(layout)?;
     let removed = step("take the cluster away", |_| remove(layout))?;
-    drop(lock);
-    let _ = std::fs::remove_file(layout.state.with_extension("lock"));
+    lock.remove();
     say(if removed {
         "Nothing of the cluster is left."
     } else {

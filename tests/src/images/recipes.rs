@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::containerfile::{Ingredients, ingredients};
 use super::{Built, HOST, TAG};
 use crate::binaries::short_hex;
+use crate::layout::repository;
 
 /// An image and what it is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +60,9 @@ fn hash_tree(hash: &mut Sha256, path: &Path) -> Result<()> {
 fn hash_file(hash: &mut Sha256, path: &Path) -> Result<()> {
     let content =
         std::fs::read(path).with_context(|| format!("failed to read {}, which an image is made of", path.display()))?;
-    hash.update(path.to_string_lossy().as_bytes());
+    // The same wherever the work tree lies.
+    let name = path.strip_prefix(repository()).unwrap_or(path);
+    hash.update(name.to_string_lossy().as_bytes());
     hash.update((content.len() as u64).to_le_bytes());
     hash.update(&content);
     Ok(())

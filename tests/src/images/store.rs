@@ -26,7 +26,7 @@ impl Store {
             r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
         )?;
         // Or it makes /etc/cni on the machine.
-        let networks = format!("[network]\nnetwork_config_dir = {:?}\n", folder.join("networks"));
+        let networks = format!("[network]\nnetwork_config_dir = \"{}/networks\"\n", folder.display());
         write_file(&folder.join("containers.conf"), networks)?;
         Ok(Self { folder })
     }
