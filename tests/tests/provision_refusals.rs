@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::Api;
 use kube::api::ResourceExt;
 use mooring_testbed::harness::provisioner::{MAKER, Provisioner, claim};
 use mooring_testbed::harness::{Scope, in_namespace};

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, ResourceExt};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Resource};
-use mooring_contract::names::{PROVISIONER, annotations, labels};
+use mooring_contract::names::{NAMESPACE, PROVISIONER, annotations, labels};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -264,6 +264,21 @@ impl Scope {
     ) -> Result<Option<PersistentVolume>> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         until(&volumes, &format!("pvc-{uid}"), what, LIMIT, wanted).await
+    }
+
+    /// Name of the controller's Pod that works at present.
+    pub fn leader(&self) -> Result<String> {
+        let holder = "jsonpath={.spec.holderIdentity}";
+        self.kubectl(["-n", NAMESPACE, "get", "lease", "flex-provisioner", "-o", holder])
+    }
+
+    /// What the controller that works at present counts, in Prometheus' format.
+    pub fn metrics(&self) -> Result<String> {
+        let path = format!(
+            "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics",
+            self.leader()?
+        );
+        self.kubectl(["get", "--raw", &path])
     }
 
     /// Waits for an Event whose message has this text on an object of any namespace; those on objects without one are in
