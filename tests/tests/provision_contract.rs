@@ -208,8 +208,12 @@ fn every_property_arrives_as_file_and_variable_and_in_the_request_and_no_secret_
             assert!(!public.contains(hidden), "a secret stands in the Pod or the request");
         }
         let secrets: Api<Secret> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
+        let volumes = given.pod.spec.clone().and_then(|spec| spec.volumes).unwrap_or_default();
+        let of_pod = volumes
+            .iter()
+            .find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
         let owner = secrets
-            .get(&format!("provision-{uid}"))
+            .get(&of_pod.context("no Secret")?)
             .await?
             .metadata
             .owner_references;
