@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -42,9 +43,9 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
         .append(true)
         .open(&log_path)
         .with_context(|| format!("failed to open {}", log_path.display()))?;
-    let program = std::env::current_exe().context("failed to find this program itself")?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(testbed_program()?);
     command
+        .arg0("testbed")
         .arg(INIT_COMMAND)
         .args(arguments(layout, role))
         .current_dir("/")
@@ -65,6 +66,24 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
     let pid = i32::try_from(child.id()).context("a process id that is none")?;
     let stdin = child.stdin.take().context("the init process has no input")?;
     Ok(Waiting { pid, stdin })
+}
+
+/// The program `testbed`: this one, or, in a test, the one that cargo built beside it.
+fn testbed_program() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("failed to find this program itself")?;
+    match this.parent() {
+        Some(deps) if deps.ends_with("deps") => {
+            let program = deps.with_file_name("testbed");
+            ensure!(
+                program.is_file(),
+                "{} is not there: build it with `cargo build -p mooring-testbed`",
+                program.display()
+            );
+            Ok(program)
+        }
+        // Not by its path: cargo may have built another in its place since this one was started.
+        _ => Ok(PathBuf::from("/proc/self/exe")),
+    }
 }
 
 fn arguments(layout: &Layout, role: &str) -> [String; 2] {
