@@ -210,14 +210,15 @@ impl Cluster {
 
     fn wait_for_node(&self, index: u8) -> Result<()> {
         let node = node::name(index);
-        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+        // The taint of a node that was not ready is taken off a moment after it is.
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[*].key}";
         // The kubelet itself is asked too: the status of one that died says "ready" for a while yet.
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         let logs = self.node_logs(index);
         Ok(wait_for(&format!("{node} to be ready"), NODE_LIMIT, &logs, || {
             match output(&mut self.kubectl(["get", "node", &node, "-o", path])) {
-                Ok(status) if status == "True" => {}
-                Ok(status) => return Look::NotYet(format!("Ready is {status:?}")),
+                Ok(status) if status.trim() == "True" => {}
+                Ok(status) => return Look::NotYet(format!("Ready and taints are {status:?}")),
                 Err(error) => return Look::NotYet(error.to_string()),
             }
             match output(&mut self.kubectl(["get", "--raw", &health])) {
