@@ -1,5 +1,7 @@
 //! `flex-provisioner lint` as its users run it: the program, files, exit codes.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
