@@ -47,6 +47,7 @@ fn usual(target: &Target) -> &'static str {
 fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
     let _lock = target.lock()?;
     let manifest = render(folder, target)?;
+    let ran_before = is_installed(target)?;
     step(&format!("apply {folder}"), |_| apply(target, &manifest))?;
     let hashes: Vec<_> = images
         .iter()
@@ -54,7 +55,8 @@ fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
         .map(|image| image.hash.as_str())
         .collect();
     let hashes = hashes.join("-");
-    if running_images(target)?.is_some_and(|running| running != hashes) {
+    // An install that was broken off has written nothing down.
+    if ran_before && running_images(target)? != hashes {
         step("restart Mooring on its new images", |_| {
             output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "restart", "deployment,daemonset"]))?;
             Ok(())
@@ -90,13 +92,23 @@ fn render(folder: &str, target: &Target) -> Result<String> {
     Ok(target.with_image_names(&manifest))
 }
 
-fn running_images(target: &Target) -> Result<Option<String>> {
+fn is_installed(target: &Target) -> Result<bool> {
+    let mut get = target.kubectl(["-n", NAMESPACE, "get", "deployment,daemonset", "-o", "name"]);
+    Ok(!output(&mut get)?.is_empty())
+}
+
+fn running_images(target: &Target) -> Result<String> {
     let path = format!(
         "jsonpath={{.metadata.annotations.{}}}",
         IMAGES_ANNOTATION.replace('.', "\\.")
     );
-    let value = output(&mut target.kubectl(["get", "namespace", NAMESPACE, "-o", &path]))?;
-    Ok(Some(value).filter(|value| !value.is_empty()))
+    Ok(output(&mut target.kubectl([
+        "get",
+        "namespace",
+        NAMESPACE,
+        "-o",
+        &path,
+    ]))?)
 }
 
 fn wait_ready(target: &Target) -> Result<()> {
