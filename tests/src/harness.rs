@@ -204,10 +204,14 @@ impl Scope {
         Ok(())
     }
 
-    /// Applies a manifest whose objects name their namespaces, or have none.
+    /// Applies a manifest whose objects name their namespaces, or have none. Several tests may apply the same at once,
+    /// which only the server can sort out.
     pub fn apply_anywhere(&self, manifest: &str) -> Result<()> {
         let manifest = self.target.with_image_names(manifest);
-        output_with_input(&mut self.target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+        let mut apply = self
+            .target
+            .kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]);
+        output_with_input(&mut apply, manifest.as_bytes())?;
         Ok(())
     }
 

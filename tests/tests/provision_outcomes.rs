@@ -124,9 +124,16 @@ fn a_run_that_takes_longer_than_its_timeout_is_ended_and_said() {
 async fn running(client: &Client, config: &str) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
     let ours = ListParams::default().labels(&format!("mooring.dev/config-name={config}"));
+    // A run is over when its container has ended: the kubelet says so before it calls the Pod itself succeeded.
     let at_work = |pod: &&Pod| {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        pod.metadata.deletion_timestamp.is_none() && matches!(phase, Some("Pending" | "Running"))
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        let containers = status.and_then(|status| status.container_statuses.as_ref());
+        let ended = containers.into_iter().flatten().any(|container| {
+            let state = container.state.as_ref();
+            state.is_some_and(|state| state.terminated.is_some())
+        });
+        pod.metadata.deletion_timestamp.is_none() && !ended && matches!(phase, Some("Pending" | "Running"))
     };
     Ok(pods.list(&ours).await?.items.iter().filter(at_work).count())
 }
