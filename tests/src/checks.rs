@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::command::{command, find_program, line};
 use crate::harness::EXISTING_VARIABLE;
 use crate::install::install_for_tests;
 use crate::layout::{Layout, repository};
-use crate::progress::{fail, note, say, spoken};
+use crate::progress::{fail, say, spoken};
 use crate::target::{Target, TargetArgs};
 use crate::{cluster, packages};
 
@@ -63,7 +63,7 @@ pub fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
             ("unit tests", &["test", "--workspace", "--exclude", "mooring-testbed"]),
             ("unit tests of the testbed", &["test", "-p", "mooring-testbed", "--lib"]),
         ] {
-            outcomes.push(check(name, || cargo(arguments, &[])));
+            outcomes.push(check_tests(name, || cargo(arguments, &[])));
         }
     }
     if !args.unit {
@@ -83,11 +83,11 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
         let opened = args.target.open(layout)?;
         install_for_tests(&opened, &opened.load_images()?)?;
         target = Some(opened);
-        Ok(Vec::new())
+        Ok(())
     }));
     if let Some(target) = &target {
         for (name, files, threads) in groups(&test_files(&repository().join("tests/tests"))?, &args.prefix) {
-            outcomes.push(check(name, || {
+            outcomes.push(check_tests(name, || {
                 let mut arguments = vec!["test", "-p", "mooring-testbed", "--no-fail-fast"];
                 for file in &files {
                     arguments.extend(["--test", file.as_str()]);
@@ -98,9 +98,7 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
         }
     }
     if !ran_before && !args.keep {
-        outcomes.push(check("take the cluster away", || {
-            cluster::down(layout).map(|()| Vec::new())
-        }));
+        outcomes.push(check("take the cluster away", || cluster::down(layout)));
     }
     Ok(())
 }
@@ -149,16 +147,20 @@ fn groups(files: &[String], prefixes: &[String]) -> Vec<(&'static str, Vec<Strin
     .collect()
 }
 
-fn check(name: &str, run: impl FnOnce() -> Result<Vec<String>>) -> Outcome {
+/// Runs a check that has no results of tests.
+fn check(name: &str, run: impl FnOnce() -> Result<()>) -> Outcome {
+    check_tests(name, || (Vec::new(), run()))
+}
+
+/// Runs a check, which gives the results of tests whether they are good or bad.
+fn check_tests(name: &str, run: impl FnOnce() -> (Vec<String>, Result<()>)) -> Outcome {
     say(format!("== {name}"));
     let started = Instant::now();
-    let (error, results) = match run() {
-        Ok(results) => (None, results),
-        Err(error) => {
-            fail(&error);
-            (Some(error), Vec::new())
-        }
-    };
+    let (results, ended) = run();
+    let error = ended.err();
+    if let Some(error) = &error {
+        fail(error);
+    }
     Outcome {
         name: name.to_owned(),
         took: started.elapsed(),
@@ -167,34 +169,35 @@ fn check(name: &str, run: impl FnOnce() -> Result<Vec<String>>) -> Outcome {
     }
 }
 
-/// Runs cargo, showing what it says; gives the lines that say how many tests passed.
-fn cargo(arguments: &[&str], environment: &[(&str, String)]) -> Result<Vec<String>> {
-    let program = find_program("cargo").context("cargo is not on the PATH: install Rust from https://rustup.rs/")?;
-    let mut cargo = command(program, arguments);
-    cargo.current_dir(repository());
-    for (key, value) in environment {
-        cargo.env(key, value);
-    }
-    let (results, ended_well) = shown(&mut cargo)?;
-    if !ended_well {
-        results.iter().for_each(note);
-        anyhow::bail!("{} failed: see above", line(&cargo));
-    }
-    Ok(results)
+/// Runs cargo, showing what it says; gives the lines that say which tests failed and how many passed.
+fn cargo(arguments: &[&str], environment: &[(&str, String)]) -> (Vec<String>, Result<()>) {
+    let mut results = Vec::new();
+    let ended = find_program("cargo")
+        .context("cargo is not on the PATH: install Rust from https://rustup.rs/")
+        .and_then(|program| {
+            let mut cargo = command(program, arguments);
+            cargo.current_dir(repository());
+            for (key, value) in environment {
+                cargo.env(key, value);
+            }
+            shown(&mut cargo, &mut results)
+        });
+    (results, ended)
 }
 
-fn shown(command: &mut Command) -> Result<(Vec<String>, bool)> {
+/// Runs cargo, collecting the lines that sum its tests up and those of tests that failed.
+fn shown(command: &mut Command, results: &mut Vec<String>) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to run {}", line(command)))?;
-    let mut results = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
             say(&text);
             // A file without tests is no result.
-            if text.starts_with("test result:") && !text.contains(" 0 passed; 0 failed;") {
+            let result = text.starts_with("test result:") && !text.contains(" 0 passed; 0 failed;");
+            if result || (text.starts_with("test ") && text.ends_with("... FAILED")) {
                 results.push(text);
             }
         }
@@ -202,7 +205,8 @@ fn shown(command: &mut Command) -> Result<(Vec<String>, bool)> {
     let status = child
         .wait()
         .with_context(|| format!("failed to wait for {}", line(command)))?;
-    Ok((results, status.success()))
+    ensure!(status.success(), "{} failed: see above", line(command));
+    Ok(())
 }
 
 fn summarise(outcomes: &[Outcome], took: Duration) {
