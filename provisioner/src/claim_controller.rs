@@ -112,6 +112,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 config: &config,
                 provision_pod: provision_pod.as_deref(),
                 delete_pod: delete_pod.as_deref(),
+                departed: watched.departed(&uid),
                 volumes: &volumes,
                 looked_up,
                 nodes: &nodes,

@@ -260,7 +260,7 @@ impl State {
         if news {
             change.insert(annotations::STATUS.to_owned(), json!(status));
         }
-        // A bad version leaves the record alone; a good one that is too long for a record takes the old one away.
+        // A bad version leaves the record alone.
         if verdict.state == ConfigState::InForce && said(annotations::LAST_GOOD) != verdict.record.as_ref() {
             change.insert(annotations::LAST_GOOD.to_owned(), json!(verdict.record));
         }

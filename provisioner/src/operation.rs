@@ -32,7 +32,7 @@ use crate::topology::Node;
 pub struct Limits {
     /// Between two attempts.
     pub backoff: Backoff,
-    /// A Pod that has not started after this long is spoken of.
+    /// A Pod that has not started after this long is spoken of, also if its node has not said why.
     pub start_grace: Duration,
     /// A Pod younger than this may belong to what has not been seen yet.
     pub orphan_age: Duration,
@@ -80,6 +80,30 @@ impl PodRef {
         Self {
             resource_version: pod.metadata.resource_version.clone(),
             ..Self::of(pod)
+        }
+    }
+}
+
+/// What was known of a provisioning Pod in the moment when it went. A kubelet says how a Pod ended and lets it go at
+/// once, so nobody may have looked in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departed {
+    /// The attempt that it was made for.
+    pub attempt: u32,
+    /// Its container certainly ran.
+    pub started: bool,
+    /// Its container certainly did not run.
+    pub never_ran: bool,
+}
+
+impl Departed {
+    /// Reads a Pod as it was last.
+    pub fn of(pod: &Pod) -> Self {
+        let state = observe(pod);
+        Self {
+            attempt: pod::attempt(pod),
+            started: matches!(&state, PodState::Running) || matches!(&state, PodState::Finished(end) if end.started),
+            never_ran: matches!(&state, PodState::Finished(end) if !end.may_have_run),
         }
     }
 }
@@ -193,6 +217,8 @@ pub struct ObservedClaim<'a> {
     pub provision_pod: Option<&'a Pod>,
     /// The Pod named for its deletion.
     pub delete_pod: Option<&'a Pod>,
+    /// How the last Pod of its provisioning was when it went, if that was seen.
+    pub departed: Option<Departed>,
     /// The PVs that bear its name or its uid.
     pub volumes: &'a [Arc<PersistentVolume>],
     /// `volumes` was read from the API just now.
@@ -274,6 +300,8 @@ pub(crate) fn step<'a>(pod: Option<&'a Pod>, record: &Record, limits: &Limits, n
             )),
         },
         PodState::Waiting { why, never_ran } => {
+            // The node's own word, which is final until somebody does something: nothing gets clearer by waiting.
+            let blocked = never_ran && pod::node(pod).is_some();
             let why = if why.is_empty() {
                 "no reason given yet".to_owned()
             } else {
@@ -283,7 +311,7 @@ pub(crate) fn step<'a>(pod: Option<&'a Pod>, record: &Record, limits: &Limits, n
                 return Step::Ended(overdue(&format!("it did not start in time: {why}"), !never_ran));
             };
             let waited = elapsed(created(pod), now);
-            let say = (waited >= limits.start_grace).then(|| {
+            let say = (blocked || waited >= limits.start_grace).then(|| {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                 waiting(

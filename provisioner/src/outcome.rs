@@ -109,14 +109,17 @@ const CANNOT_START: [&str; 7] = [
     "RegistryUnavailable",
 ];
 
+/// The kubelet's word for a container that it does not find.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
 /// Reads a Pod's status.
 pub fn observe(pod: &Pod) -> PodState {
     let leaving = pod.metadata.deletion_timestamp.is_some();
     let status = pod.status.clone().unwrap_or_default();
     let container = status.container_statuses.as_deref().and_then(<[_]>::first);
     let reason = status.reason.as_deref().unwrap_or_default();
-    if let Some(terminated) = container.and_then(terminated) {
-        return PodState::Finished(from_container(terminated, reason));
+    if let Some((container, terminated)) = container.and_then(|container| Some((container, terminated(container)?))) {
+        return PodState::Finished(from_container(container, terminated, reason));
     }
     match status.phase.as_deref() {
         Some("Failed") => PodState::Finished(without_container(&status, reason, has_node(pod))),
@@ -158,19 +161,45 @@ fn running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-fn from_container(terminated: &ContainerStateTerminated, pod_reason: &str) -> Finish {
+/// Whether a kubelet says that a Pod ended and its container had never been made. It asks the runtime once more when all that ran
+/// has been stopped, and what it doesn't find then gets the reason below; but one that it had found before has an id, an earlier
+/// state or a count. A Pod that was evicted or lost proves nothing: others may have cleaned up after it.
+fn never_made(container: &ContainerStatus, terminated: &ContainerStateTerminated, pod_reason: &str) -> bool {
+    let empty = |id: Option<&str>| id.is_none_or(str::is_empty);
+    let before = container.last_state.as_ref();
+    terminated.reason.as_deref() == Some(STATUS_UNKNOWN)
+        && matches!(pod_reason, "" | "DeadlineExceeded")
+        && empty(terminated.container_id.as_deref())
+        && empty(container.container_id.as_deref())
+        && terminated.started_at.is_none()
+        && container.started != Some(true)
+        && container.restart_count == 0
+        && before.is_none_or(|state| state.running.is_none() && state.terminated.is_none())
+}
+
+fn from_container(container: &ContainerStatus, terminated: &ContainerStateTerminated, pod_reason: &str) -> Finish {
     let message = terminated.message.clone().unwrap_or_default();
     let said = last_words(&message);
     let container_reason = terminated.reason.as_deref().unwrap_or_default();
     let outcome = Outcome::from_exit_code(terminated.exit_code);
     let started = terminated.started_at.is_some();
+    let never_made = never_made(container, terminated, pod_reason);
     let (category, why) = match (outcome, pod_reason, container_reason) {
         (Outcome::Done, ..) => (Category::Done, String::new()),
+        (_, "DeadlineExceeded", _) if never_made => (
+            Category::Timeout,
+            "its container had not been made when the limit \"timeout\" ended it (its image may take long to pull)"
+                .into(),
+        ),
+        _ if never_made => (
+            Category::NotStarted,
+            "the Pod was ended before its container was made".into(),
+        ),
         (Outcome::GiveUp, ..) => (Category::Config, "exit code 78".into()),
         (_, "DeadlineExceeded", _) => (Category::Timeout, "ended by the limit \"timeout\"".into()),
         (_, _, "OOMKilled") => (Category::OutOfMemory, "out of memory".into()),
         (_, "Evicted" | "NodeLost" | "NodeShutdown" | "Terminated" | "Preempting" | "Preempted", _)
-        | (_, _, "ContainerStatusUnknown") => {
+        | (_, _, STATUS_UNKNOWN) => {
             let why = if pod_reason.is_empty() {
                 container_reason
             } else {
@@ -186,6 +215,8 @@ fn from_container(terminated: &ContainerStateTerminated, pod_reason: &str) -> Fi
     };
     let words = match (why.is_empty(), said.is_empty()) {
         (true, _) => said,
+        // The words are the kubelet's own then.
+        (false, _) if never_made => why,
         (false, true) => format!("{why}, without a last word"),
         (false, false) => format!("{why}: {said}"),
     };
@@ -194,7 +225,7 @@ fn from_container(terminated: &ContainerStateTerminated, pod_reason: &str) -> Fi
         category,
         words,
         // A container whose fate is unknown may have run.
-        may_have_run: started || category != Category::NotStarted,
+        may_have_run: started || category != Category::NotStarted && !never_made,
         started,
         message,
     }
@@ -357,6 +388,43 @@ mod tests {
         let mut status = terminated(&json!({"exitCode": 143}));
         status["reason"] = json!("DeadlineExceeded");
         assert_eq!(finish(&status).category, Category::Timeout);
+    }
+
+    #[test]
+    fn a_container_that_was_never_made_made_nothing() {
+        // As a kubelet writes it of a Pod that is deleted while its image is being pulled.
+        let unknown = json!({"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": null,
+            "message": "The container could not be located when the pod was terminated"});
+        let status = |change: &Value| {
+            let mut container = json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "started": false, "lastState": {}, "state": {"terminated": unknown}});
+            for (key, value) in change.as_object().unwrap() {
+                container[key] = value.clone();
+            }
+            json!({"phase": "Failed", "containerStatuses": [container]})
+        };
+        let never = finish(&status(&json!({})));
+        assert_eq!((never.category, never.may_have_run), (Category::NotStarted, false));
+        let mut late = status(&json!({}));
+        late["reason"] = json!("DeadlineExceeded");
+        let late = finish(&late);
+        assert_eq!((late.category, late.may_have_run), (Category::Timeout, false));
+        assert!(
+            late.words.contains("pull") && !late.words.contains("located"),
+            "{}",
+            late.words
+        );
+        for traced in [
+            json!({"containerID": "containerd://1"}),
+            json!({"restartCount": 1}),
+            json!({"started": true}),
+            json!({"lastState": {"terminated": unknown}}),
+        ] {
+            assert!(finish(&status(&traced)).may_have_run, "{traced}");
+        }
+        let mut evicted = status(&json!({}));
+        evicted["reason"] = json!("Evicted");
+        assert!(finish(&evicted).may_have_run);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tracing::warn;
 
 use crate::context::Context;
 use crate::metrics::Metrics;
+use crate::operation::Departed;
 use crate::operation::delete::is_ours;
 use crate::outcome::{PodState, observe};
 use crate::pod;
@@ -55,6 +56,8 @@ pub struct Watched {
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// How provisioning Pods were when they went, by uid of a claim that is not done with.
+    departed: Arc<RwLock<BTreeMap<String, Departed>>>,
     /// A provisioning Pod has changed.
     changed: Arc<Notify>,
 }
@@ -90,6 +93,7 @@ impl Watched {
             classes,
             nodes,
             by_claim: Arc::default(),
+            departed: Arc::default(),
             changed: Arc::default(),
         };
         let writers = Writers {
@@ -184,6 +188,43 @@ impl Watched {
     /// The Pods of a claim.
     pub fn pods_of(&self, uid: &str) -> Vec<Arc<Pod>> {
         self.pods(|pod| pod::label(pod, labels::CLAIM_UID) == Some(uid))
+    }
+
+    /// How the last Pod that provisioned for a claim was when it went; nothing if that was not seen, or there is another.
+    pub fn departed(&self, uid: &str) -> Option<Departed> {
+        let departed = self.departed.read().unwrap_or_else(PoisonError::into_inner);
+        departed.get(uid).copied()
+    }
+
+    /// Keeps what a provisioning Pod was like when it went, and forgets that as soon as there is another.
+    fn note_pod(&self, pod: &Pod, gone: bool) {
+        if pod::label(pod, labels::OPERATION) != Some(Operation::Provision.as_str()) {
+            return;
+        }
+        let Some(uid) = pod::label(pod, labels::CLAIM_UID) else {
+            return;
+        };
+        let claim = pod.annotations().get(annotations::CLAIM);
+        let held = claim
+            .and_then(|claim| claim.split_once('/'))
+            .is_some_and(|(namespace, name)| {
+                let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
+                claim.is_some_and(|claim| {
+                    claim.metadata.uid.as_deref() == Some(uid)
+                        && claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+                })
+            });
+        let mut departed = self.departed.write().unwrap_or_else(PoisonError::into_inner);
+        if gone && held {
+            departed.insert(uid.to_owned(), Departed::of(pod));
+        } else {
+            departed.remove(uid);
+        }
+    }
+
+    fn forget_departed(&self, claim: &PersistentVolumeClaim) {
+        let mut departed = self.departed.write().unwrap_or_else(PoisonError::into_inner);
+        departed.remove(claim.metadata.uid.as_deref().unwrap_or_default());
     }
 
     /// The uids of claims of which there are Pods but neither the claim nor a PV that Mooring holds.
@@ -312,6 +353,7 @@ pub async fn watch(
             move |event| match event {
                 Event::Apply(claim) => waker.wake(&claim_target(&claim)),
                 Event::Delete(claim) => {
+                    watched.forget_departed(&claim);
                     seen_to.gone(claim.metadata.uid.as_deref().unwrap_or_default());
                     for operation in [Operation::Provision, Operation::Delete] {
                         let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
@@ -363,6 +405,7 @@ pub async fn watch(
             let gone = matches!(event, Event::Delete(_));
             match event {
                 Event::Apply(pod) | Event::Delete(pod) => {
+                    watched.note_pod(&pod, gone);
                     slots.seen(&key(&pod));
                     if gone {
                         seen_to.gone(pod.metadata.uid.as_deref().unwrap_or_default());

@@ -28,6 +28,11 @@ const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Del
 /// What this version runs.
 const SUPPORTED_OPERATIONS: [Operation; 2] = DEFAULT_OPERATIONS;
 
+/// Longest data of a ConfigMap in bytes, as JSON. The last good version of it is kept in an annotation, kubectl may keep
+/// another copy, and all annotations of an object have 256 KiB together: a longer one could not be kept in force past a bad
+/// edit and a restart.
+pub const MAX_DATA: usize = 120 * 1024;
+
 /// Reads a ConfigMap; see [`ProvisionerConfig::parse`].
 pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig, Vec<ConfigProblem>> {
     let empty = BTreeMap::new();
@@ -47,6 +52,14 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             key,
             "stands under binaryData, which no property can hold: move it to data, or into a Secret named by secret-name",
         );
+    }
+    let length = serde_json::to_string(data).map_or(usize::MAX, |text| text.len());
+    if length > MAX_DATA {
+        let message = format!(
+            "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a Secret and name \
+             that in secret-name, or into the image"
+        );
+        reader.error(ProblemKind::TooLong, "data", message);
     }
     let class_name = reader.class_name(config_map);
     reader.plugin_name();

@@ -30,6 +30,8 @@ pub enum ProblemKind {
     Contradiction,
     /// Something that the administrator of the cluster does not allow.
     Untrusted,
+    /// More than can be kept.
+    TooLong,
     /// A part of the contract that this version does not run.
     NotYet,
 }
@@ -46,6 +48,7 @@ impl ProblemKind {
             Self::Collision => "collision",
             Self::Contradiction => "contradiction",
             Self::Untrusted => "untrusted",
+            Self::TooLong => "too-long",
             Self::NotYet => "not-yet",
         }
     }

@@ -14,9 +14,6 @@ use crate::metrics::ConfigState;
 use crate::storage_class::Claim;
 use crate::trust::Trust;
 
-/// Longest record in bytes: all annotations of an object may have 256 KiB together.
-const MAX_RECORD: usize = 128 * 1024;
-
 /// What to make of one ConfigMap.
 #[derive(Debug, Clone)]
 pub struct Verdict {
@@ -24,7 +21,7 @@ pub struct Verdict {
     pub entry: Entry,
     /// For the metrics.
     pub state: ConfigState,
-    /// The record of this version, if it is good and short enough.
+    /// The record of this version, if it is good.
     pub record: Option<String>,
 }
 
@@ -77,9 +74,8 @@ fn record(config_map: &ConfigMap) -> Option<String> {
         pass_through: meta(config_map.metadata.annotations.as_ref(), annotations::PASS_THROUGH),
         data: config_map.data.clone().unwrap_or_default(),
     };
-    serde_json::to_string(&record)
-        .ok()
-        .filter(|text| text.len() <= MAX_RECORD)
+    // Short enough for an annotation: a ConfigMap that is not is refused.
+    serde_json::to_string(&record).ok()
 }
 
 /// The version on record, if it is still good under the present trust.

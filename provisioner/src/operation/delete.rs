@@ -211,8 +211,13 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     if let Some(pod) = seen.provision_pod {
         return stop(seen, record, pod, now);
     }
-    let never_ran = !record.may_exist && record.operation == Operation::Provision && seen.volumes.is_empty();
-    if never_ran && (record.cancelled || record.not_before.is_some()) {
+    let departed = seen.departed.filter(|pod| pod.attempt == record.attempt);
+    let never_ran = !record.may_exist
+        && record.operation == Operation::Provision
+        && seen.volumes.is_empty()
+        && departed.is_none_or(|pod| !pod.started);
+    let unmade = departed.is_some_and(|pod| pod.never_ran);
+    if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
         return let_claim_go(seen, None, None);
     }
     if record.operation == Operation::Delete && !record.may_exist && record.not_before.is_some() {
@@ -262,8 +267,10 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
         }));
     }
     let earlier = pod::attempt(pod) < record.attempt && record.operation == Operation::Provision;
-    if earlier && !record.may_exist && !record.cancelled {
-        // One Pod at a time: while the last attempt's is there, this one's can't have been.
+    let unmade = current && matches!(&state, PodState::Finished(finish) if !finish.may_have_run);
+    if (earlier || unmade) && !record.may_exist && !record.cancelled {
+        // One Pod at a time: while the last attempt's is there, this one's can't have been. And a Pod that ended before its
+        // container was made has made nothing: its image, which may not be had, is not needed to delete that.
         return Decision::Note(Box::new(Record {
             cancelled: true,
             ..record.clone()

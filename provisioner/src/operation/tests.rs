@@ -10,7 +10,7 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::record::Record;
-use super::{Decision, Limits, ObservedClaim};
+use super::{Decision, Departed, Limits, ObservedClaim};
 use crate::acceptance;
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
@@ -88,6 +88,13 @@ pub(crate) fn no_image() -> Value {
          "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]})
 }
 
+/// As a kubelet leaves a Pod that was ended while its image was being pulled.
+pub(crate) fn never_made() -> Value {
+    json!({"phase": "Failed", "startTime": ago(10), "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+         "state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}}]})
+}
+
 pub(crate) fn leaving(mut pod: Pod) -> Pod {
     pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(5))).unwrap();
     pod
@@ -112,6 +119,7 @@ pub(crate) struct World {
     pub(crate) config: Result<Arc<ProvisionerConfig>, NoConfig>,
     pub(crate) provision_pod: Option<Pod>,
     pub(crate) delete_pod: Option<Pod>,
+    pub(crate) departed: Option<Departed>,
     pub(crate) volumes: Vec<Value>,
     pub(crate) looked_up: bool,
     pub(crate) nodes: Vec<&'static str>,
@@ -129,6 +137,7 @@ impl World {
             config: Ok(Arc::new(config(&[]))),
             provision_pod: None,
             delete_pod: None,
+            departed: None,
             volumes: vec![],
             looked_up: false,
             nodes: vec!["node-a", "node-b"],
@@ -187,6 +196,7 @@ impl World {
                 config: &self.config,
                 provision_pod: self.provision_pod.as_ref(),
                 delete_pod: self.delete_pod.as_ref(),
+                departed: self.departed,
                 volumes: &volumes,
                 looked_up: self.looked_up,
                 nodes: &nodes,

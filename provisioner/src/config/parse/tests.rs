@@ -299,3 +299,16 @@ fn a_class_name_that_no_class_can_have_is_an_error() {
         None
     );
 }
+
+#[test]
+fn what_is_too_long_to_be_kept_in_force_is_refused() {
+    let lines = |count: usize| {
+        (0..count).fold(String::new(), |text, at| {
+            format!("{text}ca-{at}: \"{}\"\n", "x".repeat(1000))
+        })
+    };
+    assert!(with(&lines(118)).is_ok());
+    let problems = with(&lines(125)).unwrap_err();
+    assert_eq!(problems[0].category(), "too-long");
+    assert!(problems[0].to_string().contains("secret-name"), "{}", problems[0]);
+}

@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, config, ended, leaving, no_image, now, pod, record, running};
+use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, pod, record, running};
 use super::{ObservedVolume, plan_volume};
 use crate::acceptance::tests::volume;
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Limits};
+use crate::operation::{Decision, Departed, Limits};
 use crate::properties::tests::silver;
 use crate::topology::Node;
 
@@ -54,6 +54,38 @@ fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     // It ran after all.
     world.provision_pod = Some(pod("provision", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Note(noted) if !noted.cancelled));
+}
+
+#[test]
+fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
+    let mut world = undoing(&json!({}));
+    // Nobody knows yet whether it runs.
+    let creating = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+        "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});
+    world.provision_pod = Some(pod("provision", 1, 10, &creating));
+    assert!(matches!(world.plan(), Decision::Stop(stop) if stop.resource_version.is_none()));
+    // The kubelet says how it ended.
+    let end = leaving(pod("provision", 1, 10, &never_made()));
+    world.provision_pod = Some(end.clone());
+    let Decision::Note(noted) = world.plan() else { panic!() };
+    assert!(noted.cancelled);
+    let undecided = world.record.replace(*noted);
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
+    world.provision_pod = None;
+    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    // Where it went in the same moment, that is known by what it was like then.
+    world.record = undecided;
+    assert!(matches!(world.plan(), Decision::Start(_)));
+    world.departed = Some(Departed::of(&end));
+    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    for (attempt, status) in [(2, never_made()), (1, running()), (1, creating)] {
+        world.departed = Some(Departed::of(&leaving(pod("provision", attempt, 10, &status))));
+        assert!(matches!(world.plan(), Decision::Start(_)), "{attempt} {status}");
+    }
+    // And so is one that ran after it had been given up for one that did not.
+    world.record = Some(record(&json!({"cancelled": true})));
+    world.departed = Some(Departed::of(&leaving(pod("provision", 1, 10, &ended(0, "")))));
+    assert!(matches!(world.plan(), Decision::Start(start) if start.record.may_exist));
 }
 
 #[test]

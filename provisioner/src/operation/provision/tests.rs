@@ -419,9 +419,9 @@ fn a_pod_on_a_lost_node_is_ended_and_then_waited_for() {
 }
 
 #[test]
-fn an_image_that_is_not_there_is_spoken_of_in_time() {
+fn an_image_that_is_not_there_is_spoken_of_at_once() {
     let mut world = World::with_record(&json!({}));
-    world.provision_pod = Some(pod("provision", 1, 40, &no_image()));
+    world.provision_pod = Some(pod("provision", 1, 1, &no_image()));
     let Decision::Wait { say: Some(say), .. } = world.plan() else {
         panic!()
     };
