@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
-use mooring_contract::volume::keys;
+use mooring_contract::volume::{ClientName, keys};
 
 use crate::config::ProvisionerConfig;
 use crate::properties::{REQUEST_KEY, variables};
@@ -280,6 +280,14 @@ fn volumes(run: &Run<'_>) -> Vec<Volume> {
     ];
     if let Some(backend) = &run.config.backend_volume {
         let mut options = backend.to_options();
+        if backend.client.as_str() != ClientName::POOL
+            && let Some(image) = &run.config.client_image
+        {
+            // What mounts the volumes mounts their server's export too, unless it is told otherwise.
+            options
+                .entry(keys::CLIENT_IMAGE.to_owned())
+                .or_insert_with(|| image.clone());
+        }
         // The kubelet has a field of its own for it, and hands that on under its own name too.
         let fs_type = options.get(keys::FS_TYPE).cloned();
         options.retain(|_, value| !value.is_empty());
@@ -364,6 +372,26 @@ mod tests {
         }
         pod.metadata.annotations = None;
         insta::assert_snapshot!(serde_yaml::to_string(&pod).unwrap());
+    }
+
+    #[test]
+    fn the_client_image_of_the_volumes_mounts_their_server_s_export_too() {
+        let image = |extra: &[(&str, &str)]| {
+            let mut data = vec![("client-image", "mooring.dev/client-x:1")];
+            data.extend(extra);
+            let volumes = pod(&data, None).spec.unwrap().volumes.unwrap();
+            let options = volumes.into_iter().find_map(|volume| volume.flex_volume?.options);
+            options.unwrap().remove("client-image")
+        };
+        assert_eq!(
+            image(&[("backend-volume", "client=x,source=h:/v")]).as_deref(),
+            Some("mooring.dev/client-x:1")
+        );
+        assert_eq!(
+            image(&[("backend-volume", "client=x,source=h:/v,client-image=y:2")]).as_deref(),
+            Some("y:2")
+        );
+        assert_eq!(image(&[("backend-volume", "client=pool")]), None);
     }
 
     #[test]

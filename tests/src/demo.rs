@@ -1,7 +1,7 @@
 //! `cargo testbed demo`: from nothing to a Pod on one node that reads what a Pod on another wrote, told step by step.
 
 pub(crate) mod keys;
-mod manifests;
+pub(crate) mod manifests;
 
 use std::time::{Duration, Instant};
 

@@ -16,6 +16,7 @@
 //! ```
 
 mod dump;
+pub mod glusterfs;
 pub mod nodes;
 pub mod provisioner;
 pub mod ssh;

@@ -63,7 +63,8 @@ pub(super) fn registrations(server: &Server) -> Result<[String; 2]> {
     Ok([list(&sshfs), list(&local)])
 }
 
-fn example(file: &str) -> Result<Vec<Value>> {
+/// The documents of an example in `configmaps/examples`.
+pub(crate) fn example(file: &str) -> Result<Vec<Value>> {
     let path = repository().join("configmaps/examples").join(file);
     let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
     documents(&text).with_context(|| format!("failed to read {}", path.display()))

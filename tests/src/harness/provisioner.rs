@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Scope, wait_until};
+use crate::demo::manifests::example;
 use crate::progress::spoken;
 
 /// Namespace of the tests' ConfigMaps (tests/install/namespaces.yaml).
@@ -49,6 +50,17 @@ impl Provisioner {
     pub fn key(mut self, key: &str, value: impl Into<String>) -> Self {
         self.data.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// With the keys of the ConfigMap of an example in `configmaps/examples`.
+    pub fn example(self, file: &str) -> Result<Self> {
+        let documents = example(file)?;
+        let config_map = documents.iter().find(|document| document["kind"] == "ConfigMap");
+        let data = config_map.and_then(|config_map| config_map["data"].as_object());
+        let data = data.with_context(|| format!("{file} has no ConfigMap"))?;
+        Ok(data.iter().fold(self, |provisioner, (key, value)| {
+            provisioner.key(key, value.as_str().unwrap_or_default())
+        }))
     }
 
     /// With this script for operation `provision`.
