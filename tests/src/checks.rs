@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::command::{command, find_program, line};
 use crate::harness::EXISTING_VARIABLE;
+use crate::images::Selection;
 use crate::install::install_for_tests;
 use crate::layout::{Layout, repository};
 use crate::progress::{fail, say, spoken};
@@ -81,7 +82,7 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
             packages::check_machine()?;
         }
         let opened = args.target.open(layout)?;
-        install_for_tests(&opened, &opened.load_images()?)?;
+        install_for_tests(&opened, &opened.load_images(Selection::All)?)?;
         target = Some(opened);
         Ok(())
     }));

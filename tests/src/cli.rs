@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::checks::TestArgs;
+use crate::images::Selection;
 use crate::layout::Layout;
 use crate::namespaces::INIT_COMMAND;
 use crate::target::TargetArgs;
@@ -92,11 +93,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Logs { name, lines } => crate::logs::show(&layout, name.as_deref(), lines)?,
         Command::Images(target) => {
-            target.open(&layout)?.load_images()?;
+            target.open(&layout)?.load_images(Selection::All)?;
         }
         Command::Install(target) => {
             let target = target.open(&layout)?;
-            let images = target.load_images()?;
+            let images = target.load_images(Selection::All)?;
             install::install(&target, &images)?;
         }
         Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,

@@ -10,6 +10,7 @@ use mooring_contract::names::{NAMESPACE, labels};
 use serde_json::{Value, json};
 
 use crate::command::output;
+use crate::images::Selection;
 use crate::install::{apply, install};
 use crate::layout::Layout;
 use crate::progress::{note, say, spoken};
@@ -21,6 +22,16 @@ pub const DEMO_NAMESPACE: &str = "mooring-demo";
 
 /// Longest wait for any one thing of the demo.
 const LIMIT: &str = "--timeout=120s";
+
+/// The images that the demo's Pods are of.
+const IMAGES: &[&str] = &[
+    "flex-provisioner",
+    "mounter",
+    "provisioner-sshfs",
+    "provisioner-local",
+    "client-sshfs",
+    "testbed-sshd",
+];
 
 /// The Pods and claims of the demo.
 const USERS: [&str; 5] = [
@@ -52,7 +63,7 @@ pub fn run(layout: &Layout, args: &TargetArgs, remove: bool) -> Result<()> {
     })?;
     let title = "Mooring itself: its images are built and `kubectl apply -k configmaps/install` is run";
     story.step(title, || {
-        let images = target.load_images()?;
+        let images = target.load_images(Selection::Named(IMAGES))?;
         install(&target, &images)?;
         let told = [
             format!("Deployment {NAMESPACE}/flex-provisioner: makes volumes for claims"),

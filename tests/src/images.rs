@@ -5,6 +5,7 @@ mod containerfile;
 mod recipes;
 mod store;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,14 +68,23 @@ pub fn build_programs() -> Result<()> {
     Ok(())
 }
 
-/// Builds every image that is not there as it should be; gives all of them, each after those that it is made from.
-pub fn build() -> Result<Vec<Built>> {
+/// Which images are wanted.
+#[derive(Debug, Clone, Copy)]
+pub enum Selection {
+    /// All that the repository has.
+    All,
+    /// Those with these last parts of their names, and what they are made from.
+    Named(&'static [&'static str]),
+}
+
+/// Builds the images that are wanted and not there as they should be; gives all that are wanted, each after those that it is made from.
+pub fn build(selection: Selection) -> Result<Vec<Built>> {
     let _lock = Lock::images()?;
     build_programs()?;
     let folder = cache()?.join("images");
     make_folder(&folder)?;
     let mut built: Vec<Built> = Vec::new();
-    for recipe in recipes(repository(), &program_folder()?)? {
+    for recipe in selected(recipes(repository(), &program_folder()?)?, selection) {
         let bases = recipe
             .bases
             .iter()
@@ -93,6 +103,27 @@ pub fn build() -> Result<Vec<Built>> {
         built.push(Built { archive, hash });
     }
     Ok(built)
+}
+
+/// Of recipes in order, those that are wanted.
+fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
+    let Selection::Named(names) = selection else {
+        return recipes;
+    };
+    let mut bases = BTreeSet::new();
+    let mut wanted: Vec<_> = recipes
+        .into_iter()
+        .rev()
+        .filter(|recipe| {
+            let wanted = names.contains(&recipe.file_name().as_str()) || bases.contains(&recipe.name);
+            if wanted {
+                bases.extend(recipe.bases.iter().cloned());
+            }
+            wanted
+        })
+        .collect();
+    wanted.reverse();
+    wanted
 }
 
 fn find_base(name: &str, built: &[Built]) -> Result<Built> {
@@ -191,4 +222,25 @@ pub fn push(image: &Built, name: &str) -> Result<()> {
         .with_context(|| format!("failed to push {name}: log in with `buildah login` if the registry asks for it"))?;
     say(format!("  ok pushed {name}"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Selection, recipes, selected};
+    use crate::layout::repository;
+
+    #[test]
+    fn a_wanted_image_comes_with_those_that_it_is_made_from_and_no_other() {
+        let all = recipes(repository(), "target/x/dist").unwrap();
+        let names = selected(all, Selection::Named(&["mounter", "provisioner-directory"]));
+        let names: Vec<_> = names.iter().map(super::Recipe::file_name).collect();
+        for (before, after) in [
+            ("provisioner-base", "provisioner-sshfs"),
+            ("provisioner-sshfs", "provisioner-directory"),
+        ] {
+            let place = |name: &str| names.iter().position(|one| one == name).unwrap();
+            assert!(place(before) < place(after), "{names:?}");
+        }
+        assert_eq!(names.len(), 4, "{names:?}");
+    }
 }

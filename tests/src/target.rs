@@ -10,7 +10,7 @@ use clap::Args;
 use crate::binaries::ensure_binaries;
 use crate::cluster::{self, Cluster};
 use crate::command::{command, find_program, output};
-use crate::images::{self, Built};
+use crate::images::{self, Built, Selection};
 use crate::layout::{Layout, cache, make_folder};
 use crate::lock::Lock;
 use crate::progress::{say, step};
@@ -141,8 +141,8 @@ impl Target {
         }
     }
 
-    /// Builds the images and brings those that changed to the cluster; gives all of them.
-    pub fn load_images(&self) -> Result<Vec<Built>> {
+    /// Builds the images and brings those that changed to the cluster; gives all that are wanted.
+    pub fn load_images(&self, selection: Selection) -> Result<Vec<Built>> {
         if matches!(&self.delivery, Delivery::Commands(commands) if commands.is_empty()) {
             bail!(
                 "the images have to get to the existing cluster: give --image-registry, or --image-load (for kind: \
@@ -151,7 +151,7 @@ impl Target {
         }
         packages::ensure_packages()?;
         let _lock = self.lock()?;
-        let built = images::build()?;
+        let built = images::build(selection)?;
         match &self.delivery {
             Delivery::Import(cluster) => {
                 let imported: Vec<Result<()>> = std::thread::scope(|scope| {
