@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::binaries::short_hex;
+use crate::node;
 
 /// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
 pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
@@ -32,6 +33,15 @@ impl Layout {
             "{STATE_VARIABLE}={} is not usable: give an absolute path of a folder of its own",
             state.display()
         );
+        // The node's own folder of that name would cover it.
+        if let Some(folder) = node::folder_of_its_own(&state) {
+            bail!(
+                "{STATE_VARIABLE}={} is not usable: each node has a {} of its own; give a folder elsewhere, such as \
+                 {DEFAULT_STATE}-2",
+                state.display(),
+                folder.display()
+            );
+        }
         Ok(Self::of(state))
     }
 

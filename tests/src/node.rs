@@ -135,6 +135,12 @@ pub fn remove_mount_points(layout: &Layout) {
     }
 }
 
+/// The folder of the node's own that a path is in, if it is in one.
+pub fn folder_of_its_own(path: &Path) -> Option<&'static Path> {
+    let mut folders = OWN_FOLDERS.iter().chain(MEMORY_FOLDERS).map(Path::new);
+    folders.find(|folder| path.starts_with(folder))
+}
+
 fn own(layout: &Layout, node: &str, path: &str) -> PathBuf {
     layout.node(node).join(path.trim_start_matches('/'))
 }
@@ -225,4 +231,18 @@ fn processes(binaries: &Binaries, block: Block, index: u8) -> Vec<ProcessSpec> {
         ),
         process("kube-proxy", vec![format!("--config={}", config::PROXY_FILE)]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder_of_its_own;
+    use std::path::Path;
+
+    #[test]
+    fn a_state_folder_under_a_node_s_own_folder_is_found_out() {
+        let of = |path| folder_of_its_own(Path::new(path));
+        assert_eq!(of("/var/lib/mooring"), Some(Path::new("/var/lib/mooring")));
+        assert_eq!(of("/run/x"), Some(Path::new("/run")));
+        assert_eq!(of("/var/lib/mooring-2"), None);
+    }
 }
