@@ -10,7 +10,7 @@
 //! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's mount namespace) |
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
-//! | rights, any namespace | events (events.k8s.io): create, patch |
+//! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |
 //! | ports | `--listen`: `/livez`, `/readyz`, `/status`, `/metrics` |
 //! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
 

@@ -188,6 +188,17 @@ pub enum MountError {
         /// What should be.
         wanted: String,
     },
+    /// An unmount found it in use.
+    #[error(
+        "failed to unmount {found} from {target}: it is in use: a process on the node still has a file or its working \
+         directory there; end it, and the unmount follows by itself"
+    )]
+    InUse {
+        /// What is mounted.
+        found: String,
+        /// The directory.
+        target: String,
+    },
     /// The node lacks something.
     #[error("this node can't serve the volume: {0}")]
     Node(String),
@@ -227,6 +238,7 @@ impl MountError {
             Self::Tripped { .. } => "tripped",
             Self::Timeout { .. } => "timeout",
             Self::Occupied { .. } => "occupied",
+            Self::InUse { .. } => "in-use",
             Self::Node(_) => "node",
             Self::Container { .. } => "container",
             Self::Failed { .. } => "failed",

@@ -2,12 +2,13 @@
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`idle`] (letting go), [`allowed`] (which images may run), [`args`] (flags).
+//! [`idle`] (letting go), `lost` (telling whom it takes volumes from when one ends), [`allowed`] (which images may run), [`args`] (flags).
 
 pub mod allowed;
 pub mod args;
 pub mod idle;
 pub mod link;
+mod lost;
 pub mod plan;
 pub mod pod;
 pub mod status;
@@ -157,6 +158,7 @@ pub struct ClientPods {
     /// Goes up with everything that happens to a Pod or a mount.
     changes: watch::Sender<u64>,
     users: Arc<Users>,
+    lost: lost::Lost,
     known: OnceCell<Known>,
 }
 
@@ -172,6 +174,7 @@ impl ClientPods {
             store,
             changes: watch::channel(0).0,
             users: Arc::default(),
+            lost: lost::Lost::default(),
             known: OnceCell::new(),
         });
         let config = watcher::Config::default()
@@ -268,7 +271,10 @@ impl ClientPods {
     /// Asks a Pod's agent who it is and what it has mounted.
     pub async fn hello(&self, uid: &str) -> Result<Hello, LinkError> {
         match self.ask(uid, Call::Hello, HELLO_LIMIT).await? {
-            Answer::Hello(hello) => Ok(hello),
+            Answer::Hello(hello) => {
+                self.lost.heard(uid, &hello.mounts);
+                Ok(hello)
+            }
             Answer::Failed(failure) => {
                 warn!("an agent can't say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)

@@ -14,13 +14,16 @@ use crate::metrics::Metrics;
 use crate::mount_table::Table;
 use crate::target::Target;
 use crate::trip::{End, Trips};
-use crate::worker::{MountTask, Task, Workers};
+use crate::worker::{MountTask, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
 const PLAIN_UNMOUNT: f32 = 0.6;
 
 /// Longest for clearing up after a mount that was ended half-way: the kubelet is waiting.
 const CLEAR_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long what is in use may take to say that it is there.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What a local volume waits for.
 const OWN_DISK: &str = "the disk under the node's pool";
@@ -45,6 +48,7 @@ pub struct Core {
     trips: Trips,
     workers: Workers,
     metrics: Metrics,
+    obstacle: fn(&Path) -> Option<String>,
 }
 
 impl Core {
@@ -58,7 +62,15 @@ impl Core {
             trips: Trips::default(),
             workers: Workers::default(),
             metrics,
+            obstacle: |_| None,
         }
+    }
+
+    /// Refuses mounts for as long as `obstacle` has something to say about the kubelet's root.
+    #[must_use]
+    pub fn unless(mut self, obstacle: fn(&Path) -> Option<String>) -> Self {
+        self.obstacle = obstacle;
+        self
     }
 
     /// The kubelet's root.
@@ -104,6 +116,10 @@ impl Core {
         span.record("volume.server", &server);
         span.record("pod", format!("{}/{}", job.pod.namespace, job.pod.name));
         let _guard = self.guards.enter(&job.target, "mount")?;
+        // The Pod would start without it and write to the node's own disk.
+        if let Some(cure) = (self.obstacle)(&self.places.kubelet_root) {
+            return Err(MountError::Node(cure));
+        }
         let serving = self.registry.serving(&job.volume)?;
         span.record("serving", serving.as_str());
         let pass = if serving.is_remote() {
@@ -204,8 +220,8 @@ impl Core {
         match result {
             // On a dead server an unmount waits for what was written there and never will be. A disk of this node may
             // just be slow, and then what was written must get there.
-            Err(MountError::Timeout { .. }) if !is_on_a_device(target) => {
-                warn!(target.path = %target, "unmount hangs: the mount is taken out of sight, and goes when the kernel lets go");
+            Err(ref error) if !is_on_a_device(target) && self.never_ends(target, error).await => {
+                warn!(target.path = %target, %error, "the mount is taken out of sight, and goes when the kernel lets go");
                 let detach = Task::Unmount {
                     target: target.clone(),
                     detach: true,
@@ -220,6 +236,19 @@ impl Core {
         }
         self.clear_stage(target).await;
         Ok(())
+    }
+
+    /// Whether an unmount that failed so will not go better: its server hangs, and whoever has a file there with it.
+    async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
+        match error {
+            MountError::Timeout { .. } => true,
+            MountError::InUse { .. } => {
+                let look = Task::Look { target: target.clone() };
+                let looked = self.workers.run(&look, Instant::now() + LOOK_LIMIT).await;
+                matches!(looked, Err(WorkerError::Late { .. } | WorkerError::Failed(_)))
+            }
+            _ => false,
+        }
     }
 
     /// Lets a volume grow. A server's volumes have grown when the server says so.

@@ -19,7 +19,7 @@ use crate::flex::socket::{Socket, SocketError};
 use crate::install::{InstallError, driver_directory, install};
 use crate::metrics::Metrics;
 use crate::status::Status;
-use crate::{config_watch, http, privilege, uninstall};
+use crate::{config_watch, http, privilege, readiness, uninstall};
 
 /// Longest that the API may take to accept a connection.
 const API_CONNECT: Duration = Duration::from_secs(5);
@@ -101,7 +101,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         host_namespace: args.host_mount_namespace.clone(),
     };
     let container = kube.as_ref().and_then(|kube| containers(kube, &args));
-    let core = Arc::new(Core::new(places, registry.clone(), container, metrics.clone()));
+    let core = Core::new(places, registry.clone(), container, metrics.clone());
+    let core = Arc::new(core.unless(readiness::not_shared));
     if let Some(kube) = kube.clone() {
         let (namespace, node) = (args.namespace.clone(), args.node_name.clone());
         tokio::spawn(config_watch::follow(

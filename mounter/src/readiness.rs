@@ -53,6 +53,12 @@ pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
     ]
 }
 
+/// What keeps mounts beneath the kubelet's root from reaching the host, as things are now; nothing if they do.
+pub fn not_shared(kubelet_root: &Path) -> Option<String> {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    propagation(&Table::parse(&text), kubelet_root).err()
+}
+
 fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {
     let holding = table.holding(kubelet_root);
     match holding.and_then(|entry| entry.shared) {

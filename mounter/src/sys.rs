@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -104,7 +105,8 @@ pub struct ImageFile {
     /// Open for reading and writing.
     pub file: File,
     /// The same file, opened once more to be locked against other workers: a lock belongs to an opening, and that of
-    /// `file` lives on in a loop device.
+    /// `file` lives on in a loop device. Programs that are run inherit it: one that outlives its worker, as when it
+    /// hangs in the kernel, may still write, so nobody else may begin.
     pub lock: File,
     /// Its path, for messages and for programs' sake.
     pub path: PathBuf,
@@ -153,6 +155,9 @@ pub trait Sys {
     /// Marks the image as being formatted, or takes the mark away, so that it lasts.
     fn mark(&self, image: &ImageFile, marked: bool) -> Result<()>;
 
+    /// How many bytes the file system that the image lies in has left.
+    fn space_left(&self, image: &ImageFile) -> Result<u64>;
+
     /// The loop device that has the image behind it.
     fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>>;
 
@@ -176,6 +181,9 @@ pub trait Sys {
 
     /// Takes a stage away; what was moved from it to the target stays there.
     fn remove_stage(&self, stage: &Path) -> Result<()>;
+
+    /// Lets some time pass.
+    fn pause(&self, time: Duration);
 
     /// Runs a program to its end, with an empty environment. What it says is in the error if it fails.
     fn run(&self, program: &Program) -> Result<()>;

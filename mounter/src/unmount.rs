@@ -1,8 +1,17 @@
 //! Unmounting: all that is known is the directory; what is on it the mount table says.
 
+use std::time::Duration;
+
 use crate::client::MountError;
 use crate::sys::{Sys, Unmount, UnmountError};
 use crate::target::Target;
+
+/// How often a mount that is in use is tried again. Whoever only looks at it, such as the kubelet that measures how full it
+/// is, keeps it busy for a moment.
+const TRIES: usize = 20;
+
+/// How long between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// More mounts than this on one directory are none that anybody meant.
 const MOST: usize = 64;
@@ -13,7 +22,8 @@ const MOST: usize = 64;
 /// `detach` is for a server that does not answer, when a plain unmount hung: then nothing is waited for.
 pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), MountError> {
     let how = if detach { Unmount::Detach } else { Unmount::Plain };
-    for _ in 0..MOST {
+    let mut tries = TRIES;
+    for _ in 0..MOST + TRIES {
         let table = sys.mount_table()?;
         let Some(entry) = table.top(&target.path()) else {
             return Ok(());
@@ -21,10 +31,14 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
         match sys.unmount(target, how) {
             // There may be another below; somebody else may have been faster.
             Ok(()) | Err(UnmountError::NotMounted) => {}
+            Err(UnmountError::Busy) if tries > 0 => {
+                tries -= 1;
+                sys.pause(PAUSE);
+            }
             Err(UnmountError::Busy) => {
-                return Err(MountError::Failed {
-                    attempted: format!("unmount {} from {target}", entry.source),
-                    message: "it is in use: a process on the node still has a file or its working directory there; end it, and the unmount follows by itself".to_owned(),
+                return Err(MountError::InUse {
+                    found: entry.source.clone(),
+                    target: target.to_string(),
                 });
             }
             Err(UnmountError::Target(message)) => return Err(MountError::Target(message)),
@@ -39,7 +53,7 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
 
 #[cfg(test)]
 mod tests {
-    use super::unmount;
+    use super::{TRIES, unmount};
     use crate::sys::fake::{Fake, target};
     use rustix::io::Errno;
 
@@ -54,11 +68,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_use_for_a_moment_is_waited_for() {
+        let mut fake = Fake::default().mounted(&target(), "10.0.0.4:/x", "nfs");
+        for _ in 0..TRIES {
+            fake = fake.fail("unmount", 0, Errno::BUSY);
+        }
+        unmount(&fake, &target(), false).unwrap();
+        assert_eq!(fake.mounts_on(&target()), 0);
+    }
+
+    #[test]
     fn what_is_in_use_stays_and_the_message_says_so() {
-        let fake = Fake::default()
-            .mounted(&target(), "10.0.0.4:/x", "nfs")
-            .fail("unmount", 0, Errno::BUSY);
-        let error = unmount(&fake, &target(), false).unwrap_err().to_string();
+        let mut fake = Fake::default().mounted(&target(), "10.0.0.4:/x", "nfs");
+        for _ in 0..=TRIES {
+            fake = fake.fail("unmount", 0, Errno::BUSY);
+        }
+        let error = unmount(&fake, &target(), false).unwrap_err();
+        assert_eq!(error.category(), "in-use");
+        let error = error.to_string();
         assert!(error.contains("10.0.0.4:/x") && error.contains("in use"), "{error}");
         assert_eq!(fake.mounts_on(&target()), 1);
     }

@@ -12,9 +12,15 @@ pub use task::{MountTask, Task};
 
 use std::io::{Read, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::agent;
+use crate::agent::kernel::Found;
 use crate::client::MountError;
 use crate::clients::{host, kernel, local, pool};
 use crate::sys::{Kernel, Sys};
+use crate::target::Target;
 use crate::unmount;
 use task::Report;
 
@@ -23,6 +29,9 @@ use task::Report;
 /// # Errors
 /// Only if one of the two can't be used: a task that fails is a report, too.
 pub fn main() -> std::io::Result<()> {
+    if !end_with_the_daemon() {
+        return Ok(());
+    }
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
     let task: Task = serde_json::from_slice(&text)?;
@@ -35,6 +44,31 @@ pub fn main() -> std::io::Result<()> {
     stdout.flush()
 }
 
+/// Ends this process with the daemon: a mount that nobody waits for any more must not come about later, when the kubelet
+/// may have been told that the volume is unmounted. Whether the daemon is there still.
+fn end_with_the_daemon() -> bool {
+    let bound = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    // It may have ended before that. Nobody else has the other end of this pipe.
+    let stdout = std::io::stdout();
+    let mut report = [PollFd::new(&stdout, PollFlags::empty())];
+    let polled = poll(&mut report, Some(&Timespec::default())).is_ok();
+    bound && polled && !report[0].revents().contains(PollFlags::ERR)
+}
+
+fn look(target: &Target) -> Result<(), MountError> {
+    match agent::kernel::look(target) {
+        Ok(Found::Nothing | Found::Alive) => Ok(()),
+        Ok(Found::Dead) => Err(MountError::Failed {
+            attempted: format!("look at {target}"),
+            message: "the program that served it has ended".to_owned(),
+        }),
+        Err(error) => Err(MountError::Failed {
+            attempted: format!("look at {target}"),
+            message: error.to_string(),
+        }),
+    }
+}
+
 fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
     match task {
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
@@ -42,6 +76,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
         Task::Kernel { mount } => kernel::mount(sys, mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
+        Task::Look { target } => look(target),
         Task::ClearStage { namespace, target } => host::clear(sys, namespace.as_deref(), target),
         Task::Expand {
             pool,

@@ -6,7 +6,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, open, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, mknodat, open, statx};
 use rustix::io::Errno;
 
 use crate::mount_options::MountFlags;
@@ -55,6 +55,28 @@ pub enum KernelError {
         #[source]
         source: Errno,
     },
+}
+
+/// Makes `/dev/fuse` where it is missing: a container has the devices that the host had when it was made, and the host's
+/// module may have been loaded since. To open it has the kernel load the module itself, if it can.
+pub fn make_fuse_device() -> Result<(), Errno> {
+    const DEVICE: &str = "/dev/fuse";
+    // Of all Linux systems (`Documentation/admin-guide/devices.txt`).
+    let number = rustix::fs::makedev(10, 229);
+    match statx(CWD, DEVICE, AtFlags::empty(), StatxFlags::TYPE) {
+        Err(Errno::NOENT) => {}
+        other => return other.map(drop),
+    }
+    match mknodat(
+        CWD,
+        DEVICE,
+        FileType::CharacterDevice,
+        Mode::from_raw_mode(0o666),
+        number,
+    ) {
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
+    }
 }
 
 /// Whether something is mounted on a path; no server and no daemon is asked.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
@@ -106,6 +106,8 @@ pub struct Mounts {
     busy: Mutex<BTreeSet<String>>,
     /// When each target was last seen alive.
     alive: Mutex<BTreeMap<String, Instant>>,
+    /// Targets that were asked whether they are alive and have not answered.
+    looking: Mutex<BTreeSet<String>>,
     draining: AtomicBool,
 }
 
@@ -120,6 +122,7 @@ impl Mounts {
             store,
             busy: Mutex::default(),
             alive: Mutex::default(),
+            looking: Mutex::default(),
             draining: AtomicBool::new(false),
         })
     }
@@ -157,6 +160,7 @@ impl Mounts {
                 target: call.target,
                 client: call.client,
                 source: call.source,
+                pod: call.pod,
                 health,
             });
         }
@@ -212,6 +216,10 @@ impl Mounts {
     }
 
     async fn mount_anew(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
+        if let Err(error) = kernel::make_fuse_device() {
+            // Not every client needs it, and one that does says so.
+            warn!(%error, "there is no /dev/fuse, and it could not be made");
+        }
         let overridden = program::override_path(&call.client).exists();
         let staging = self.store.staging(&call.target);
         let secrets = self.store.secrets(&call.target);
@@ -245,9 +253,25 @@ impl Mounts {
         Ok(self.store.forget(&call.target)?)
     }
 
-    async fn look(&self, path: &str) -> Result<Found, AgentError> {
+    async fn look(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let target = self.target(path)?;
-        let looked = tokio::task::spawn_blocking(move || kernel::look(&target));
+        if !kernel::is_mounted(&target)? {
+            return Ok(Found::Nothing);
+        }
+        // One that has not answered yet has a thread waiting for it. More of them would take up all the threads, and keep
+        // the mounts of other servers from being made.
+        if !self.looked_at().insert(path.to_owned()) {
+            return Ok(Found::Alive);
+        }
+        let looking = Looking {
+            mounts: Arc::clone(self),
+            target: path.to_owned(),
+        };
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = kernel::look(&target);
+            drop(looking);
+            found
+        });
         match tokio::time::timeout(LOOK_LIMIT, looked).await {
             Ok(Ok(found)) => Ok(found?),
             Ok(Err(_)) => Err(AgentError::Thread(path.to_owned())),
@@ -256,7 +280,7 @@ impl Mounts {
     }
 
     /// [`Self::look`], but one that was alive of late is not asked again.
-    async fn look_seldom(&self, path: &str) -> Result<Found, AgentError> {
+    async fn look_seldom(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let alive = || self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         if !kernel::is_mounted(&self.target(path)?)? {
             alive().remove(path);
@@ -270,6 +294,10 @@ impl Mounts {
             alive().insert(path.to_owned(), Instant::now());
         }
         Ok(found)
+    }
+
+    fn looked_at(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn target(&self, path: &str) -> Result<Target, TargetError> {
@@ -310,6 +338,18 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut busy = self.mounts.busy.lock().unwrap_or_else(PoisonError::into_inner);
         busy.remove(&self.target);
+    }
+}
+
+/// One target is being asked whether it is alive.
+struct Looking {
+    mounts: Arc<Mounts>,
+    target: String,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.mounts.looked_at().remove(&self.target);
     }
 }
 

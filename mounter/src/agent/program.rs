@@ -180,6 +180,7 @@ mod tests {
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
             fs_group: Some(2000),
+            pod: crate::client::PodRef::default(),
             limit_ms: 1,
         }
     }

@@ -12,6 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::client::PodRef;
+
 /// Version of these messages.
 pub const VERSION: u32 = 1;
 
@@ -66,6 +68,9 @@ pub struct MountCall {
     /// The group that the Pod's files should belong to, for programs that can only say so at the mount.
     #[serde(default)]
     pub fs_group: Option<u32>,
+    /// For whom it is, to tell them of its end.
+    #[serde(default)]
+    pub pod: PodRef,
     /// Milliseconds that the mount may take.
     pub limit_ms: u64,
 }
@@ -106,6 +111,9 @@ pub struct MountState {
     pub client: String,
     /// The volume's source.
     pub source: String,
+    /// For whom it is.
+    #[serde(default)]
+    pub pod: PodRef,
     /// How it is.
     pub health: Health,
 }
@@ -263,6 +271,7 @@ mod tests {
                 options: BTreeMap::from([("port".into(), "2222".into())]),
                 secrets: BTreeMap::from([("ssh-privatekey".into(), SecretBytes(b"hush\0\xff".to_vec()))]),
                 fs_group: Some(2000),
+                pod: PodRef::default(),
                 limit_ms: 1000,
             })),
         }

@@ -23,6 +23,9 @@ const MAX_LINE: u64 = 512;
 /// pipe open for ever, so its end is not waited for.
 const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 
+/// How long a program that was killed is waited for.
+const REAP: Duration = Duration::from_secs(1);
+
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -97,7 +100,8 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
             // ESRCH: it ended just now.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = child.wait().await;
+        // It may hang in the kernel, on a dead server. Then it is reaped when the kernel lets go.
+        let _ = tokio::time::timeout(REAP, child.wait()).await;
     }
     let _ = tokio::time::timeout(OUTPUT_GRACE, async { while readers.join_next().await.is_some() {} }).await;
     // What is still open belongs to a daemon: its words go to the log for as long as it lives.

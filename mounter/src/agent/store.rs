@@ -228,6 +228,7 @@ mod tests {
             options: BTreeMap::new(),
             secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
             fs_group: None,
+            pod: crate::client::PodRef::default(),
             limit_ms: 1,
         };
         store.record(&call).unwrap();

@@ -1,12 +1,12 @@
-//! Lets go of client Pods that nothing is mounted by any more.
+//! Lets go of client Pods that nothing is mounted by any more, and has those told whose mounts ended with one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ClientPods;
 use super::plan::Seen;
 use super::status::Phase;
+use super::{ClientPods, lost};
 use crate::agent::protocol::Health;
 
 /// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
@@ -71,11 +71,12 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
                 let_go.insert(pod.uid.clone());
             }
         }
+        let untold = lost::tell(&pods).await;
         tokio::time::sleep(PAUSE).await;
         let wake = next.map_or(PERIOD, |next| {
             next.saturating_duration_since(Instant::now()).min(PERIOD)
         });
-        if seen.is_empty() {
+        if seen.is_empty() && !untold {
             let _ = changes.changed().await;
         } else {
             let _ = tokio::time::timeout(wake, changes.changed()).await;

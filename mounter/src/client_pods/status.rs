@@ -4,6 +4,9 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
 use super::plan::Seen;
 
+/// A container that ran for as many seconds did not fail at its start.
+const RAN_WELL: i64 = 5;
+
 /// Where a Pod is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -13,7 +16,8 @@ pub enum Phase {
     Running,
     /// It is being deleted; it stays for as long as it has mounts.
     Leaving,
-    /// It has ended and never starts again: evicted, or refused by the kubelet.
+    /// It has ended and never starts again: evicted, or refused by the kubelet. Or not soon: it did run, was killed more than
+    /// once, and the kubelet lets it wait for up to five minutes.
     Ended,
 }
 
@@ -36,6 +40,8 @@ pub fn seen(pod: &Pod) -> Option<Seen> {
         Phase::Ended
     } else if pod.metadata.deletion_timestamp.is_some() {
         Phase::Leaving
+    } else if status.is_some_and(was_killed_again) {
+        Phase::Ended
     } else if status.is_some_and(runs) {
         Phase::Running
     } else {
@@ -55,6 +61,25 @@ fn runs(status: &PodStatus) -> bool {
         && containers
             .iter()
             .all(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+/// Whether its container waits for the kubelet to start it again, though it had run well: another Pod is there sooner. One that
+/// ends as soon as it starts would do so in another Pod as well.
+fn was_killed_again(status: &PodStatus) -> bool {
+    let containers = status.container_statuses.as_deref().unwrap_or_default();
+    containers.iter().any(|container| {
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let last = container
+            .last_state
+            .as_ref()
+            .and_then(|state| state.terminated.as_ref());
+        let ran = last.and_then(|last| {
+            let (started, finished) = (last.started_at.as_ref()?, last.finished_at.as_ref()?);
+            Some(finished.0.duration_since(started.0).as_secs())
+        });
+        waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))
+            && ran.is_some_and(|seconds| seconds >= RAN_WELL)
+    })
 }
 
 fn problem(status: &PodStatus) -> Option<Problem> {
@@ -147,6 +172,23 @@ mod tests {
         let evicted = seen(&pod(&json!({}), &evicted)).unwrap();
         assert_eq!(evicted.phase, Phase::Ended);
         assert!(evicted.problem.unwrap().message.contains("Evicted"));
+    }
+
+    #[test]
+    fn one_that_was_killed_again_and_again_has_ended_and_one_that_never_ran_has_not() {
+        let ended = |seconds: u32| {
+            let last = json!({"terminated": {
+                "exitCode": 137,
+                "startedAt": "2026-11-21T00:00:00Z",
+                "finishedAt": format!("2026-11-21T00:00:{seconds:02}Z"),
+            }});
+            let mut container = container(&json!({"waiting": {"reason": "CrashLoopBackOff"}}));
+            container["lastState"] = last;
+            let status = json!({"phase": "Running", "containerStatuses": [container]});
+            seen(&pod(&json!({}), &status)).unwrap().phase
+        };
+        assert_eq!(ended(1), Phase::Starting);
+        assert_eq!(ended(9), Phase::Ended);
     }
 
     #[test]

@@ -140,19 +140,21 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
 
 /// Looks at the target without waiting for a server: what does not answer in time is alive.
 async fn look(target: &Target) -> Result<Found, MountError> {
+    let failed = |message: String| MountError::Failed {
+        attempted: format!("look at {target}"),
+        message,
+    };
+    // Most have nothing mounted, and then nobody needs to be waited for.
+    if !kernel::is_mounted(target).map_err(|error| failed(error.to_string()))? {
+        return Ok(Found::Nothing);
+    }
     let path = target.clone();
     let looked = tokio::task::spawn_blocking(move || kernel::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Err(_) => Ok(Found::Alive),
         Ok(Ok(Ok(found))) => Ok(found),
-        Ok(Ok(Err(error))) => Err(MountError::Failed {
-            attempted: format!("look at {target}"),
-            message: error.to_string(),
-        }),
-        Ok(Err(error)) => Err(MountError::Failed {
-            attempted: format!("look at {target}"),
-            message: error.to_string(),
-        }),
+        Ok(Ok(Err(error))) => Err(failed(error.to_string())),
+        Ok(Err(error)) => Err(failed(error.to_string())),
     }
 }
 
@@ -177,6 +179,7 @@ fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
             .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
             .collect(),
         fs_group: job.fs_group,
+        pod: job.pod.clone(),
         limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
     }
 }

@@ -20,6 +20,9 @@ use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
 use crate::target::Target;
 use crate::worker::task::{FlatVolume, MountTask};
 
+/// With less than this left a pool is full: a file system's own records take more.
+const LEAST_SPACE: u64 = 1 << 20;
+
 /// Mounts an image file. Each step looks first whether it was done before.
 pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
@@ -28,21 +31,33 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let options = mount_options::sort(&volume.mount_options, task.read_only)
         .map_err(|error| MountError::BadOptions(error.to_string()))?;
     let image = open(sys, pool, name)?;
-    let found = sys.find_loop(&image)?;
+    let mounted = mount_image(sys, &image, name, wanted, task, options);
+    mounted.map_err(|error| explained(sys, pool, &image, error))
+}
+
+fn mount_image(
+    sys: &impl Sys,
+    image: &ImageFile,
+    name: &str,
+    wanted: Option<FileSystem>,
+    task: &MountTask,
+    options: MountOptions,
+) -> Result<(), MountError> {
+    let found = sys.find_loop(image)?;
     if is_mounted(sys, &task.target, name, found.as_ref())? {
         return Ok(());
     }
     let file_system = match &found {
         // In use: its file system is there, and the kernel's copy of it is newer than the file's.
-        Some(_) => content(sys, &image)?.file_system(),
-        None => Some(format_if_blank(sys, &image, wanted.unwrap_or(FileSystem::Ext4))?),
+        Some(_) => content(sys, image)?.file_system(),
+        None => Some(format_if_blank(sys, image, wanted.unwrap_or(FileSystem::Ext4))?),
     };
     let file_system = file_system
         .filter(|found| wanted.is_none_or(|wanted| wanted == *found))
-        .ok_or_else(|| mismatch(name, wanted, content(sys, &image).ok()))?;
+        .ok_or_else(|| mismatch(name, wanted, content(sys, image).ok()))?;
     let device = match found {
         Some(device) => device,
-        None => sys.attach_loop(&image)?,
+        None => sys.attach_loop(image)?,
     };
     attach(sys, &task.target, file_system, &device, options)
 }
@@ -100,6 +115,23 @@ fn file_name(source: &str) -> Result<&str, MountError> {
         Err(MountError::BadOptions(format!(
             "option source={source:?} of a local volume is not a file name: name an image file of the node's pool, without a directory and a leading dot or dash"
         )))
+    }
+}
+
+/// A pool without room breaks whatever comes first: the mark, the program, or a write of the kernel's, which says only that it
+/// could not.
+fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
+    match error {
+        MountError::Failed { attempted, message } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
+            MountError::Failed {
+                attempted,
+                message: format!(
+                    "{message}: the node's pool {} is full: make room there, and it is tried again by itself",
+                    pool.display()
+                ),
+            }
+        }
+        error => error,
     }
 }
 

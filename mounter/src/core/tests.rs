@@ -90,6 +90,16 @@ async fn two_operations_on_one_directory_do_not_run_at_a_time() {
 }
 
 #[tokio::test]
+async fn where_no_pod_would_see_a_mount_none_is_made() {
+    let container = Arc::new(Container::default());
+    let core = core(&container).unless(|root| Some(format!("{} is not shared", root.display())));
+    let error = core.mount(job("client=nfs,source=alive:/x", "a")).await.unwrap_err();
+    assert_eq!(error.category(), "node");
+    assert!(error.to_string().contains("/kubelet is not shared"), "{error}");
+    assert_eq!(container.asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
 async fn a_volume_that_nobody_serves_says_where_to_name_somebody() {
     let core = core(&Arc::default());
     let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();

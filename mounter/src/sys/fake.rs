@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mooring_contract::volume::Volume;
 use rustix::io::Errno;
@@ -48,6 +49,7 @@ struct State {
     pending: Option<Entry>,
     failures: Vec<(String, usize, Errno)>,
     bad_programs: BTreeMap<String, String>,
+    full: bool,
 }
 
 /// See the module.
@@ -80,6 +82,12 @@ impl Fake {
             .borrow_mut()
             .bad_programs
             .insert(name.to_owned(), words.to_owned());
+        self
+    }
+
+    /// The pool has no room left.
+    pub(crate) fn full(self) -> Self {
+        self.0.borrow_mut().full = true;
         self
     }
 
@@ -274,6 +282,10 @@ impl Sys for Fake {
         Ok(())
     }
 
+    fn space_left(&self, _: &ImageFile) -> Result<u64> {
+        Ok(if self.0.borrow().full { 0 } else { u64::MAX })
+    }
+
     fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>> {
         self.enter("find_loop")?;
         let state = self.0.borrow();
@@ -316,6 +328,10 @@ impl Sys for Fake {
 
     fn remove_stage(&self, _: &Path) -> Result<()> {
         self.enter("remove_stage")
+    }
+
+    fn pause(&self, _: Duration) {
+        self.0.borrow_mut().calls.push("pause".to_owned());
     }
 
     fn run(&self, program: &Program) -> Result<()> {

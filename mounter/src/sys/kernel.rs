@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{
     CWD, FlockOperation, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom as RawSeek, fstat, major, minor, openat2,
@@ -144,13 +145,14 @@ impl Sys for Kernel {
         let pool = rustix::fs::open(pool, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(failed)?;
         let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open = || {
-            openat2(&pool, name, flags, Mode::empty(), confined)
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let open = |more| {
+            openat2(&pool, name, flags | more, Mode::empty(), confined)
                 .map(File::from)
                 .map_err(failed)
         };
-        let (file, lock) = (open()?, open()?);
+        // The lock stays open in programs that are run.
+        let (file, lock) = (open(OFlags::CLOEXEC)?, open(OFlags::empty())?);
         let metadata = file
             .metadata()
             .map_err(|e| SysError::io(format!("look at {}", path.display()), &e))?;
@@ -233,6 +235,12 @@ impl Sys for Kernel {
         .map_err(|e| SysError::io(format!("write {}", mark.display()), &e))
     }
 
+    fn space_left(&self, image: &ImageFile) -> Result<u64> {
+        rustix::fs::fstatvfs(&image.file)
+            .map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+            .map_err(|e| SysError::call(format!("look at the file system of {}", image.path.display()), e))
+    }
+
     fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>> {
         let image = image
             .file
@@ -249,9 +257,14 @@ impl Sys for Kernel {
             if !in_use || !name.as_encoded_bytes().starts_with(b"loop") {
                 continue;
             }
-            // It may go away meanwhile, or have no node in /dev.
-            let Ok(device) = open_loop(&Path::new("/dev").join(&name)) else {
-                continue;
+            let device = match open_loop(&Path::new("/dev").join(&name)) {
+                Ok(device) => device,
+                // It may be the image's: a second device over the same file would destroy the first one's work.
+                Err(error) if error.errno == Some(Errno::NOENT) && block.path().join("loop").exists() => {
+                    return Err(error);
+                }
+                // It has gone away meanwhile.
+                Err(_) => continue,
             };
             if raw::loop_backing(device.handle.as_fd()) == Ok(wanted) {
                 return Ok(Some(device));
@@ -265,7 +278,14 @@ impl Sys for Kernel {
         let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| SysError::call("open /dev/loop-control (is the module loop loaded?)", e))?;
         for _ in 0..LOOP_TRIES {
-            let number = raw::free_loop(control.as_fd()).map_err(|e| SysError::call(attempted(), e))?;
+            let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
+                attempted: attempted(),
+                errno: Some(errno),
+                words: format!(
+                    "the node has no free loop device ({}): it is tried again when another has gone",
+                    std::io::Error::from(errno)
+                ),
+            })?;
             let device = open_loop(&PathBuf::from(format!("/dev/loop{number}")))?;
             let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct);
             // Without direct I/O where the file system under the pool has none.
@@ -306,6 +326,10 @@ impl Sys for Kernel {
 
     fn remove_stage(&self, stage: &Path) -> Result<()> {
         host::remove_stage(stage)
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 
     fn run(&self, program: &Program) -> Result<()> {
@@ -363,7 +387,16 @@ fn mark_path(image: &ImageFile) -> PathBuf {
 
 fn open_loop(path: &Path) -> Result<LoopDevice> {
     let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
-    let handle = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let handle = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
+        let mut error = failed(errno);
+        if errno == Errno::NOENT {
+            error.words =
+                "the kernel has this loop device, but it is not in the mounter's /dev: give the mounter's Pod \
+                           the host's /dev, and on the host see that new devices appear there (devtmpfs)"
+                    .to_owned();
+        }
+        error
+    })?;
     let stat = fstat(&handle).map_err(failed)?;
     Ok(LoopDevice {
         path: path.to_owned(),

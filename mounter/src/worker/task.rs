@@ -46,6 +46,11 @@ pub enum Task {
         /// Also if it is in use.
         detach: bool,
     },
+    /// See whether what is mounted on a target answers. Fails if it never will.
+    Look {
+        /// The target.
+        target: Target,
+    },
     /// Take away what a mount by the host's program has left half done.
     ClearStage {
         /// The host's mount namespace, if not the kubelet's.

@@ -141,6 +141,12 @@ pub mod parameters {
     pub const CONFIG_NAME: &str = "mooring.dev/config-name";
 }
 
+/// Reasons of the mounter's Events.
+pub mod reasons {
+    /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
+    pub const VOLUME_LOST: &str = "VolumeLost";
+}
+
 /// Finalizers.
 pub mod finalizers {
     /// On a claim from before its first Pod until its volume is accepted or gone.

@@ -127,6 +127,20 @@ fn a_missing_and_an_empty_image_say_what_to_do() {
 }
 
 #[test]
+fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
+    let full = Fake::default()
+        .image("/pool/a", blank())
+        .full()
+        .fail_program("mkfs.ext4", "it could not write");
+    let error = mount(&full, pool(), &task("client=local,source=a"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("pool /pool is full"), "{error}");
+    full.heal_programs();
+    mount(&full, pool(), &task("client=local,source=a")).unwrap();
+}
+
+#[test]
 fn a_file_system_grows_into_its_file_and_no_further() {
     let fake = Fake::default().image("/pool/a", blank());
     let task = task("client=local,source=a");
