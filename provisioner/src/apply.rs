@@ -238,9 +238,24 @@ impl<'a> Apply<'a> {
                 self.shared.seen_to.deleted(&pod.uid);
                 Ok(())
             }
-            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            // Usually another of its name is in its place by now; but a conflict is no proof of that.
+            Err(error) if is_conflict(&error) => match self.is_there(&api, &pod.name, &pod.uid).await? {
+                true => Err(ApplyError::Changed(pod.name.clone())),
+                false => Ok(()),
+            },
             Err(source) => Err(ApplyError::api("delete Pod", &pod.name, source)),
         }
+    }
+
+    /// Whether the object of this name and uid is there, read from the API.
+    async fn is_there<K>(&self, api: &Api<K>, name: &str, uid: &str) -> Result<bool, ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let live = api.get_metadata_opt(name).await;
+        let live = live.map_err(|source| ApplyError::api("read", name, source))?;
+        Ok(live.is_some_and(|live| live.metadata.uid.as_deref() == Some(uid)))
     }
 
     /// Removes Pods of operations that are over. What was watched of the claim may be older than its Pod, so it is read.
@@ -358,23 +373,26 @@ impl<'a> Apply<'a> {
             self.delete_volume(&name, volume.metadata.uid.as_deref().unwrap_or_default())
                 .await?;
         }
-        let live = self.volumes().get_opt(&name).await;
-        let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
-        if let Some(live) = live.filter(|live| live.metadata.uid == volume.metadata.uid) {
-            let held: Vec<_> = live
-                .finalizers()
-                .iter()
-                .filter(|name| *name != finalizers::VOLUME)
-                .collect();
-            let patch = json!({"metadata": {
-                "resourceVersion": live.metadata.resource_version,
-                "finalizers": held,
-                "annotations": {annotations::OPERATION: null},
-            }});
-            match patched(&self.volumes(), &name, patch).await {
-                Err(ApplyError::Changed(_)) => {}
-                other => drop(other?),
-            }
+        // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not what is
+        // to be left, and of which PV, not of which version of it.
+        let patch = json!({"metadata": {
+            "uid": volume.metadata.uid,
+            "$deleteFromPrimitiveList/finalizers": [finalizers::VOLUME],
+            "annotations": {annotations::OPERATION: null},
+        }});
+        match patched_by(&self.volumes(), &name, Patch::Strategic(patch)).await {
+            // What the watch shows until it has caught up is over.
+            Ok(live) => self.shared.seen_to.written(&live.metadata),
+            Err(ApplyError::Changed(_)) => {}
+            Err(error) => match &error {
+                ApplyError::Api { source, .. } if is_conflict(source) => {
+                    let uid = volume.metadata.uid.as_deref().unwrap_or_default();
+                    if self.is_there(&self.volumes(), &name, uid).await? {
+                        return Err(error);
+                    }
+                }
+                _ => return Err(error),
+            },
         }
         if let Some(took) = let_go.took {
             self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
@@ -392,7 +410,11 @@ impl<'a> Apply<'a> {
         let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
         match patched(&self.volumes(), name, patch).await {
             Err(ApplyError::Changed(_)) => Ok(()),
-            Err(ApplyError::Api { source, .. }) if is_gone(&source) => Ok(()),
+            Err(ApplyError::Api { source, .. })
+                if is_conflict(&source) && !self.is_there(&self.volumes(), name, uid).await? =>
+            {
+                Ok(())
+            }
             other => other.map(drop),
         }
     }
@@ -407,7 +429,8 @@ impl<'a> Apply<'a> {
         };
         match self.volumes().delete(name, &params).await {
             Ok(_) => Ok(()),
-            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(source) if is_conflict(&source) && !self.is_there(&self.volumes(), name, uid).await? => Ok(()),
             Err(source) => Err(ApplyError::api("delete PersistentVolume", name, source)),
         }
     }
@@ -441,6 +464,13 @@ async fn patched<K>(api: &Api<K>, name: &str, patch: Value) -> Result<K, ApplyEr
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
+    patched_by(api, name, Patch::Merge(patch)).await
+}
+
+async fn patched_by<K>(api: &Api<K>, name: &str, patch: Patch<Value>) -> Result<K, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
@@ -450,7 +480,7 @@ where
     } else {
         "patch claim"
     };
-    api.patch(name, &params, &Patch::Merge(patch))
+    api.patch(name, &params, &patch)
         .await
         .map_err(|source| match code(&source) {
             // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
@@ -470,9 +500,8 @@ fn code(error: &kube::Error) -> u16 {
     }
 }
 
-/// What was meant is not there any more: gone, or another of its name in its place.
-fn is_gone(error: &kube::Error) -> bool {
-    matches!(code(error), 404 | 409)
+fn is_not_found(error: &kube::Error) -> bool {
+    code(error) == 404
 }
 
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {

@@ -108,6 +108,20 @@ impl Departed {
     }
 }
 
+/// Where it is written, before there is a Pod, that a run is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intent {
+    /// In the record, which has to be written first: it is new or has changed.
+    ToRecord,
+    /// In the record, as it stands.
+    Recorded,
+    /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it needs;
+    /// a record begins with the first failure.
+    Released,
+    /// In the Pod that is the record, see [`crate::orphan`].
+    Pod,
+}
+
 /// A run to be begun.
 #[derive(Debug, Clone)]
 pub struct Start {
@@ -117,8 +131,10 @@ pub struct Start {
     pub config: Arc<ProvisionerConfig>,
     /// The record of it.
     pub record: Record,
-    /// The record has to be written first: it is new or has changed.
-    pub write: bool,
+    /// Where it is written that this is to be done.
+    pub intent: Intent,
+    /// The PV whose deletion this is, by name and uid: the Pod belongs to it and goes with it.
+    pub owner: Option<(String, String)>,
     /// The only node that it may run on.
     pub node: Option<String>,
     /// The state that it is tried with: see [`Record::tried`].

@@ -22,7 +22,7 @@ use crate::apply::{Apply, ApplyError, Shared, Subject};
 use crate::config::ProvisionerConfig;
 use crate::operation::delete::is_ours;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Limits, PodRef, Start, elapsed, request};
+use crate::operation::{Decision, Intent, Limits, PodRef, Start, elapsed, request};
 use crate::outcome::{PodState, created, observe};
 use crate::pod;
 use crate::watched::key;
@@ -195,7 +195,8 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
         request: request::delete(made_by, None, &config, kube_api, [].into()),
         config,
         record,
-        write: false,
+        intent: Intent::Pod,
+        owner: None,
         node,
         state: String::new(),
     })

@@ -71,6 +71,8 @@ pub struct Run<'a> {
     pub properties: &'a BTreeSet<String>,
     /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` gets it.
     pub backend_secret: bool,
+    /// The PV that it belongs to, by name and uid: Kubernetes removes it when that is gone.
+    pub owner: Option<(&'a str, &'a str)>,
 }
 
 /// The Pod of a run.
@@ -94,6 +96,9 @@ pub fn build(run: &Run<'_>) -> Pod {
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
             ),
+            owner_references: run
+                .owner
+                .map(|(name, uid)| vec![owner("PersistentVolume", name, uid, None)]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -134,20 +139,35 @@ pub fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             ),
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                name: pod.metadata.name.clone().unwrap_or_default(),
-                uid: pod.metadata.uid.clone().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: None,
-            }]),
+            owner_references: Some(vec![owner(
+                "Pod",
+                pod.metadata.name.as_deref().unwrap_or_default(),
+                pod.metadata.uid.as_deref().unwrap_or_default(),
+                Some(true),
+            )]),
             ..ObjectMeta::default()
         },
         data: Some(data),
         immutable: Some(true),
         ..Secret::default()
     }
+}
+
+fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller,
+        block_owner_deletion: None,
+    }
+}
+
+/// Whether a Pod goes with the object of this uid.
+pub fn is_owned_by(pod: &Pod, uid: &str) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.uid == uid)
 }
 
 /// The attempt that a Pod was made for; 0 for a Pod that does not say.
@@ -353,6 +373,7 @@ mod tests {
             secret: "secret-of-the-pod",
             properties: &properties.names(),
             backend_secret: false,
+            owner: None,
         })
     }
 
@@ -466,6 +487,7 @@ mod tests {
                 secret: "secret-of-the-pod",
                 properties: &properties.names(),
                 backend_secret: true,
+                owner: None,
             }));
         }
     }

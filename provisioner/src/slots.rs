@@ -6,8 +6,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::wake::Target;
+
+/// How long a Pod that was made may stay unseen before it is taken for lost and begun again.
+const UNSEEN: Duration = Duration::from_secs(10);
+
+/// Whether there is a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It is taken now.
+    Free,
+    /// There is none.
+    Full,
+    /// The Pod has been begun: its watch will show it. If it has not after this time, it may be begun again.
+    Begun(Duration),
+}
 
 /// The limits, and who waits for them.
 #[derive(Debug)]
@@ -18,8 +33,8 @@ pub struct Slots {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pods begun but not seen yet, and the ConfigMap of each.
-    begun: BTreeMap<String, String>,
+    /// Pods begun but not seen yet, the ConfigMap of each, and when.
+    begun: BTreeMap<String, (String, Instant)>,
     /// Who waits, by ConfigMap, in order of arrival.
     waiting: BTreeMap<String, Vec<(String, Target)>>,
 }
@@ -47,13 +62,19 @@ impl Slots {
 
     /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when its
     /// turn comes.
-    pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> bool {
+    pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> Place {
+        let now = Instant::now();
         let mut state = self.lock();
-        if state.begun.contains_key(pod) {
-            return true;
+        if let Some((_, since)) = state.begun.get_mut(pod) {
+            let left = UNSEEN.saturating_sub(now.duration_since(*since));
+            if !left.is_zero() {
+                return Place::Begun(left);
+            }
+            *since = now;
+            return Place::Free;
         }
         let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
-        all.extend(state.begun.iter().map(|(pod, of)| (pod.as_str(), of.as_str())));
+        all.extend(state.begun.iter().map(|(pod, (of, _))| (pod.as_str(), of.as_str())));
         all.remove(&(pod, config));
         let of_config = all.iter().filter(|(_, of)| *of == config).count();
         let own = max.unwrap_or(usize::MAX).saturating_sub(of_config);
@@ -66,14 +87,14 @@ impl Slots {
         let ahead = queue.iter().position(|(waits, _)| waits == pod).unwrap_or(queue.len());
         if ahead < free {
             state.forget(pod);
-            state.begun.insert(pod.to_owned(), config.to_owned());
-            return true;
+            state.begun.insert(pod.to_owned(), (config.to_owned(), now));
+            return Place::Free;
         }
         let queue = state.waiting.entry(config.to_owned()).or_default();
         if !queue.iter().any(|(waits, _)| waits == pod) {
             queue.push((pod.to_owned(), target.clone()));
         }
-        false
+        Place::Full
     }
 
     /// A Pod has been seen, or was not made after all: it counts as what it is.
@@ -106,7 +127,7 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::{InFlight, Slots};
+    use super::{InFlight, Place, Slots};
     use crate::wake::Target;
 
     fn target(name: &str) -> Target {
@@ -116,9 +137,10 @@ mod tests {
     #[test]
     fn a_config_map_has_no_more_pods_than_it_may() {
         let slots = Slots::new(100);
-        let take = |pod: &str, seen: &[InFlight]| slots.take(pod, "a/c", Some(2), seen, &target(pod));
+        let taken = |pod: &str, seen: &[InFlight]| slots.take(pod, "a/c", Some(2), seen, &target(pod));
+        let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
-        assert!(take("1", &[]), "what is begun may be begun again");
+        assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
         let seen = [("1".to_owned(), "a/c".to_owned())];
         slots.seen("1");
         assert!(!take("3", &seen), "begun or seen, it counts once");
@@ -136,9 +158,10 @@ mod tests {
     fn a_config_map_that_hangs_starves_no_other() {
         let slots = Slots::new(2);
         let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
-        assert!(!slots.take("3", "a/hangs", None, &hanging, &target("3")));
-        assert!(slots.take("4", "a/other", None, &hanging, &target("4")));
-        assert!(!slots.take("5", "a/other", None, &hanging, &target("5")));
+        let take = |pod: &str, config: &str| slots.take(pod, config, None, &hanging, &target(pod)) == Place::Free;
+        assert!(!take("3", "a/hangs"));
+        assert!(take("4", "a/other"));
+        assert!(!take("5", "a/other"));
         slots.forget("5");
         assert_eq!(slots.waiting(), 1);
     }

@@ -153,4 +153,6 @@ pub mod finalizers {
     pub const CLAIM: &str = "mooring.dev/provisioning";
     /// On a PV until its volume is deleted.
     pub const VOLUME: &str = "mooring.dev/volume";
+    /// Kubernetes' own, on every PV: taken off as soon as the PV is to go and is not in use.
+    pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 }

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
-use mooring_contract::names::{FLEX_DRIVER, annotations, labels};
+use mooring_contract::names::{FLEX_DRIVER, annotations, finalizers, labels};
 use mooring_contract::operation::Operation;
 use secrecy::SecretString;
 use tracing::info;
@@ -19,9 +19,10 @@ use super::{Apply, ApplyError, Subject, is_conflict};
 use crate::config::ProvisionerConfig;
 use crate::events::{Note, reasons};
 use crate::operation::record::Record;
-use crate::operation::{PodRef, Start, action};
+use crate::operation::{Intent, PodRef, Start, action};
 use crate::pod;
 use crate::properties::Properties;
+use crate::slots::Place;
 use crate::wake::Target;
 use crate::watched::key;
 
@@ -43,15 +44,17 @@ impl Apply<'_> {
             Subject::Orphan(_) => Target::Volume(start.request.pv_name.clone()),
         };
         let shared = self.shared;
-        let free = shared.slots.take(
+        let taken = shared.slots.take(
             &place,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
             &shared.watched.in_flight(),
             &target,
         );
-        if !free {
-            return Ok(Action::requeue(LOOK_AGAIN));
+        match taken {
+            Place::Free => {}
+            Place::Full => return Ok(Action::requeue(LOOK_AGAIN)),
+            Place::Begun(left) => return Ok(Action::requeue(left)),
         }
         let begun = self.begin(&start).await;
         if !matches!(begun, Ok(Begun::Made)) {
@@ -107,8 +110,11 @@ impl Apply<'_> {
         // All that can be wrong with the input is found before anything is written.
         let secret = self.config_secret(&start.config).await?;
         let names = Properties::new(&start.request, &secret.data, placeholder(&start.config))?.names();
-        if start.write {
-            self.write_record(&start.record).await?;
+        match start.intent {
+            Intent::ToRecord => self.write_record(&start.record).await?,
+            // What fails from here on is an attempt that failed, and is written down as one.
+            Intent::Released => self.record = Some(start.record.clone()),
+            Intent::Recorded | Intent::Pod => {}
         }
         let name = pod::name(start.request.operation, &start.request.pvc_uid);
         let pod = pod::build(&pod::Run {
@@ -119,6 +125,7 @@ impl Apply<'_> {
             node: start.node.as_deref(),
             properties: &names,
             backend_secret: secret.for_driver,
+            owner: start.owner.as_ref().map(|(name, uid)| (name.as_str(), uid.as_str())),
         });
         let pods: Api<Pod> = self.api(&start.config.reference.namespace);
         let (pod, begun) = match pods.create(&PostParams::default(), &pod).await {
@@ -139,7 +146,7 @@ impl Apply<'_> {
             Err(source) => return Err(ApplyError::api("create Pod", &name, source)),
         };
         // Without its Secret the Pod can't start: so this is the last moment to see that it is not wanted any more.
-        if !self.still_wanted(&start.record).await? {
+        if !self.still_wanted(start).await? {
             // What was watched was old, or this process was held up: another replica has gone on.
             self.delete_pod(&PodRef::of(&pod)).await?;
             return Ok(Begun::Found);
@@ -159,16 +166,16 @@ impl Apply<'_> {
         Ok(begun)
     }
 
-    /// Whether the API still has the record that this run goes by.
-    async fn still_wanted(&self, record: &Record) -> Result<bool, ApplyError> {
-        let annotations = match &self.subject {
+    /// Whether the API still has the intent that this run goes by.
+    async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
+        let live = match &self.subject {
             Subject::Claim(claim) => {
                 let api: Api<PersistentVolumeClaim> = self.api(&claim.namespace().unwrap_or_default());
                 let name = claim.name_any();
                 let live = api.get_metadata_opt(&name).await;
                 let live = live.map_err(|source| ApplyError::api("read claim", &name, source))?;
                 live.filter(|live| live.metadata.uid == claim.metadata.uid)
-                    .and_then(|live| live.metadata.annotations)
+                    .map(|live| live.metadata)
             }
             Subject::Volume(volume) => {
                 let api: Api<PersistentVolume> = self.volumes();
@@ -176,14 +183,22 @@ impl Apply<'_> {
                 let live = api.get_metadata_opt(&name).await;
                 let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
                 live.filter(|live| live.metadata.uid == volume.metadata.uid)
-                    .and_then(|live| live.metadata.annotations)
+                    .map(|live| live.metadata)
             }
             // Seen to be one just now, and what is run only deletes.
             Subject::Orphan(_) => return Ok(true),
         };
-        let text = annotations.and_then(|all| all.get(annotations::OPERATION).cloned());
-        let live = text.and_then(|text| Record::parse(&text).ok());
-        Ok(live.is_some_and(|live| live == *record))
+        let Some(live) = live else { return Ok(false) };
+        let text = live
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotations::OPERATION));
+        if start.intent == Intent::Released {
+            let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
+            return Ok(held && text.is_none());
+        }
+        let record = text.and_then(|text| Record::parse(text).ok());
+        Ok(record.is_some_and(|record| record == start.record))
     }
 
     /// The ConfigMap's Secret, read as it is now.

@@ -16,13 +16,13 @@ use mooring_contract::request::Request;
 use super::provision::{Refuse, name_and_uid};
 use super::record::Record;
 use super::{
-    Decision, Limits, ObservedClaim, PodRef, Start, Step, action, begun, elapsed, failed, held_back, later, request,
-    state_of, step, waiting,
+    Decision, Intent, Limits, ObservedClaim, PodRef, Start, Step, action, begun, elapsed, failed, held_back, later,
+    request, state_of, step, waiting,
 };
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
 use crate::events::{Note, reasons};
-use crate::outcome::{PodState, observe};
+use crate::outcome::{PodState, created, observe};
 use crate::persistent_volume;
 use crate::pod;
 use crate::topology::{HOSTNAME, Node};
@@ -110,7 +110,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         return if going && phase != Some("Bound") {
             Decision::LetGo(Box::new(LetGo {
                 delete: false,
-                pods: pods([seen.delete_pod]),
+                pods: left_behind(seen),
                 say: None,
                 took: None,
             }))
@@ -124,7 +124,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     let let_go = |text: String| {
         Decision::LetGo(Box::new(LetGo {
             delete: true,
-            pods: pods([seen.delete_pod]),
+            pods: left_behind(seen),
             say: Some(Note::warning(reasons::NODE_GONE, action(Operation::Delete), text)),
             took: None,
         }))
@@ -176,12 +176,13 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         limits: seen.limits,
         refused: false,
         before: None,
+        owner: Some(name_and_uid(seen.volume)),
     };
     match run.plan(now) {
         Ok(decision) => decision,
         Err(took) => Decision::LetGo(Box::new(LetGo {
             delete: true,
-            pods: pods([seen.delete_pod]),
+            pods: left_behind(seen),
             say: None,
             took,
         })),
@@ -330,6 +331,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> D
         limits: seen.limits,
         refused: record.refused && seen.claim.metadata.deletion_timestamp.is_none(),
         before: Some(record),
+        owner: None,
     };
     match run.plan(now) {
         Ok(decision) => decision,
@@ -389,6 +391,20 @@ fn pods<const N: usize>(pods: [Option<&Pod>; N]) -> Vec<PodRef> {
         .collect()
 }
 
+/// The Pod of a PV that is let go, unless it goes with its PV anyway: Kubernetes collects what belongs to it.
+fn left_behind(seen: &ObservedVolume<'_>) -> Vec<PodRef> {
+    let meta = &seen.volume.metadata;
+    let passing = [finalizers::VOLUME, finalizers::PV_PROTECTION];
+    let held = meta
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|name| !passing.contains(&name.as_str()));
+    let uid = meta.uid.as_deref().unwrap_or_default();
+    let collected = |pod: &&Pod| !held && pod::is_owned_by(pod, uid);
+    pods([seen.delete_pod.filter(|pod| !collected(pod))])
+}
+
 /// One deletion, whatever it is for.
 struct Run<'a> {
     uid: &'a str,
@@ -404,6 +420,8 @@ struct Run<'a> {
     refused: bool,
     /// The record of what is being undone.
     before: Option<&'a Record>,
+    /// The PV that is being deleted, by name and uid, if it is one.
+    owner: Option<(String, String)>,
 }
 
 impl Run<'_> {
@@ -413,14 +431,19 @@ impl Run<'_> {
             // The ConfigMap says that there is nothing to run.
             return Err(None);
         }
-        let Some(record) = self.record else {
-            let pod = self.pod.map(PodRef::of);
-            if let Some(pod) = pod {
-                return Ok(Decision::Tidy(vec![pod]));
+        let owner = self.owner.as_ref();
+        let owned = |pod: &&Pod| owner.is_some_and(|(_, uid)| pod::is_owned_by(pod, uid));
+        let (record, unchanged) = match (self.record, self.pod) {
+            (Some(record), _) => (record.clone(), Intent::Recorded),
+            // Of an operation that is over.
+            (None, Some(pod)) if !owned(&pod) => return Ok(Decision::Tidy(vec![PodRef::of(pod)])),
+            (None, None) if owner.is_none() => {
+                let record = self.first(now);
+                return Ok(self.start(record, Intent::ToRecord));
             }
-            let record = self.first(now);
-            return Ok(self.start(record, true));
+            (None, pod) => (self.implied(pod, now), Intent::Released),
         };
+        let record = &record;
         match step(self.pod, record, self.limits, now) {
             Step::None => {
                 match held_back(record, &self.state, now) {
@@ -436,8 +459,8 @@ impl Run<'_> {
                     next.operation = Operation::Delete;
                     next.pod = self.pod_name();
                 }
-                let write = next != *record;
-                Ok(self.start(next, write))
+                let intent = if next == *record { unchanged } else { Intent::ToRecord };
+                Ok(self.start(next, intent))
             }
             Step::Leftover(pod) => Ok(Decision::Stop(PodRef::of(pod))),
             Step::Leaving(say) => Ok(Decision::Wait {
@@ -447,7 +470,7 @@ impl Run<'_> {
             Step::Running(left) => Ok(Decision::wait(left)),
             Step::Waiting { after, say } => {
                 let record = record.clone();
-                let Decision::Start(start) = self.start(record, false) else {
+                let Decision::Start(start) = self.start(record, unchanged) else {
                     return Ok(Decision::Rest);
                 };
                 Ok(Decision::Supply {
@@ -498,12 +521,26 @@ impl Run<'_> {
         }
     }
 
-    fn start(self, record: Record, write: bool) -> Decision {
+    /// The record that a released PV without one amounts to.
+    fn implied(&self, pod: Option<&Pod>, now: Timestamp) -> Record {
+        let first = self.first(now);
+        match pod {
+            None => first,
+            Some(pod) => Record {
+                attempt: pod::attempt(pod).max(1),
+                since: created(pod),
+                ..first
+            },
+        }
+    }
+
+    fn start(self, record: Record, intent: Intent) -> Decision {
         Decision::Start(Box::new(Start {
             request: self.request,
             config: self.config.clone(),
             record,
-            write,
+            intent,
+            owner: self.owner,
             node: self.node,
             state: self.state,
         }))

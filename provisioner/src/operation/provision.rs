@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::record::Record;
 use super::{
-    Decision, Failed, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back, request,
-    state_of, step, waiting,
+    Decision, Failed, Intent, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back,
+    request, state_of, step, waiting,
 };
 use crate::acceptance::{Expected, check};
 use crate::config::ProvisionerConfig;
@@ -277,7 +277,12 @@ fn begin(
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
         state: state_of(config, Some(seen.claim), seen.class),
-        write: write || seen.record.is_some_and(|old| *old != record),
+        intent: if write || seen.record.is_some_and(|old| *old != record) {
+            Intent::ToRecord
+        } else {
+            Intent::Recorded
+        },
+        owner: None,
         record,
     }))
 }
@@ -290,7 +295,8 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
         request,
         config: config.clone(),
         record: record.clone(),
-        write: false,
+        intent: Intent::Recorded,
+        owner: None,
         node: None,
         state: String::new(),
     })

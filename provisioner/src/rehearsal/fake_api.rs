@@ -16,6 +16,8 @@ pub(super) enum Fault {
     Before,
     /// It was carried out, and the answer was lost.
     After,
+    /// It was refused as one on old knowledge, and the controller lives.
+    Conflict,
 }
 
 /// A handle on the server; a clone is another handle on the same.
@@ -32,7 +34,8 @@ pub(super) struct State {
     calls: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
-    pub(super) writes: usize,
+    /// What was asked to be written.
+    pub(super) log: Vec<String>,
 }
 
 impl FakeApi {
@@ -118,9 +121,12 @@ impl State {
     fn call(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
         self.calls += 1;
         if *method != Method::GET {
-            self.writes += 1;
+            self.log.push(format!("{method} {path}"));
         }
         let fault = self.fault.filter(|(nth, _)| *nth == self.calls).map(|(_, fault)| fault);
+        if fault == Some(Fault::Conflict) {
+            return status(StatusCode::CONFLICT, "as you wished");
+        }
         if fault.is_some() {
             self.tripped = true;
         }
@@ -167,7 +173,15 @@ impl State {
             if !wanted(&meta["resourceVersion"], "resourceVersion") || !wanted(&meta["uid"], "uid") {
                 return status(StatusCode::CONFLICT, "it has changed");
             }
-            merge(&mut object, body);
+            let mut body = body.clone();
+            let directives = body["metadata"].as_object_mut();
+            if let Some(less) = directives.and_then(|meta| meta.remove("$deleteFromPrimitiveList/finalizers")) {
+                let less = less.as_array().cloned().unwrap_or_default();
+                let held = object["metadata"]["finalizers"].as_array_mut();
+                held.into_iter()
+                    .for_each(|held| held.retain(|name| !less.contains(name)));
+            }
+            merge(&mut object, &body);
             let gone = !object["metadata"]["deletionTimestamp"].is_null()
                 && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
             self.put(kind, object);

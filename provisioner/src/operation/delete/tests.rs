@@ -12,7 +12,7 @@ use crate::acceptance::tests::volume;
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Departed, Limits};
+use crate::operation::{Decision, Departed, Intent, Limits};
 use crate::properties::tests::silver;
 use crate::topology::Node;
 
@@ -96,10 +96,10 @@ fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
     world.provision_pod = None;
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(start.record.pod, "admin/delete-u1");
-    assert!(start.write && start.record.may_exist);
+    assert!(start.intent == Intent::ToRecord && start.record.may_exist && start.owner.is_none());
     assert_eq!(start.request.operation.as_str(), "delete");
     world.record = Some(start.record);
-    assert!(matches!(world.plan(), Decision::Start(start) if !start.write));
+    assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::Recorded));
     world.delete_pod = Some(pod("delete", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.delete_pod = Some(pod("delete", 1, 10, &json!({"phase": "Pending"})));
@@ -219,6 +219,7 @@ impl Released {
     fn new() -> Self {
         let mut volume = volume();
         volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+        volume["metadata"]["uid"] = json!("v1");
         volume["metadata"]["annotations"] = json!({
             "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
             "mooring.dev/config": "admin/custom-isci-provisioner",
@@ -266,12 +267,54 @@ fn a_released_volume_is_deleted_with_what_made_it() {
     assert_eq!(start.request.username, "tom");
     assert_eq!(start.request.volume["source"], "h:/x");
     assert_eq!(start.request.kube_api, "https://k:1");
-    assert!(start.write && start.record.attempt == 1);
-    world.record = Some(start.record);
-    world.pod = Some(pod("delete", 1, 10, &ended(1, "in use")));
-    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("in use")));
-    world.pod = Some(pod("delete", 1, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::LetGo(go) if go.delete && go.pods.len() == 1 && go.took.is_some()));
+    assert_eq!(
+        (start.intent, start.record.attempt),
+        (Intent::Released, 1),
+        "nothing to write"
+    );
+    assert_eq!(start.owner, Some(("pvc-u1".to_owned(), "v1".to_owned())));
+    world.pod = Some(owned(pod("delete", 1, 10, &ended(1, "in use"))));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(failed.say.text.contains("in use") && failed.record.attempt == 2);
+    world.record = Some(failed.record);
+    world.pod = None;
+    assert!(matches!(world.plan(), Decision::Wait { after: Some(_), .. }));
+    world.record.as_mut().unwrap().not_before = Some(ago(1).parse().unwrap());
+    assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
+    world.pod = Some(owned(pod("delete", 2, 10, &ended(0, ""))));
+    assert!(matches!(world.plan(), Decision::LetGo(go) if go.delete && go.took.is_some()));
+}
+
+/// A Pod that goes with the PV.
+fn owned(mut pod: Pod) -> Pod {
+    pod.metadata.owner_references =
+        serde_json::from_value(json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "", "uid": "v1"}]))
+            .unwrap();
+    pod
+}
+
+#[test]
+fn a_pod_that_goes_with_its_volume_is_not_removed_besides() {
+    let mut world = Released::new();
+    world.pod = Some(owned(pod("delete", 1, 10, &ended(0, ""))));
+    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.is_empty()));
+    world.volume["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
+    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.is_empty()));
+    // Somebody else holds the PV, for who knows how long.
+    world.volume["metadata"]["finalizers"] = json!(["example.com/backup", "mooring.dev/volume"]);
+    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.len() == 1));
+}
+
+#[test]
+fn a_deletion_without_a_record_goes_by_the_pod_that_belongs_to_its_volume() {
+    let mut world = Released::new();
+    // Of what was undone for the claim before it had this volume.
+    world.pod = Some(pod("delete", 3, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Tidy(pods) if pods.len() == 1));
+    world.pod = Some(owned(pod("delete", 3, 10, &running())));
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
+    world.pod = Some(owned(pod("delete", 3, 10, &ended(75, "busy"))));
+    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.record.attempt == 4));
 }
 
 #[test]

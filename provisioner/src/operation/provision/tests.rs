@@ -7,7 +7,7 @@ use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
 use crate::acceptance::tests::volume;
 use crate::config_store::NoConfig;
 use crate::events::reasons;
-use crate::operation::Decision;
+use crate::operation::{Decision, Intent};
 use crate::outcome::Category;
 
 type Change = Box<dyn Fn(&mut World)>;
@@ -29,7 +29,11 @@ fn word(decision: &Decision) -> String {
         Decision::Start(start) => format!(
             "start {} {}{}",
             start.record.attempt,
-            if start.write { "written" } else { "known" },
+            if start.intent == Intent::ToRecord {
+                "written"
+            } else {
+                "known"
+            },
             start
                 .node
                 .as_ref()
