@@ -24,6 +24,9 @@ const RECIPE: u32 = 2;
 /// Sits in a sandbox: takes in orphans (process 1 of a shared PID namespace) and ends when told to.
 const PAUSE: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
 
+/// What the arguments of a sandbox's processes have in common, and no other's.
+pub(crate) const SANDBOX_NAP: &str = "86400";
+
 /// An image's full name and its archive.
 #[derive(Debug, Clone)]
 pub struct Archive {

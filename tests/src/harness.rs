@@ -15,9 +15,12 @@
 //! }
 //! ```
 
+pub mod clients;
 mod dump;
 pub mod glusterfs;
 pub mod nodes;
+pub mod own_mounter;
+pub mod processes;
 pub mod provisioner;
 pub mod ssh;
 pub mod volumes;

@@ -36,7 +36,7 @@ pub struct Built {
 }
 
 /// The folder of programs that Containerfiles copy, relative to the repository.
-fn program_folder() -> Result<String> {
+pub(crate) fn program_folder() -> Result<String> {
     Ok(format!("target/{}/dist", host_target()?))
 }
 

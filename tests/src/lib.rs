@@ -22,6 +22,7 @@ pub mod install;
 pub mod layout;
 pub mod lock;
 pub mod logs;
+pub mod lots;
 pub mod namespaces;
 pub mod network;
 pub mod node;

@@ -1,28 +1,79 @@
-//! What happens to mounts when a mounter or a kubelet ends without warning. One at a time: all volumes of a node feel it.
+//! What happens to mounts when a mounter, a kubelet or a client container ends without warning. One at a time: all volumes of a
+//! node feel it.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
-use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE};
+use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE, reasons};
+use mooring_testbed::harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_testbed::harness::nodes::{POOL, on_own_nodes};
+use mooring_testbed::harness::processes::kill_all;
 use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Ends the mounter of a node as a crash would, and waits until the next one is ready.
-async fn kill_mounter(scope: &Scope) -> Result<()> {
+/// How often each is killed.
+const ROUNDS: usize = 10;
+
+/// Writes files of random bytes over and over, each with its sum beside it once it is whole, until it is told to stop.
+const WRITER: &str = "touch /tmp/failed; rm -f /data/count; i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); n=$((i%8)); {
+    rm -f /data/sum-$n && dd if=/dev/urandom of=/data/file-$n bs=16k count=4 2>/dev/null \\
+    && sha256sum /data/file-$n >/tmp/sum && cp /tmp/sum /data/new && mv /data/new /data/sum-$n \\
+    && echo $i >/data/count.new && mv /data/count.new /data/count; } 2>>/tmp/failed || echo $i >>/tmp/failed; sleep 0.05; done
+    touch /tmp/stopped; sleep 1000000";
+
+/// A Pod on a claim that writes all the time.
+fn writer(scope: &Scope, name: &str, claim: &str) -> Result<()> {
+    let main = json!([{
+        "name": "main", "image": "busybox:1", "command": ["sh", "-c", WRITER],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }]);
+    scope.pod(name, NODE, claim, json!({"containers": main}))
+}
+
+/// Checks the sums of all whole files.
+fn intact(scope: &Scope, pod: &str) -> Result<()> {
+    let checked = scope.exec(pod, ["sh", "-c", "cat /data/sum-* | sha256sum -c"])?;
+    let good = checked.lines().filter(|line| line.ends_with(": OK")).count();
+    ensure!(good >= 6 && good == checked.lines().count(), "{pod}: {checked}");
+    Ok(())
+}
+
+/// Waits until a writer has stopped, and checks all that it wrote.
+async fn stopped_and_intact(scope: &Scope, pod: &str) -> Result<()> {
+    scope.exec(pod, ["touch", "/tmp/stop"])?;
+    wait_until("the writer to stop", LIMIT, async || {
+        scope.exec(pod, ["test", "-e", "/tmp/stopped"])?;
+        Ok(Some(()))
+    })
+    .await?;
+    written(scope, pod)?;
+    intact(scope, pod)
+}
+
+/// Ends the mounter of a node as a crash would, and waits until the next one is ready. By turns its container is started again, and
+/// its Pod is replaced, which spares the kubelet's growing pauses.
+async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     let old = scope.mounter(NODE).await?;
-    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
-    pods.delete(&old, &DeleteParams::default().grace_period(0)).await?;
+    let pids = scope.processes_of(NAMESPACE, &old).await?;
+    ensure!(!pids.is_empty(), "the mounter has no process");
+    kill_all(&pids);
+    let replaced = round.is_multiple_of(2);
+    if replaced {
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        pods.delete(&old, &DeleteParams::default().grace_period(0)).await?;
+    }
     wait_until("the next mounter to answer", LIMIT, async || {
         let new = scope.mounter(NODE).await?;
         let ready = scope.mounter_status(NODE).await?["ready"] == true;
-        Ok((new != old && ready).then_some(()))
+        let now = scope.processes_of(NAMESPACE, &new).await?;
+        let others = !now.is_empty() && now.iter().all(|pid| !pids.contains(pid));
+        Ok(((new != old) == replaced && ready && others).then_some(()))
     })
     .await
 }
@@ -36,14 +87,14 @@ async fn kill_kubelet(scope: &Scope) -> Result<()> {
     })
     .await?;
     // It goes through its volumes in its first seconds.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     Ok(())
 }
 
-/// How many lines the user of a volume has written, none of which may have failed.
+/// How many files the user of a volume has written, none of which may have failed.
 fn written(scope: &Scope, pod: &str) -> Result<usize> {
     let failed = scope.exec(pod, ["cat", "/tmp/failed"])?;
-    anyhow::ensure!(failed.is_empty(), "{pod} could not write: {failed}");
+    ensure!(failed.is_empty(), "{pod} could not write: {failed}");
     let count = scope.exec(pod, ["cat", "/data/count"])?;
     count
         .trim()
@@ -61,13 +112,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         scope.volume("local", &json!({"client": "local", "source": file}))?;
         let users = ["on-ssh", "on-local"];
         for (user, claim) in users.iter().zip(["ssh", "local"]) {
-            let script = "touch /tmp/failed; i=0; while :; do i=$((i+1)); \
-                          echo $i >/data/new 2>>/tmp/failed && mv /data/new /data/count 2>>/tmp/failed; sleep 0.1; done";
-            let main = json!([{
-                "name": "main", "image": "busybox:1", "command": ["sh", "-c", script],
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-            }]);
-            scope.pod(user, NODE, claim, json!({"containers": main}))?;
+            writer(&scope, user, claim)?;
         }
         for user in users {
             scope.pod_ready(user).await?;
@@ -76,9 +121,9 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         assert_eq!(before.len(), 2, "{before:?}");
         let all = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
 
-        for round in 1..=2 {
+        for round in 1..=ROUNDS {
             let started = users.map(|user| written(&scope, user).ok());
-            kill_mounter(&scope).await?;
+            kill_mounter(&scope, round).await?;
             kill_kubelet(&scope).await?;
             assert_eq!(scope.mounts_on(1)?, before, "round {round}");
             assert_eq!(scope.loop_devices()?.len(), 1, "round {round}");
@@ -92,11 +137,14 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
             Duration::from_secs(20),
             async || {
                 let now = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
-                anyhow::ensure!(now == all, "{} lines instead of {}", now.trim(), all.trim());
+                ensure!(now == all, "{} lines instead of {}", now.trim(), all.trim());
                 Ok(Some(()))
             },
         )
         .await?;
+        for user in users {
+            stopped_and_intact(&scope, user).await?;
+        }
 
         // The new mounter unmounts what the old one has mounted.
         for user in users {
@@ -105,6 +153,72 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         }
         assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
         Ok(())
+    });
+}
+
+#[test]
+fn a_killed_client_container_is_told_to_its_pods_and_their_successors_have_all_their_data() {
+    on_own_nodes("chaos-client", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let image = image_of_its_own(&scope, "killed")?;
+        let mut options = server.volume("data");
+        options["client-image"] = image.clone().into();
+        scope.volume("data", &options)?;
+        for round in 1..=ROUNDS {
+            let user = format!("user-{round}");
+            writer(&scope, &user, "data")?;
+            scope.pod_ready(&user).await?;
+            wait_until("all files to have been written", LIMIT, async || {
+                Ok((written(&scope, &user)? >= 8).then_some(()))
+            })
+            .await?;
+            let mounts = scope.mounts_on(1)?;
+            ensure!(mounts.len() == 1, "round {round}: {mounts:?}");
+            let mut killed = 0;
+            for pod in client_pods_of(&scope, &image).await? {
+                let name = pod.metadata.name.context("a Pod without a name")?;
+                let pids = scope.processes_of(NAMESPACE, &name).await?;
+                killed += pids.len();
+                kill_all(&pids);
+            }
+            ensure!(killed > 0, "round {round}: there was no client container");
+            wait_until("the Pod to be told", LIMIT, async || {
+                let events = scope.kubectl([
+                    "get",
+                    "events",
+                    "--field-selector",
+                    &format!("involvedObject.name={user}"),
+                    "-o",
+                    "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}",
+                ])?;
+                let told = events.lines().any(|line| {
+                    line.starts_with(reasons::VOLUME_LOST)
+                        && line.contains("delete the Pod")
+                        && line.contains(&server.address)
+                });
+                ensure!(told, "{events}");
+                Ok(Some(()))
+            })
+            .await?;
+            // What a kubelet that comes anew makes of a dead mount.
+            if round == ROUNDS / 2 {
+                kill_kubelet(&scope).await?;
+            }
+            scope.delete(&format!("pod/{user}"))?;
+            scope.pod_gone(&user).await?;
+            assert_eq!(scope.mounts_on(1)?, Vec::<String>::new(), "round {round}");
+        }
+        scope.pod("reader", NODE, "data", Value::Null)?;
+        scope.pod_ready("reader").await?;
+        // The file that was being written when its client was killed has no sum.
+        intact(&scope, "reader")?;
+        scope.delete("pod/reader")?;
+        scope.pod_gone("reader").await?;
+        wait_until("idle client Pods to be let go", LIMIT, async || {
+            Ok(client_pods_of(&scope, &image).await?.is_empty().then_some(()))
+        })
+        .await?;
+        remove_image(&scope, &image)
     });
 }
 

@@ -5,56 +5,22 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
-use mooring_contract::names::{NAMESPACE, labels};
+use kube::api::DeleteParams;
+use mooring_contract::names::NAMESPACE;
+use mooring_testbed::harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
-const CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
-
 /// Longest wait for a client Pod to be let go: its idle time in the tests, and a look every half minute.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
-/// The sshfs client image under another name, on all nodes, which no other test uses.
-fn image_of_its_own(scope: &Scope, tag: &str) -> Result<String> {
-    let image = format!("{CLIENT_IMAGE}:{}-{tag}", scope.namespace);
-    for node in 1..=scope.own_cluster()?.description.nodes {
-        let args = [
-            "-n",
-            "k8s.io",
-            "images",
-            "tag",
-            "--force",
-            &format!("{CLIENT_IMAGE}:0.1.0"),
-            &image,
-        ];
-        mooring_testbed::command::output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
-    }
-    Ok(image)
-}
-
-fn remove_image(scope: &Scope, image: &str) -> Result<()> {
-    for node in 1..=scope.own_cluster()?.description.nodes {
-        let args = ["-n", "k8s.io", "images", "remove", image];
-        mooring_testbed::command::output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
-    }
-    Ok(())
-}
-
 /// Client Pods of an image: their nodes, and whether they are still wanted.
 async fn client_pods(scope: &Scope, image: &str) -> Result<Vec<(String, bool)>> {
-    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
-    let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT);
-    let pods = pods.list(&ListParams::default().labels(&selector)).await?.items;
-    let mut found: Vec<_> = pods
+    let mut found: Vec<_> = client_pods_of(scope, image)
+        .await?
         .into_iter()
-        .filter_map(|pod| {
-            let going = pod.metadata.deletion_timestamp.is_some();
-            let spec = pod.spec?;
-            let ours = spec.containers.iter().any(|one| one.image.as_deref() == Some(image));
-            ours.then_some((spec.node_name?, going))
-        })
+        .filter_map(|pod| Some((pod.spec?.node_name?, pod.metadata.deletion_timestamp.is_some())))
         .collect();
     found.sort();
     Ok(found)
@@ -303,19 +269,14 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
 /// Deletes the client Pods of an image, with another grace than their own where it is given; how many they are.
 async fn delete_client_pods(scope: &Scope, image: &str, grace: Option<u32>) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
-    let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT);
-    let mut count = 0;
-    for pod in pods.list(&ListParams::default().labels(&selector)).await?.items {
-        let images = pod.spec.into_iter().flat_map(|spec| spec.containers);
-        let ours = images.filter_map(|one| one.image).any(|one| one == image);
-        if let (true, Some(name)) = (ours, pod.metadata.name) {
-            let how = DeleteParams {
-                grace_period_seconds: grace,
-                ..DeleteParams::default()
-            };
-            pods.delete(&name, &how).await?;
-            count += 1;
-        }
+    let found = client_pods_of(scope, image).await?;
+    let names: Vec<_> = found.into_iter().filter_map(|pod| pod.metadata.name).collect();
+    for name in &names {
+        let how = DeleteParams {
+            grace_period_seconds: grace,
+            ..DeleteParams::default()
+        };
+        pods.delete(name, &how).await?;
     }
-    Ok(count)
+    Ok(names.len())
 }

@@ -194,10 +194,23 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
         sys.mark(image, true)?;
     }
     let (name, options): (_, &[&str]) = match wanted {
-        // Blocks of 4 KiB, so that the image suits a disk of any sector size.
+        // Blocks of 4 KiB, so that the image suits a disk of any sector size. Damage is found, not made worse: nobody checks
+        // an image before it is mounted.
         FileSystem::Ext4 => (
             "mkfs.ext4",
-            &["-q", "-F", "-b", "4096", "-m", "0", "-E", "nodiscard", "--"],
+            &[
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-m",
+                "0",
+                "-e",
+                "remount-ro",
+                "-E",
+                "nodiscard",
+                "--",
+            ],
         ),
         FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "--"]),
     };

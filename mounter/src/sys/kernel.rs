@@ -388,14 +388,15 @@ fn mark_path(image: &ImageFile) -> PathBuf {
 fn open_loop(path: &Path) -> Result<LoopDevice> {
     let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
     let handle = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
-        let mut error = failed(errno);
-        if errno == Errno::NOENT {
-            error.words =
-                "the kernel has this loop device, but it is not in the mounter's /dev: give the mounter's Pod \
-                           the host's /dev, and on the host see that new devices appear there (devtmpfs)"
-                    .to_owned();
+        if errno != Errno::NOENT {
+            return failed(errno);
         }
-        error
+        SysError {
+            words: "the kernel has this loop device, but it is not in the mounter's /dev: give the mounter's Pod the \
+                    host's /dev, and on the host see that new devices appear there (devtmpfs)"
+                .to_owned(),
+            ..failed(errno)
+        }
     })?;
     let stat = fstat(&handle).map_err(failed)?;
     Ok(LoopDevice {

@@ -14,6 +14,8 @@ use crate::demo::keys::{self, Keys};
 pub struct SshServer {
     /// Its address, the same for Pods and nodes.
     pub address: String,
+    /// The Secret of its volumes' mounts.
+    secret: String,
     keys: Keys,
 }
 
@@ -21,24 +23,30 @@ impl Scope {
     /// Starts an ssh server on a node, with a directory `/srv/volumes/NAME` for each of `volumes`, and makes the Secret
     /// `ssh` for mounts of them.
     pub async fn ssh_server(&self, node: &str, volumes: &[&str]) -> Result<SshServer> {
+        self.ssh_server_called("ssh", node, volumes).await
+    }
+
+    /// Does the same under another name: that of its Pod, its Service and the Secret of mounts.
+    pub async fn ssh_server_called(&self, name: &str, node: &str, volumes: &[&str]) -> Result<SshServer> {
         let keys = keys::make()?;
+        let own_secret = format!("{name}-server");
         let server = json!({"apiVersion": "v1", "kind": "List", "items": [
             {
                 "apiVersion": "v1",
                 "kind": "Secret",
-                "metadata": {"name": "ssh-server"},
+                "metadata": {"name": own_secret},
                 "stringData": {"ssh_host_ed25519_key": keys.host_private, "authorized_keys": keys.user_public},
             },
             {
                 "apiVersion": "v1",
                 "kind": "Service",
-                "metadata": {"name": "ssh"},
-                "spec": {"selector": {"app": "ssh"}, "ports": [{"port": 22}]},
+                "metadata": {"name": name},
+                "spec": {"selector": {"app": name}, "ports": [{"port": 22}]},
             },
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": "ssh", "labels": {"app": "ssh"}},
+                "metadata": {"name": name, "labels": {"app": name}},
                 "spec": {
                     "nodeName": node,
                     "terminationGracePeriodSeconds": 1,
@@ -49,23 +57,24 @@ impl Scope {
                         "readinessProbe": {"tcpSocket": {"port": 22}, "periodSeconds": 1},
                         "volumeMounts": [{"name": "keys", "mountPath": "/etc/mooring-sshd"}],
                     }],
-                    "volumes": [{"name": "keys", "secret": {"secretName": "ssh-server"}}],
+                    "volumes": [{"name": "keys", "secret": {"secretName": own_secret}}],
                 },
             },
         ]});
         self.apply(&server.to_string())?;
-        self.pod_ready("ssh").await?;
+        self.pod_ready(name).await?;
         for volume in volumes {
             let path = format!("/srv/volumes/{volume}");
-            self.exec("ssh", ["install", "-d", "-o", "mooring", "-m", "0770", &path])?;
+            self.exec(name, ["install", "-d", "-o", "mooring", "-m", "0770", &path])?;
         }
         let services: Api<Service> = self.api();
-        let address = services.get("ssh").await?.spec.and_then(|spec| spec.cluster_ip);
+        let address = services.get(name).await?.spec.and_then(|spec| spec.cluster_ip);
         let server = SshServer {
             address: address.context("the ssh server's Service has no address")?,
+            secret: name.to_owned(),
             keys,
         };
-        self.mount_secret("ssh", &server.secret())?;
+        self.mount_secret(name, &server.secret())?;
         Ok(server)
     }
 
@@ -96,9 +105,9 @@ impl SshServer {
         format!("mooring@{}:/srv/volumes/{volume}", self.address)
     }
 
-    /// Options of one of its volumes, with the Secret `ssh`.
+    /// Options of one of its volumes, with the Secret of its mounts.
     pub fn volume(&self, volume: &str) -> Value {
-        json!({"client": "sshfs", "source": self.source(volume), "secret": "ssh"})
+        json!({"client": "sshfs", "source": self.source(volume), "secret": self.secret})
     }
 }
 

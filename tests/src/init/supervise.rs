@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,7 +94,11 @@ impl Kept<'_> {
         }
     }
 
-    fn ended(&mut self, how: &str) {
+    /// One that was killed from outside did not fail by itself, so the next one need not wait longer.
+    fn ended(&mut self, how: &str, killed: bool) {
+        if killed {
+            self.delay = RESTART;
+        }
         note(format!(
             "{} ended after {} s ({how}); starting it again",
             self.spec.name,
@@ -138,9 +143,9 @@ fn spawn(process: &ProcessSpec, spec: &InitSpec) -> Result<Pid> {
 /// Takes in all that ended: our own, and whatever they left behind (containers' shims, for one).
 fn reap(kept: &mut BTreeMap<&str, Kept<'_>>) {
     loop {
-        let (pid, how) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) => (pid, format!("exit code {code}")),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, format!("signal {signal}")),
+        let (pid, how, killed) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, format!("exit code {code}"), false),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, format!("signal {signal}"), signal == Signal::SIGKILL),
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
             Ok(_) => continue,
             Err(error) => {
@@ -149,7 +154,7 @@ fn reap(kept: &mut BTreeMap<&str, Kept<'_>>) {
             }
         };
         if let Some(entry) = kept.values_mut().find(|entry| entry.pid == Some(pid)) {
-            entry.ended(&how);
+            entry.ended(&how, killed);
         }
     }
 }

@@ -33,7 +33,7 @@ fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
     mount(&fake, pool(), &task).unwrap();
     assert_eq!(
         fake.programs(),
-        ["mkfs.ext4 -q -F -b 4096 -m 0 -E nodiscard -- /pool/a"]
+        ["mkfs.ext4 -q -F -b 4096 -m 0 -e remount-ro -E nodiscard -- /pool/a"]
     );
     assert_eq!((fake.mounts_on(&target()), fake.loops()), (1, 1));
     assert!(!fake.is_marked_now("/pool/a"));
