@@ -1,20 +1,69 @@
-//! `cargo testbed bench`: measurements that are no tests, since their numbers depend on the machine and on what else runs on it.
+//! `cargo testbed bench`: what Mooring costs, measured side by side with what it can be compared with.
+//!
+//! These are no tests, since their numbers depend on the machine and on what else runs on it: what is compared is measured in one run,
+//! by turns, and told as a ratio. [`report`] is what comes out, [`systems`] what is compared; `docs/performance.md` says how to read it.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+mod audit;
+mod burst;
+mod claims;
+mod mounts;
+mod observer;
+mod peer;
+mod pods;
+mod processes;
+pub mod report;
+mod run;
+mod shim;
+mod summary;
+mod systems;
+mod table;
 
-use anyhow::{Context, Result, ensure};
-use clap::Subcommand;
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use std::path::PathBuf;
 
-use crate::harness::nodes::PLUGIN_DIR;
-use crate::layout::Layout;
-use crate::progress::say;
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::images::Selection;
+use crate::install::install_for_tests;
+use crate::layout::{Layout, repository, write_file};
+use crate::progress::{note, say};
+use crate::target::Target;
+
+pub use run::measure;
+
+const AFTER_HELP: &str = "\
+What is compared:
+  A bare Pod of the same image, created and run to its end, is the floor of any design that runs a Pod for a volume.
+  local-path-provisioner v0.0.30 is built from its Go module and runs on the same cluster with the same helper image,
+  as it comes and with --worker-threads raised.
+  Mounts are compared with the same system calls in a loop, and with mount(8).
+
+Examples:
+  cargo testbed bench                                      all of it: about half an hour
+  cargo testbed bench --claims 5 --pods 3 --bursts 20 --skip-peer
+                                                           a look at Mooring alone: about three minutes
+  cargo testbed bench shim                                 one call-out of the kubelet
+
+The cluster is brought up if none runs, and Mooring is built and installed as it stands in this tree. Everything else
+that the bench made is gone when it ends.";
+
+/// The images that are measured.
+const IMAGES: &[&str] = &["flex-provisioner", "mounter", "provisioner-local", "testbed-scripted"];
 
 /// What can be measured.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
+pub struct Bench {
+    #[command(subcommand)]
+    part: Option<Part>,
+    #[command(flatten)]
+    all: AllArgs,
+}
+
+/// A part that can be measured alone.
 #[derive(Debug, Clone, Copy, Subcommand)]
-pub enum Bench {
+enum Part {
     /// What one call-out of the kubelet costs over starting /bin/true: the shim installed on node-1, called with
     /// `getvolumename`, which goes to the mounter and back.
     Shim {
@@ -24,62 +73,111 @@ pub enum Bench {
     },
 }
 
+/// Settings of the whole bench.
+#[derive(Debug, Clone, Args)]
+struct AllArgs {
+    #[command(flatten)]
+    options: Options,
+    /// Where the numbers are kept as JSON.
+    #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
+    json: PathBuf,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct Options {
+    /// Rounds of one claim after another: claim created to Bound, claim deleted to volume gone.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
+    pub claims: usize,
+    /// Rounds of a Pod with a fresh claim against a Pod without.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    pub pods: usize,
+    /// Bursts: so many claims at once. The same number several times gives a spread.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "50,200", value_parser = at_least_one)]
+    pub bursts: Vec<usize>,
+    /// Mounts and unmounts of each kind.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
+    pub mounts: usize,
+    /// How long nothing is done, to see what Mooring costs then.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub idle: u64,
+    /// Worker threads of local-path-provisioner in its second turn.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub peer_threads: usize,
+    /// Leave local-path-provisioner out.
+    #[arg(long)]
+    pub skip_peer: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a number of at least 1 is wanted".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
 impl Bench {
     /// Measures.
     pub fn run(self, layout: &Layout) -> Result<()> {
-        match self {
-            Self::Shim { runs } => shim(layout, runs.max(10)),
+        match self.part {
+            Some(Part::Shim { runs }) => shim::run(layout, runs.max(10)),
+            None => all(layout, &self.all),
         }
     }
 }
 
-/// A call-out that nobody but the mounter answers, and for which it has nothing to do.
-const CALL: [&str; 2] = ["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#];
-
-/// Runs both programs by turns, so that whatever else the machine does meets both alike.
-fn shim(layout: &Layout, runs: usize) -> Result<()> {
-    let shim = driver_directory(layout).join(FLEX_EXECUTABLE);
-    ensure!(
-        shim.exists(),
-        "there is no shim on node-1: run `cargo testbed install` first"
-    );
-    let (mut of_true, mut of_shim) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
-    for _ in 0..runs {
-        of_true.push(time(Path::new("/bin/true"), &[])?);
-        of_shim.push(time(&shim, &CALL)?);
-    }
-    for (name, times) in [("/bin/true", &mut of_true), ("vcs", &mut of_shim)] {
-        times.sort();
-        let [low, median, high] = [5, 50, 95].map(|percent| micros(times[(times.len() - 1) * percent / 100]));
-        say(format!(
-            "{name:<10} median {median} µs (5 % below {low}, 5 % above {high}; {runs} runs)"
-        ));
-    }
-    let (plain, ours) = (micros(of_true[runs / 2]), micros(of_shim[runs / 2]));
-    let more = i128::try_from(ours)? - i128::try_from(plain)?;
-    say(format!("The shim's median is {more} µs above that of /bin/true."));
+fn all(layout: &Layout, args: &AllArgs) -> Result<()> {
+    let target = Target::own(layout)?;
+    install_for_tests(&target, &target.load_images(Selection::Named(IMAGES))?)?;
+    let report = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?
+        .block_on(measure(&target, &args.options))?;
+    let text = serde_json::to_string_pretty(&report).context("failed to write the numbers as JSON")?;
+    let path = if args.json.is_absolute() || args.json.parent().is_some_and(|folder| folder.as_os_str().is_empty()) {
+        args.json.clone()
+    } else {
+        repository().join(&args.json)
+    };
+    write_file(&path, text)?;
+    say(table::show(&report));
+    note(format!("All numbers are kept in {}.", path.display()));
     Ok(())
 }
 
-/// The driver's directory of node-1, as it is seen from outside the node.
-fn driver_directory(layout: &Layout) -> PathBuf {
-    let plugins = PLUGIN_DIR.trim_start_matches('/');
-    layout.node("node-1").join(plugins).join(FLEX_DRIVER_DIR)
-}
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
 
-/// From before its start until it has ended.
-fn time(program: &Path, args: &[&str]) -> Result<Duration> {
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
-    let started = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("failed to run {}", program.display()))?;
-    let took = started.elapsed();
-    ensure!(status.success(), "{} failed ({status})", program.display());
-    Ok(took)
-}
+    use super::{AllArgs, Bench};
 
-fn micros(time: Duration) -> u128 {
-    time.as_micros()
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn read(line: &str) -> Result<AllArgs, String> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        let parsed = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok(parsed.bench.all)
+    }
+
+    #[test]
+    fn bursts_are_a_list_and_nothing_is_measured_zero_times() {
+        assert_eq!(read("").unwrap().options.bursts, [50, 200]);
+        let given = read("--claims 3 --bursts 5,6,6 --skip-peer").unwrap().options;
+        assert_eq!((given.claims, given.bursts, given.skip_peer), (3, vec![5, 6, 6], true));
+        for bad in [
+            "--claims 0",
+            "--bursts 5,0",
+            "--bursts x",
+            "--mounts 0",
+            "--claims 3 shim",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -66,6 +66,13 @@ const MODULES: &[Module] = &[
     },
 ];
 
+/// What `cargo testbed bench` compares Mooring with; no part of a cluster, and built only for that.
+const PEER: Module = Module {
+    name: "local-path-provisioner",
+    programs: &[("local-path-provisioner", "github.com/rancher/local-path-provisioner")],
+    flags: &["-ldflags", "-s -w -X main.VERSION=v0.0.30"],
+};
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -111,6 +118,11 @@ pub fn ensure_binaries() -> Result<Binaries> {
         .map(|module| ensure_module(&cache, module))
         .collect::<Result<_>>()?;
     Ok(Binaries { folders })
+}
+
+/// Finds local-path-provisioner in the cache, or builds it; the folder in which it lies is its own.
+pub fn ensure_peer() -> Result<PathBuf> {
+    Ok(ensure_module(&cache()?, &PEER)?.join(PEER.programs[0].0))
 }
 
 fn ensure_module(cache: &Path, module: &Module) -> Result<PathBuf> {
@@ -222,12 +234,12 @@ pub fn host_target() -> Result<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MODULES, pins_hash};
+    use super::{MODULES, PEER, pins_hash};
     use crate::layout::repository;
 
     #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in MODULES {
+        for module in MODULES.iter().chain([&PEER]) {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {
                 let tools = std::fs::read_to_string(source.join("tools.go")).unwrap();

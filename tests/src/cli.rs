@@ -64,8 +64,7 @@ enum Command {
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
     Test(TestArgs),
-    /// Measure something on the running cluster, with Mooring installed.
-    #[command(subcommand)]
+    /// Measure what Mooring costs, side by side with bare Pods, mount(8) and local-path-provisioner.
     Bench(crate::bench::Bench),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]

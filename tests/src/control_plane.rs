@@ -5,7 +5,7 @@ use nix::sched::CloneFlags;
 
 use crate::binaries::Binaries;
 use crate::dns;
-use crate::layout::{Layout, make_folder};
+use crate::layout::{Layout, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::Block;
 use crate::pki::{Authority, Identity};
@@ -13,6 +13,19 @@ use crate::spec::{InitSpec, ProcessSpec, environment};
 
 /// The control plane's role.
 pub const ROLE: &str = "control-plane";
+
+/// Beginning of the names of the API server's audit logs, in the control plane's folder of logs: one line a request, with who, what
+/// and when, but not with what was sent.
+pub const AUDIT_LOG: &str = "audit";
+
+/// A request's line is written when it is over.
+const AUDIT_POLICY: &str = r#"{
+  "apiVersion": "audit.k8s.io/v1",
+  "kind": "Policy",
+  "omitStages": ["RequestReceived", "ResponseStarted"],
+  "rules": [{"level": "None", "nonResourceURLs": ["*"]}, {"level": "Metadata"}]
+}
+"#;
 
 /// The API server's address, `https://host:port`.
 pub fn server(block: Block) -> String {
@@ -90,6 +103,8 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
     let kubelet = authority.client("kube-apiserver-kubelet", "kube-apiserver", Some("system:masters"))?;
     let (signing, verifying) = authority.service_account_keys()?;
     let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    let audit_policy = layout.state.join(ROLE).join("audit-policy.json");
+    write_file(&audit_policy, AUDIT_POLICY)?;
     Ok(process(
         binaries,
         "kube-apiserver",
@@ -116,6 +131,14 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
             ("authorization-mode", "Node,RBAC".into()),
             ("enable-admission-plugins", "NodeRestriction".into()),
             ("allow-privileged", "true".into()),
+            ("audit-policy-file", path(audit_policy)),
+            (
+                "audit-log-path",
+                path(layout.logs(ROLE).join(format!("{AUDIT_LOG}.log"))),
+            ),
+            // MiB a file, and how many older ones: what `cargo testbed bench` looks back on.
+            ("audit-log-maxsize", "100".into()),
+            ("audit-log-maxbackup", "3".into()),
             ("v", "1".into()),
         ],
     ))

@@ -88,7 +88,8 @@ where
     }
 }
 
-async fn run<F>(target: Target, name: &str, test: F) -> Result<()>
+/// Does something in a namespace of its own, with the same end as [`in_namespace`], on a cluster that is open already.
+pub async fn run<F>(target: Target, name: &str, test: F) -> Result<()>
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
 {

@@ -1,0 +1,235 @@
+//! What the bench found, as it is kept in JSON.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Options;
+pub use super::summary::Summary;
+
+/// Raised when a field changes its meaning.
+pub const FORMAT: u32 = 1;
+
+/// All that was measured in one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`FORMAT`] when this was written.
+    pub format: u32,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How much was asked for.
+    pub options: Options,
+    /// How long it took.
+    pub seconds: f64,
+    /// How long things took, one at a time.
+    pub times: Vec<Timing>,
+    /// Many at once.
+    pub bursts: Vec<Burst>,
+    /// What was asked of the API server.
+    pub requests: Vec<Requests>,
+    /// What the processes took.
+    pub processes: Vec<ProcessUse>,
+    /// What was aimed at.
+    pub aims: Vec<Aim>,
+    /// What went wrong without ending the run.
+    pub notes: Vec<String>,
+}
+
+/// A machine, without saying which.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processors.
+    pub cores: usize,
+    /// Nodes of the cluster, all of them on it.
+    pub nodes: u8,
+    /// The distribution.
+    pub system: String,
+    /// Version of the control groups.
+    pub cgroups: String,
+}
+
+/// How long something took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// What.
+    pub what: String,
+    /// Whose.
+    pub who: String,
+    /// In seconds.
+    pub seconds: Summary,
+    /// Compared with something else in the same rounds.
+    pub over: Option<Over>,
+    /// Each sample, in the order of the rounds.
+    pub samples: Vec<f64>,
+}
+
+/// A comparison, round by round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Over {
+    /// With what.
+    pub whom: String,
+    /// How many times as long.
+    pub ratio: Summary,
+    /// How many seconds longer.
+    pub seconds: Summary,
+}
+
+impl Timing {
+    /// Of samples in seconds; none if there are none.
+    pub fn of(what: &str, who: &str, samples: &[f64]) -> Option<Self> {
+        Some(Self {
+            what: what.to_owned(),
+            who: who.to_owned(),
+            seconds: Summary::of(samples)?,
+            over: None,
+            samples: samples.to_vec(),
+        })
+    }
+
+    /// The same, compared with what was measured beside it.
+    #[must_use]
+    pub fn over(mut self, whom: &Self) -> Self {
+        let pairs = || self.samples.iter().zip(&whom.samples);
+        let ratios: Vec<_> = pairs().map(|(ours, theirs)| ours / theirs).collect();
+        let more: Vec<_> = pairs().map(|(ours, theirs)| ours - theirs).collect();
+        self.over = Summary::of(&ratios)
+            .zip(Summary::of(&more))
+            .map(|(ratio, seconds)| Over {
+                whom: whom.who.clone(),
+                ratio,
+                seconds,
+            });
+        self
+    }
+}
+
+/// Timings of the same thing, compared with the one called `base` where it is among them.
+pub(super) fn compared(timings: Vec<Timing>, base: &str) -> Vec<Timing> {
+    let Some(base) = timings.iter().find(|timing| timing.who == base).cloned() else {
+        return timings;
+    };
+    timings
+        .into_iter()
+        .map(|timing| {
+            if timing.who == base.who {
+                timing
+            } else {
+                timing.over(&base)
+            }
+        })
+        .collect()
+}
+
+/// Many at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// What was done: `claims bound` or `volumes removed`.
+    pub what: String,
+    /// By whom.
+    pub who: String,
+    /// How many at once.
+    pub size: usize,
+    /// How many a second, from the first request to the last that was done.
+    pub per_second: Summary,
+    /// How many times as many as bare Pods, where these were run.
+    pub over_bare: Option<Summary>,
+}
+
+/// Requests to the API server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Requests {
+    /// When: `provision` and `delete` are per volume, `idle` is per minute.
+    pub phase: String,
+    /// What was being measured.
+    pub who: String,
+    /// How many volumes it is the mean of.
+    pub volumes: usize,
+    /// By who asked and by verb. What goes by the clock (Leases, the nodes' status) is left out of `provision` and `delete`; the
+    /// bench's own requests are left out everywhere.
+    pub by_client: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// The verbs that change something.
+const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+
+impl Requests {
+    /// Sums of writes and of all others, of one client or of all.
+    pub fn sums(&self, client: Option<&str>) -> (f64, f64) {
+        let clients = self
+            .by_client
+            .iter()
+            .filter(|(name, _)| client.is_none_or(|client| client == *name));
+        clients
+            .flat_map(|(_, verbs)| verbs)
+            .fold((0.0, 0.0), |(writes, others), (verb, count)| {
+                if WRITES.contains(&verb.as_str()) {
+                    (writes + count, others)
+                } else {
+                    (writes, others + count)
+                }
+            })
+    }
+}
+
+/// What one kind of process took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessUse {
+    /// Which.
+    pub process: String,
+    /// How many there are.
+    pub processes: usize,
+    /// Resident memory of the largest in MiB, before anything was done.
+    pub idle_mib: f64,
+    /// The same with the largest burst's volumes there.
+    pub loaded_mib: f64,
+    /// The same when all of it was over.
+    pub after_mib: f64,
+    /// Processor time while nothing was done, in milliseconds a minute.
+    pub idle_ms_per_minute: f64,
+    /// Processor time per volume, made and removed, in milliseconds, by what was being measured.
+    pub ms_per_volume: BTreeMap<String, f64>,
+}
+
+/// Something aimed at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Aim {
+    /// What.
+    pub what: String,
+    /// The bound.
+    pub aim: f64,
+    /// What was measured.
+    pub measured: f64,
+    /// In what.
+    pub unit: String,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Requests, Timing, compared};
+
+    #[test]
+    fn rounds_are_compared_each_with_its_own() {
+        let times = vec![
+            Timing::of("x", "ours", &[2.0, 6.0, 30.0]).unwrap(),
+            Timing::of("x", "floor", &[1.0, 2.0, 10.0]).unwrap(),
+        ];
+        let times = compared(times, "floor");
+        let over = times[0].over.as_ref().unwrap();
+        assert_eq!(
+            (over.ratio.median, over.ratio.low, over.seconds.median),
+            (3.0, 2.0, 4.0)
+        );
+        assert!(times[1].over.is_none());
+    }
+
+    #[test]
+    fn reads_and_writes_are_told_apart() {
+        let text = r#"{"phase": "provision", "who": "x", "volumes": 2, "by_client":
+            {"a": {"get": 1.5, "create": 2.0}, "b": {"patch": 0.5, "watch": 1.0}}}"#;
+        let requests: Requests = serde_json::from_str(text).unwrap();
+        assert_eq!(requests.sums(None), (2.5, 2.5));
+        assert_eq!(requests.sums(Some("a")), (2.0, 1.5));
+    }
+}

@@ -1,0 +1,57 @@
+//! Many samples in three numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// The median of samples, and between what eight of ten of them lie.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many samples.
+    pub count: usize,
+    /// The middle one.
+    pub median: f64,
+    /// A tenth is below.
+    pub low: f64,
+    /// A tenth is above.
+    pub high: f64,
+}
+
+impl Summary {
+    /// Of samples; none if there are none.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        let at = |percent: usize| sorted[(last * percent + 50) / 100];
+        let middle = f64::midpoint(sorted[last / 2], sorted[last.div_ceil(2)]);
+        Some(Self {
+            count: sorted.len(),
+            median: middle,
+            low: at(10),
+            high: at(90),
+        })
+    }
+}
+
+/// A count as a number to calculate with.
+pub(super) fn number(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::INFINITY, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    fn parts(samples: &[f64]) -> String {
+        let Summary { low, median, high, .. } = Summary::of(samples).unwrap();
+        format!("{low} {median} {high}")
+    }
+
+    #[test]
+    fn the_middle_and_the_spread_do_not_depend_on_the_order() {
+        assert!(Summary::of(&[]).is_none());
+        assert_eq!(parts(&[2.0]), "2 2 2");
+        assert_eq!(parts(&[3.0, 1.0]), "1 2 3");
+        let many: Vec<_> = (0..=100).rev().map(f64::from).collect();
+        assert_eq!(parts(&many), "10 50 90");
+    }
+}
