@@ -153,13 +153,17 @@ impl<'a> Apply<'a> {
 
     /// Changes the subject, and keeps what it has become.
     async fn patch(&mut self, patch: Value) -> Result<(), ApplyError> {
+        self.patch_by(Patch::Merge(patch)).await
+    }
+
+    async fn patch_by(&mut self, patch: Patch<Value>) -> Result<(), ApplyError> {
         self.subject = match &self.subject {
             Subject::Claim(claim) => {
                 let api = self.api(&claim.namespace().unwrap_or_default());
-                Subject::Claim(Box::new(patched(&api, &claim.name_any(), patch).await?))
+                Subject::Claim(Box::new(patched_by(&api, &claim.name_any(), patch).await?))
             }
             Subject::Volume(volume) => {
-                Subject::Volume(Box::new(patched(&self.volumes(), &volume.name_any(), patch).await?))
+                Subject::Volume(Box::new(patched_by(&self.volumes(), &volume.name_any(), patch).await?))
             }
             Subject::Orphan(_) => return Ok(()),
         };
@@ -286,7 +290,7 @@ impl<'a> Apply<'a> {
         if let Some(patch) = accept.volume_patch {
             patched(&self.volumes(), &accept.pv_name, patch).await?;
         }
-        self.patch(accept.claim_patch).await?;
+        self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.count(
             Operation::Provision,
@@ -368,32 +372,34 @@ impl<'a> Apply<'a> {
             return Ok(Action::await_change());
         };
         let name = volume.name_any();
+        let uid = volume.metadata.uid.clone().unwrap_or_default();
+        if self.shared.seen_to.is_deleted(&uid) {
+            return Ok(Action::await_change());
+        }
         self.say(let_go.say);
         if let_go.delete && volume.metadata.deletion_timestamp.is_none() {
-            self.delete_volume(&name, volume.metadata.uid.as_deref().unwrap_or_default())
-                .await?;
+            self.delete_volume(&name, &uid).await?;
         }
         // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not what is
         // to be left, and of which PV, not of which version of it.
         let patch = json!({"metadata": {
-            "uid": volume.metadata.uid,
+            "uid": uid,
             "$deleteFromPrimitiveList/finalizers": [finalizers::VOLUME],
             "annotations": {annotations::OPERATION: null},
         }});
         match patched_by(&self.volumes(), &name, Patch::Strategic(patch)).await {
-            // What the watch shows until it has caught up is over.
-            Ok(live) => self.shared.seen_to.written(&live.metadata),
-            Err(ApplyError::Changed(_)) => {}
+            Ok(_) | Err(ApplyError::Changed(_)) => {}
             Err(error) => match &error {
                 ApplyError::Api { source, .. } if is_conflict(source) => {
-                    let uid = volume.metadata.uid.as_deref().unwrap_or_default();
-                    if self.is_there(&self.volumes(), &name, uid).await? {
+                    if self.is_there(&self.volumes(), &name, &uid).await? {
                         return Err(error);
                     }
                 }
                 _ => return Err(error),
             },
         }
+        // What the watch shows of it until it has caught up is over.
+        self.shared.seen_to.deleted(&uid);
         if let Some(took) = let_go.took {
             self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
         }
@@ -475,6 +481,7 @@ where
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
+    let expects = matches!(patch, Patch::Json(_));
     let what = if K::kind(&()) == "PersistentVolume" {
         "patch PersistentVolume"
     } else {
@@ -485,8 +492,15 @@ where
         .map_err(|source| match code(&source) {
             // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
             404 => ApplyError::Changed(name.to_owned()),
+            // What a JSON patch expects is not so any more.
+            422 if expects => ApplyError::Changed(name.to_owned()),
             _ => ApplyError::api(what, name, source),
         })
+}
+
+/// A JSON patch, which can say what it expects to find.
+fn json_patch(operations: Value) -> Patch<Value> {
+    Patch::Json(serde_json::from_value(operations).unwrap_or_default())
 }
 
 fn since(begin: k8s_openapi::jiff::Timestamp) -> Duration {

@@ -135,6 +135,9 @@ pub struct RunArgs {
     /// Requests to the API server at once, after a quiet time
     #[arg(long, env = "MOORING_API_BURST", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub api_burst: u32,
+    /// How long the API server may take to begin an answer; watches do not count
+    #[arg(long, env = "MOORING_API_TIMEOUT", default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    pub api_timeout: Duration,
     /// How often everything is looked at again, should a watch have missed something
     #[arg(long, env = "MOORING_RESYNC", default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
     pub resync: Duration,

@@ -16,14 +16,10 @@ use limit::Limit;
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long an answer to anything but a watch may take to begin.
-pub const ANSWER: Duration = Duration::from_secs(30);
-
 /// How long any connection may be silent. The API server ends a watch after 295 s at most, as the watcher asks of it, so a longer silence is
 /// a dead connection.
 const SILENCE: Duration = Duration::from_secs(330);
 
-const _: () = assert!(CONNECT.as_secs() < ANSWER.as_secs());
 const _: () = assert!(SILENCE.as_secs() > 295);
 
 /// Why there is no client.
@@ -45,8 +41,9 @@ pub enum ClientError {
     Build(#[source] kube::Error),
 }
 
-/// Where the cluster is, and as whom to speak to it: the file, else what the environment says.
-pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
+/// Where the cluster is, and as whom to speak to it: the file, else what the environment says. `answer` is how long an answer
+/// to anything but a watch may take to begin.
+pub async fn config(kubeconfig: Option<&Path>, answer: Duration) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         Some(path) => {
             let failed = |source| ClientError::Kubeconfig {
@@ -62,19 +59,25 @@ pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
             .await
             .map_err(|error| ClientError::NoCluster(Box::new(error)))?,
     };
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(CONNECT.min(answer));
     config.read_timeout = Some(SILENCE);
-    config.write_timeout = Some(ANSWER);
+    config.write_timeout = Some(answer);
     config.reset_reader_on_write = true;
     Ok(config)
 }
 
-/// The client for the controllers: counted, and held to `qps` requests a second and `burst` at once.
-pub fn limited(config: &Config, metrics: &Metrics, qps: u32, burst: u32) -> Result<Client, ClientError> {
+/// The client for the controllers: counted, held to `qps` requests a second and `burst` at once, and to `answer`.
+pub fn limited(
+    config: &Config,
+    metrics: &Metrics,
+    qps: u32,
+    burst: u32,
+    answer: Duration,
+) -> Result<Client, ClientError> {
     Ok(ClientBuilder::try_from(config.clone())
         .map_err(ClientError::Build)?
         .with_layer(&metrics.api)
-        .with_layer(&Limit::new(qps, burst, ANSWER))
+        .with_layer(&Limit::new(qps, burst, answer))
         .build())
 }
 

@@ -76,6 +76,7 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
         max_pods,
         api_qps,
         api_burst,
+        api_timeout,
         resync,
         stop_timeout,
         max_backoff,
@@ -93,8 +94,8 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
     let metrics = Metrics::new();
     let configs = ConfigStore::new();
     let health = Health::new(configs.clone(), metrics.clone());
-    let config = client::config(kubeconfig.as_deref()).await?;
-    let client = client::limited(&config, &metrics, api_qps, api_burst)?;
+    let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
+    let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
     let (events, event_writer) = Publisher::new(metrics.clone());
     let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
     let context = Context {

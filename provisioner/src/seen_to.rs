@@ -22,12 +22,12 @@ struct State {
 }
 
 impl SeenTo {
-    /// Whether the Pod has been asked to go.
+    /// Whether the Pod has been asked to go, or the PV let go.
     pub fn is_deleted(&self, uid: &str) -> bool {
         self.lock().deleted.contains(uid)
     }
 
-    /// The Pod has been asked to go.
+    /// The Pod has been asked to go, or the PV let go.
     pub fn deleted(&self, uid: &str) {
         self.lock().deleted.insert(uid.to_owned());
     }

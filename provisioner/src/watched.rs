@@ -365,7 +365,11 @@ pub async fn watch(
                         waker.wake(&Target::Volume(volume.name_any()));
                     }
                 }
-                Event::InitDone => watched.wake_claims(&waker, |_| true),
+                // Claims that went while nobody watched are told of by nothing else, and their volumes wait for that.
+                Event::InitDone => {
+                    watched.wake_claims(&waker, |_| true);
+                    watched.wake_all(&waker);
+                }
                 Event::Init | Event::InitApply(_) => {}
             },
         )

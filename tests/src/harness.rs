@@ -15,7 +15,10 @@
 //! }
 //! ```
 
+pub mod api_proxy;
+pub mod audit;
 pub mod clients;
+pub mod controller;
 mod dump;
 pub mod glusterfs;
 pub mod nodes;

@@ -32,7 +32,7 @@ pub struct Accept {
     pub pv_name: String,
     /// What is to be changed of the PV, if anything.
     pub volume_patch: Option<Value>,
-    /// What is to be changed of the claim: its record and finalizer go, and it is bound.
+    /// What is to be changed of the claim (JSON patch): its record and finalizer go, and it is bound.
     pub claim_patch: Value,
     /// The Pods to remove.
     pub pods: Vec<PodRef>,
@@ -464,14 +464,30 @@ fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node
 
 /// The end of a claim's provisioning, and its binding: kube-controller-manager would bind it too, but at 20 requests a
 /// second for all claims of the cluster together. It then finds both sides bound to each other and only sets their status.
+///
+/// Which of the two comes first must not matter: so the patch expects this record on this claim, not this version of it.
 fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
-    let mut patch = release(seen.claim);
-    if seen.claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none()) {
-        patch["metadata"]["annotations"][annotations::BIND_COMPLETED] = json!("yes");
-        patch["metadata"]["annotations"][annotations::BOUND_BY_CONTROLLER] = json!("yes");
-        patch["spec"] = json!({"volumeName": pv_name});
+    let meta = &seen.claim.metadata;
+    let annotation = |key: &str| format!("/metadata/annotations/{}", key.replace('/', "~1"));
+    let record = annotation(annotations::OPERATION);
+    let mut patch = vec![
+        json!({"op": "test", "path": "/metadata/uid", "value": meta.uid}),
+        json!({"op": "test", "path": record, "value": seen.annotation(annotations::OPERATION)}),
+        json!({"op": "remove", "path": record}),
+    ];
+    let mut finalizers = meta.finalizers.iter().flatten();
+    if let Some(at) = finalizers.position(|name| name == finalizers::CLAIM) {
+        let held = format!("/metadata/finalizers/{at}");
+        patch.push(json!({"op": "test", "path": held, "value": finalizers::CLAIM}));
+        patch.push(json!({"op": "remove", "path": held}));
     }
-    patch
+    if seen.claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none()) {
+        for key in [annotations::BIND_COMPLETED, annotations::BOUND_BY_CONTROLLER] {
+            patch.push(json!({"op": "add", "path": annotation(key), "value": "yes"}));
+        }
+        patch.push(json!({"op": "add", "path": "/spec/volumeName", "value": pv_name}));
+    }
+    Value::Array(patch)
 }
 
 /// Takes Mooring's record and finalizer off a claim, if it is as it was seen.

@@ -138,6 +138,18 @@ impl State {
         if fault == Some(Fault::After) { failed } else { answer }
     }
 
+    /// Puts what a patch has made of an object; gone, if it was only held by what the patch took off.
+    fn patched(&mut self, kind: &'static str, key: &str, object: Value) -> (StatusCode, Value) {
+        let gone = !object["metadata"]["deletionTimestamp"].is_null()
+            && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        self.put(kind, object);
+        let patched = self.get(kind, key).unwrap();
+        if gone {
+            self.delete(kind, key);
+        }
+        (StatusCode::OK, patched)
+    }
+
     fn carry_out(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
         let parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
         let (namespace, kind, name) = match parts[..] {
@@ -168,6 +180,14 @@ impl State {
             return status(StatusCode::NOT_FOUND, path);
         };
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
+        if *method == Method::PATCH
+            && let Some(operations) = body.as_array()
+        {
+            if !operations.iter().all(|operation| json_patch(&mut object, operation)) {
+                return status(StatusCode::UNPROCESSABLE_ENTITY, "it is not what was expected");
+            }
+            return self.patched(kind, &key, object);
+        }
         if *method == Method::PATCH {
             let meta = &body["metadata"];
             if !wanted(&meta["resourceVersion"], "resourceVersion") || !wanted(&meta["uid"], "uid") {
@@ -182,14 +202,7 @@ impl State {
                     .for_each(|held| held.retain(|name| !less.contains(name)));
             }
             merge(&mut object, &body);
-            let gone = !object["metadata"]["deletionTimestamp"].is_null()
-                && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-            self.put(kind, object);
-            let patched = self.get(kind, &key).unwrap();
-            if gone {
-                self.delete(kind, &key);
-            }
-            return (StatusCode::OK, patched);
+            return self.patched(kind, &key, object);
         }
         if *method == Method::DELETE {
             let conditions = &body["preconditions"];
@@ -199,6 +212,27 @@ impl State {
             self.delete(kind, &key);
         }
         (StatusCode::OK, object)
+    }
+}
+
+/// Carries out one operation of a JSON patch (RFC 6902); whether it could be.
+fn json_patch(object: &mut Value, operation: &Value) -> bool {
+    let path = operation["path"].as_str().unwrap();
+    let (parent, last) = path.rsplit_once('/').unwrap();
+    let last = last.replace("~1", "/");
+    let value = operation["value"].clone();
+    match (operation["op"].as_str().unwrap(), object.pointer_mut(parent)) {
+        ("test", _) => object.pointer(path).unwrap_or(&Value::Null) == &value,
+        ("add", Some(Value::Object(parent))) => {
+            parent.insert(last, value);
+            true
+        }
+        ("remove", Some(Value::Object(parent))) => parent.remove(&last).is_some(),
+        ("remove", Some(Value::Array(parent))) => {
+            parent.remove(last.parse().unwrap());
+            true
+        }
+        _ => false,
     }
 }
 

@@ -317,7 +317,7 @@ impl Scope {
     }
 
     /// Provisioning Pods and Secrets, of all namespaces, whose names have one of these uids of claims in them.
-    pub(super) async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
+    pub async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
         let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&ours).await;
         let secrets = Api::<Secret>::all(self.client.clone()).list_metadata(&ours).await;

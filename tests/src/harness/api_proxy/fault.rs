@@ -1,0 +1,50 @@
+//! What can go wrong with a call.
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, Method, StatusCode, header};
+use serde_json::json;
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The controller is killed before the call reaches the API server.
+    KilledBefore,
+    /// The controller is killed after the call's effect, before it has the answer.
+    KilledAfter,
+    /// The API server refuses with this code, and nothing is done.
+    Status(u16),
+    /// It is carried out, and no answer ever comes.
+    Silence,
+    /// It is carried out at once, and the answer comes this late.
+    Late(Duration),
+}
+
+/// A refusal as the API server words it.
+pub(super) fn status(code: u16, method: Option<&Method>) -> Response {
+    let reason = match code {
+        409 if method == Some(&Method::POST) => "AlreadyExists",
+        409 => "Conflict",
+        429 => "TooManyRequests",
+        _ => "InternalError",
+    };
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "as the test wished", "reason": reason, "code": code,
+        "details": {"retryAfterSeconds": i32::from(code == 429)},
+    });
+    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (code, body.to_string()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// The API server could not be reached.
+pub(super) fn bad_gateway(why: &str) -> Response {
+    (StatusCode::BAD_GATEWAY, why.to_owned()).into_response()
+}
