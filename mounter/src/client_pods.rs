@@ -14,7 +14,7 @@ pub mod pod;
 pub mod status;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -279,13 +279,23 @@ impl ClientPods {
                 warn!("an agent can't say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
-            Answer::Mounted | Answer::Unmounted => Err(LinkError::NotThere),
+            Answer::Mounted | Answer::Unmounted | Answer::Noted => Err(LinkError::NotThere),
         }
     }
 
     /// Asks a Pod's agent.
     pub async fn ask(&self, uid: &str, call: Call, limit: Duration) -> Result<Answer, LinkError> {
         ask(&self.identity.kubelet_root, uid, call, limit).await
+    }
+
+    /// Goes up with everything that happens to a Pod or a mount.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The kubelet's root.
+    pub fn kubelet_root(&self) -> &Path {
+        &self.identity.kubelet_root
     }
 
     /// Says that a mount came or went.

@@ -18,6 +18,8 @@ use crate::core::{Core, Places};
 use crate::flex::socket::{Socket, SocketError};
 use crate::install::{InstallError, driver_directory, install};
 use crate::metrics::Metrics;
+use crate::revive::Reviver;
+use crate::revive::tell::Teller;
 use crate::status::Status;
 use crate::{config_watch, http, privilege, readiness, uninstall};
 
@@ -100,9 +102,17 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
-    let container = kube.as_ref().and_then(|kube| containers(kube, &args));
+    let pods = kube.as_ref().and_then(|kube| client_pods(kube, &args));
+    let container = pods
+        .clone()
+        .map(|pods| Arc::new(ContainerClient::new(pods)) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
     let core = Arc::new(core.unless(readiness::not_shared));
+    if let (Some(kube), Some(pods)) = (&kube, pods) {
+        let teller = Teller::new(kube.clone(), args.node_name.clone());
+        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
+        tokio::spawn(reviver.run());
+    }
     if let Some(kube) = kube.clone() {
         let (namespace, node) = (args.namespace.clone(), args.node_name.clone());
         tokio::spawn(config_watch::follow(
@@ -211,7 +221,7 @@ async fn connect(args: &ServeArgs) -> Option<KubeClient> {
     }
 }
 
-fn containers(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<dyn Client>> {
+fn client_pods(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
             "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name (NODE_NAME, POD_NAME)"
@@ -224,6 +234,5 @@ fn containers(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<dyn Client>> {
         pod: pod.clone(),
         kubelet_root: args.node.kubelet_root.clone(),
     };
-    let pods = ClientPods::start(kube.clone(), identity, args.client_pods.clone());
-    Some(Arc::new(ContainerClient::new(pods)))
+    Some(ClientPods::start(kube.clone(), identity, args.client_pods.clone()))
 }

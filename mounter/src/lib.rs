@@ -7,7 +7,7 @@
 //!
 //! [`core`] is where both doors lead (`FlexVolume` through the shim now, CSI later); [`client`] is what passes between it
 //! and whoever makes a mount; [`target`] is the only way to a volume's directory; [`sys`] has every system call that
-//! mounting takes. Whatever may block is done by a [`worker`], a process of its own.
+//! mounting takes. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -19,6 +19,7 @@ pub mod config_watch;
 pub mod core;
 pub mod daemon;
 pub mod flex;
+pub mod graft;
 pub mod guard;
 pub mod http;
 pub mod install;
@@ -27,6 +28,7 @@ pub mod mount_options;
 pub mod mount_table;
 pub mod privilege;
 pub mod readiness;
+pub mod revive;
 pub mod status;
 pub mod sys;
 pub mod target;

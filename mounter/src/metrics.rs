@@ -18,6 +18,9 @@ const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"
 /// Bounds of durations in seconds: from a system call to the shim's patience.
 const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];
 
+/// Bounds of outages in seconds.
+const OUTAGE_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0];
+
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Answered {
     call: &'static str,
@@ -35,12 +38,20 @@ struct ByType {
     fs_type: String,
 }
 
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Revived {
+    client: String,
+    result: &'static str,
+}
+
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
     calls: Family<Answered, Counter>,
     durations: Family<During, Histogram, fn() -> Histogram>,
     mounts: Family<ByType, Gauge>,
+    revivals: Family<Revived, Counter>,
+    outages: Histogram,
     tripped: Gauge,
     left_behind: Gauge,
     bad_config: Gauge,
@@ -70,6 +81,8 @@ impl Default for Metrics {
         let calls = Family::default();
         let durations: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
         let mounts = Family::default();
+        let revivals = Family::default();
+        let outages = Histogram::new(OUTAGE_SECONDS);
         let [tripped, left_behind, bad_config, ready] = std::array::from_fn(|_| Gauge::default());
         registry.register(
             "calls",
@@ -78,6 +91,16 @@ impl Default for Metrics {
         );
         registry.register("call_duration_seconds", "How long call-outs took", durations.clone());
         registry.register("mounts", "Volumes that are mounted, by file system", mounts.clone());
+        registry.register(
+            "revivals",
+            "Volumes whose program ended, by type and result: done, or failed (it is tried again)",
+            revivals.clone(),
+        );
+        registry.register(
+            "outage_seconds",
+            "How long a volume whose program ended could not be used, from when that was noticed",
+            outages.clone(),
+        );
         registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
         registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
         registry.register(
@@ -91,6 +114,8 @@ impl Default for Metrics {
             calls,
             durations,
             mounts,
+            revivals,
+            outages,
             tripped,
             left_behind,
             bad_config,
@@ -113,6 +138,22 @@ impl Metrics {
             .durations
             .get_or_create(&During { call })
             .observe(took.as_secs_f64());
+    }
+
+    /// A volume of this type whose program ended can be used again, after this time.
+    pub fn revived(&self, client: &str, outage: Duration) {
+        self.revival(client, "done");
+        self.0.outages.observe(outage.as_secs_f64());
+    }
+
+    /// One could not be mounted anew, and is tried again.
+    pub fn not_revived(&self, client: &str) {
+        self.revival(client, "failed");
+    }
+
+    fn revival(&self, client: &str, result: &'static str) {
+        let client = client.to_owned();
+        self.0.revivals.get_or_create(&Revived { client, result }).inc();
     }
 
     /// Whether the ConfigMap is bad.
@@ -151,6 +192,8 @@ mod tests {
         metrics.called("mount", &Answer::Success, "", Duration::from_millis(7));
         metrics.called("mount", &Answer::failure("x".into()), "timeout", Duration::from_secs(7));
         metrics.called("made-up", &Answer::NotSupported, "not-supported", Duration::ZERO);
+        metrics.revived("sshfs", Duration::from_millis(700));
+        metrics.not_revived("sshfs");
         let now = Snapshot {
             mounts: vec!["ext4".into(), "ext4".into()],
             tripped: 1,
@@ -161,6 +204,9 @@ mod tests {
             r#"mooring_mounter_calls_total{call="mount",result="Failure",category="timeout"} 1"#,
             r#"mooring_mounter_calls_total{call="other",result="Not supported",category="not-supported"} 1"#,
             r#"mooring_mounter_mounts{fs_type="ext4"} 2"#,
+            r#"mooring_mounter_revivals_total{client="sshfs",result="done"} 1"#,
+            r#"mooring_mounter_revivals_total{client="sshfs",result="failed"} 1"#,
+            r#"mooring_mounter_outage_seconds_bucket{le="1.0"} 1"#,
             "mooring_mounter_tripped_servers 1",
             "mooring_mounter_ready 0",
         ] {

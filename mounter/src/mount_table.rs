@@ -11,14 +11,22 @@ use crate::sys::DeviceNumber;
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// Its number; it is used again when the mount is gone.
+    pub id: u64,
+    /// The number of the mount that it lies on.
+    pub parent: u64,
     /// Numbers of its device.
     pub device: DeviceNumber,
     /// The directory of the file system that is its root.
     pub root: PathBuf,
     /// Where it is.
     pub mount_point: PathBuf,
+    /// Flags of the mount, such as `ro` and `nosuid`.
+    pub flags: Vec<String>,
     /// Peer group, where it is shared.
     pub shared: Option<u32>,
+    /// The peer group that it gets mounts from without giving any.
+    pub master: Option<u32>,
     /// Type of the file system.
     pub fs_type: String,
     /// What it was mounted from.
@@ -59,32 +67,36 @@ impl Table {
 fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut next = || fields.next();
-    let _id = next()?;
-    let _parent = next()?;
+    let id = text(next()?).parse().ok()?;
+    let parent = text(next()?).parse().ok()?;
     let device = text(next()?);
     let (major, minor) = device.split_once(':')?;
     let root = path(next()?);
     let mount_point = path(next()?);
-    let _options = next()?;
-    let mut shared = None;
+    let flags = text(next()?).split(',').map(str::to_owned).collect();
+    let (mut shared, mut master) = (None, None);
     loop {
         match next()? {
             b"-" => break,
-            tag => {
-                if let Some(group) = text(tag).strip_prefix("shared:") {
-                    shared = group.parse().ok();
-                }
-            }
+            tag => match text(tag).split_once(':') {
+                Some(("shared", group)) => shared = group.parse().ok(),
+                Some(("master", group)) => master = group.parse().ok(),
+                _ => {}
+            },
         }
     }
     Some(Entry {
+        id,
+        parent,
         device: DeviceNumber {
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
         },
         root,
         mount_point,
+        flags,
         shared,
+        master,
         fs_type: text(next()?),
         source: text(&unescape(next()?)),
     })
@@ -138,7 +150,10 @@ broken line
         assert_eq!(table.top(a).unwrap().device.minor, 3);
         assert_eq!(table.top(Path::new("/nothing")), None);
         assert_eq!(table.holding(&a.join("deeper")).unwrap().fs_type, "ext4");
-        assert_eq!(table.holding(Path::new("/etc")).unwrap().shared, Some(1));
+        let root = table.holding(Path::new("/etc")).unwrap();
+        assert_eq!((root.shared, root.master), (Some(1), Some(7)));
+        assert_eq!((root.id, root.parent), (22, 1));
+        assert_eq!(table.0[1].flags, ["rw", "nosuid"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+pub mod graft;
 mod host;
 mod kernel;
 mod raw;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::mount_options::MountFlags;
 use crate::mount_table::Table;
@@ -58,7 +60,7 @@ impl SysError {
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
 
 /// A device by its numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceNumber {
     /// Major number.
     pub major: u32,

@@ -50,7 +50,7 @@ pub enum TargetError {
 }
 
 /// A volume's directory, in the form that the kubelet gives it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     root: PathBuf,
     pod_uid: String,

@@ -19,9 +19,10 @@ use crate::agent;
 use crate::agent::kernel::Found;
 use crate::client::MountError;
 use crate::clients::{host, kernel, local, pool};
+use crate::sys::graft::Node;
 use crate::sys::{Kernel, Sys};
 use crate::target::Target;
-use crate::unmount;
+use crate::{graft, unmount};
 use task::Report;
 
 /// Runs the task that comes on standard input and puts the report on standard output.
@@ -71,6 +72,7 @@ fn look(target: &Target) -> Result<(), MountError> {
 
 fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
     match task {
+        Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
         Task::Kernel { mount } => kernel::mount(sys, mount),

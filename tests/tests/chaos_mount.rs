@@ -157,7 +157,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
 }
 
 #[test]
-fn a_killed_client_container_is_told_to_its_pods_and_their_successors_have_all_their_data() {
+fn a_client_pod_that_is_killed_for_good_is_told_to_its_pods_and_their_successors_have_all_their_data() {
     on_own_nodes("chaos-client", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         let image = image_of_its_own(&scope, "killed")?;
@@ -180,6 +180,9 @@ fn a_killed_client_container_is_told_to_its_pods_and_their_successors_have_all_t
                 let pids = scope.processes_of(NAMESPACE, &name).await?;
                 killed += pids.len();
                 kill_all(&pids);
+                // One that is started again mounts its volumes anew (chaos_revive): with its Pod its records go.
+                let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+                pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
             }
             ensure!(killed > 0, "round {round}: there was no client container");
             wait_until("the Pod to be told", LIMIT, async || {

@@ -3,14 +3,16 @@
 //! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
 //! and in every Pod that has the volume.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, mknodat, open, statx};
 use rustix::io::Errno;
 
+use crate::graft::{self, Replaced};
 use crate::mount_options::MountFlags;
-use crate::sys::{Kernel, Sys as _, SysError, Unmount, UnmountError};
+use crate::sys::graft::{Grafts as _, Node};
+use crate::sys::{DeviceNumber, Kernel, Sys as _, SysError, Unmount, UnmountError};
 use crate::target::{Target, TargetError};
 
 /// What is mounted on a target.
@@ -127,6 +129,12 @@ pub fn look(target: &Target) -> Result<Found, KernelError> {
 ///
 /// The staging mount stays: the caller takes it away.
 pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
+    let mount = staged(staging, flags)?;
+    Ok(Kernel.attach(&mount, &target.open()?)?)
+}
+
+/// A second mount of the file system mounted on `staging`, not put anywhere yet.
+fn staged(staging: &Path, flags: MountFlags) -> Result<OwnedFd, KernelError> {
     let staged = |attempted, source| KernelError::Call {
         attempted,
         path: staging.to_owned(),
@@ -137,8 +145,46 @@ pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(
     }
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let stage = open(staging, how, Mode::empty()).map_err(|e| staged("open", e))?;
-    let mount = Kernel.clone_mount(&stage, flags)?;
-    Ok(Kernel.attach(&mount, &target.open()?)?)
+    Ok(Kernel.clone_mount(&stage, flags)?)
+}
+
+/// The device of what lies uppermost on a target.
+pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
+    let table = Kernel.mount_table()?;
+    Ok(table.top(&target.path()).map(|entry| entry.device))
+}
+
+/// Puts the file system mounted on `staging` into the place of the target's dead mount, on `device`; `false` if that is not
+/// there any more. The staging mount stays: the caller takes it away.
+pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
+    let node = Node::default();
+    let mount = staged(staging, flags)?;
+    // From here on a plain unmount finds it in use.
+    let place = target.open()?;
+    let id = node.mount_id(&place)?;
+    let is_there = || {
+        let table = node.table()?;
+        let top = table.top(&target.path());
+        Ok::<_, SysError>(top.is_some_and(|top| top.id == id && top.device == device))
+    };
+    if !is_there()? {
+        return Ok(false);
+    }
+    match graft::replace(&node, &place, &mount)? {
+        Replaced::Done => Ok(true),
+        Replaced::Alive => Ok(false),
+        Replaced::Unable if !is_there()? => Ok(false),
+        Replaced::Unable => {
+            // An old kernel: for a moment nothing is mounted.
+            drop(place);
+            match Kernel.unmount(target, Unmount::Detach) {
+                Ok(()) => Kernel.attach(&mount, &target.open()?)?,
+                Err(UnmountError::NotMounted) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+            Ok(true)
+        }
+    }
 }
 
 /// Unmounts a target, everywhere. Nothing mounted there is success.

@@ -12,17 +12,18 @@ use tracing::warn;
 use super::kernel::{self, Found, KernelError};
 use super::program::{self, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
+use super::revive::Revivals;
 use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
-use crate::mount_options;
+use crate::mount_options::{self, MountFlags};
 use crate::target::{Target, TargetError};
 
 /// Longest that a program may take to clear up after an unmount.
-const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long a mounted file system may take to say that it is there. One that takes longer has a slow server, not a
 /// dead daemon.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a mount that was alive is taken to be so. To ask it keeps it busy for a moment, in which an unmount fails.
 const ALIVE_FOR: Duration = Duration::from_mins(1);
@@ -45,6 +46,9 @@ pub enum AgentError {
     /// The agent takes no new mounts.
     #[error("this client container was told to end and takes no new mounts: another takes its place")]
     Draining,
+    /// The mount is dead.
+    #[error("the program that served {0} ended, and it is being mounted anew: it is tried again by itself")]
+    Dead(String),
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
@@ -69,7 +73,7 @@ impl AgentError {
     fn category(&self) -> Category {
         match self {
             Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } => Category::Invalid,
-            Self::InProgress(_) => Category::InProgress,
+            Self::InProgress(_) | Self::Dead(_) => Category::InProgress,
             Self::Draining => Category::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
@@ -102,7 +106,8 @@ impl From<&AgentError> for Failure {
 #[derive(Debug)]
 pub struct Mounts {
     kubelet_root: PathBuf,
-    store: Store,
+    pub(super) store: Store,
+    pub(super) reviving: Revivals,
     busy: Mutex<BTreeSet<String>>,
     /// When each target was last seen alive.
     alive: Mutex<BTreeMap<String, Instant>>,
@@ -120,6 +125,7 @@ impl Mounts {
         Ok(Self {
             kubelet_root,
             store,
+            reviving: Revivals::default(),
             busy: Mutex::default(),
             alive: Mutex::default(),
             looking: Mutex::default(),
@@ -136,7 +142,7 @@ impl Mounts {
     pub async fn is_idle(self: &Arc<Self>) -> bool {
         self.hello()
             .await
-            .is_ok_and(|hello| hello.mounts.iter().all(|mount| mount.health == Health::Dead))
+            .is_ok_and(|hello| hello.mounts.iter().all(MountState::is_lost))
     }
 
     /// Who this is and what it has mounted. Clears up after mounts that were unmounted without it.
@@ -147,7 +153,10 @@ impl Mounts {
                 Err(_) => Health::Busy,
                 Ok(_busy) => match self.look_seldom(&call.target).await? {
                     Found::Alive => Health::Mounted,
-                    Found::Dead => Health::Dead,
+                    Found::Dead => {
+                        self.revive(call.clone());
+                        Health::Dead
+                    }
                     Found::Nothing => {
                         if let Err(error) = self.clear_up(&call).await {
                             warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
@@ -157,10 +166,12 @@ impl Mounts {
                 },
             };
             mounts.push(MountState {
+                dead: self.store.dead(&call.target),
+                reviving: self.reviving.of(&call.target),
+                pod: call.pod,
                 target: call.target,
                 client: call.client,
                 source: call.source,
-                pod: call.pod,
                 health,
             });
         }
@@ -168,11 +179,12 @@ impl Mounts {
             version: VERSION,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             draining: self.draining.load(Ordering::SeqCst),
+            revives: true,
             mounts,
         })
     }
 
-    /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is mounted anew.
+    /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is being mounted anew.
     pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
         let target = self.target(&call.target)?;
         if let Some(key) = call.secrets.keys().find(|key| !is_file_name(key)) {
@@ -183,15 +195,20 @@ impl Mounts {
             Found::Nothing => {}
             Found::Alive if self.recorded_as(&call) => return Ok(()),
             Found::Alive => return Err(AgentError::Occupied { target: call.target }),
-            // Nobody can use it: its users get ENOTCONN until they are started again.
-            Found::Dead => kernel::unmount_target(&target, true)?,
+            Found::Dead => {
+                let recorded = self.store.recorded(&call.target);
+                self.revive(recorded.ok_or_else(|| AgentError::Occupied {
+                    target: call.target.clone(),
+                })?);
+                return Err(AgentError::Dead(call.target));
+            }
         }
         if self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }
         // The record comes first: whatever happens next, there is something to clear up by.
         self.store.record(&call)?;
-        let mounted = self.mount_anew(&call, &target).await;
+        let mounted = self.mount_first(&call, &target).await;
         if mounted.is_err() {
             // The first failure is the one to tell.
             if let Err(error) = self.clear_up(&call).await {
@@ -215,7 +232,7 @@ impl Mounts {
         self.clear_up(&call).await
     }
 
-    async fn mount_anew(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
+    async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
         if let Err(error) = kernel::make_fuse_device() {
             // Not every client needs it, and one that does says so.
             warn!(%error, "there is no /dev/fuse, and it could not be made");
@@ -229,17 +246,19 @@ impl Mounts {
         if !overridden {
             self.store.remove_secrets(&call.target)?;
         }
-        let flags = mount_options::sort(&call.mount_options, false)
-            .map_err(InvalidVolume::from)?
-            .flags;
+        let flags = flags(call)?;
         let (path, target) = (call.target.clone(), target.clone());
         tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
             .await
             .map_err(|_| AgentError::Thread(path))??;
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        alive.insert(call.target.clone(), Instant::now());
-        drop(alive);
+        self.seen_alive(&call.target);
         Ok(self.store.unstage(&call.target)?)
+    }
+
+    /// A target was seen to be alive just now.
+    pub(super) fn seen_alive(&self, target: &str) {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.insert(target.to_owned(), Instant::now());
     }
 
     /// Undoes what a mount did beside mounting, and forgets it. To be repeated until it succeeds.
@@ -253,7 +272,7 @@ impl Mounts {
         Ok(self.store.forget(&call.target)?)
     }
 
-    async fn look(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
+    pub(super) async fn look(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let target = self.target(path)?;
         if !kernel::is_mounted(&target)? {
             return Ok(Found::Nothing);
@@ -300,7 +319,7 @@ impl Mounts {
         self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn target(&self, path: &str) -> Result<Target, TargetError> {
+    pub(super) fn target(&self, path: &str) -> Result<Target, TargetError> {
         Target::parse(&self.kubelet_root, path)
     }
 
@@ -310,12 +329,13 @@ impl Mounts {
         self.store.recorded(&call.target).is_some_and(|recorded| {
             MountCall {
                 limit_ms: wanted.limit_ms,
+                pod: wanted.pod.clone(),
                 ..recorded
             } == wanted
         })
     }
 
-    fn begin(self: &Arc<Self>, target: &str) -> Result<Busy, AgentError> {
+    pub(super) fn begin(self: &Arc<Self>, target: &str) -> Result<Busy, AgentError> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if busy.insert(target.to_owned()) {
             Ok(Busy {
@@ -329,7 +349,7 @@ impl Mounts {
 }
 
 /// One target is being worked on.
-struct Busy {
+pub(super) struct Busy {
     mounts: Arc<Mounts>,
     target: String,
 }
@@ -351,6 +371,11 @@ impl Drop for Looking {
     fn drop(&mut self) {
         self.mounts.looked_at().remove(&self.target);
     }
+}
+
+/// The flags of a volume's mount.
+pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
+    Ok(mount_options::sort(&call.mount_options, false)?.flags)
 }
 
 fn is_file_name(key: &str) -> bool {

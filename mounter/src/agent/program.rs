@@ -24,8 +24,10 @@
 //!   have changed. What it starts for that, such as a FUSE daemon, stays behind in the background.
 //! - `unmount` is run after the file system has left `<directory>` and the kubelet's; it undoes whatever else `mount` did
 //!   (log out of a target, unmap a device), and it must succeed if there is nothing to undo. It has the same environment but no secrets.
-//! - The secrets lie in memory, mode 0700, owned by root. They stay until the volume is unmounted, since a daemon may have
-//!   to log in again; a program that needs a file no longer removes it. After a `mount -t` they are removed at once.
+//! - The secrets lie in memory, mode 0700, owned by root. They stay until the volume is unmounted, also while the container
+//!   is started again, since a daemon may have to log in again. After a `mount -t` they are removed at once.
+//! - When a FUSE file system has lost its daemon, `unmount` is run, and then `mount` once more, both as the first time. A
+//!   program that removed a secret could not do that.
 //! - Exit 0 is success. After anything else the last lines of standard error (and output) are shown to the user in an
 //!   Event, so they should say what to do, and they must hold no secret. What a daemon writes later goes to the Pod's log.
 //! - A run has a time limit, after which its whole process group is killed. The daemon that is to stay must have

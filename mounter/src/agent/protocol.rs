@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::client::PodRef;
+use crate::sys::DeviceNumber;
 
 /// Version of these messages.
 pub const VERSION: u32 = 1;
@@ -41,6 +42,14 @@ pub enum Call {
     Unmount {
         /// The directory.
         target: String,
+    },
+    /// Whoever used these dead mounts of a volume uses the new one: they need not be remembered. Only for an agent that
+    /// has told of them.
+    Revived {
+        /// The directory.
+        target: String,
+        /// The dead mounts.
+        devices: Vec<DeviceNumber>,
     },
 }
 
@@ -85,6 +94,8 @@ pub enum Answer {
     Mounted,
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
+    /// To [`Call::Revived`].
+    Noted,
     /// It failed.
     Failed(Failure),
 }
@@ -98,6 +109,9 @@ pub struct Hello {
     pub release: String,
     /// Whether it was told to end: it takes no new mounts and ends with its last one.
     pub draining: bool,
+    /// Whether it mounts anew what has died.
+    #[serde(default)]
+    pub revives: bool,
     /// What it has mounted.
     pub mounts: Vec<MountState>,
 }
@@ -116,6 +130,37 @@ pub struct MountState {
     pub pod: PodRef,
     /// How it is.
     pub health: Health,
+    /// What died of it, for as long as it may be in use somewhere.
+    #[serde(default)]
+    pub dead: Option<Dead>,
+    /// How it is being mounted anew.
+    #[serde(default)]
+    pub reviving: Option<Reviving>,
+}
+
+impl MountState {
+    /// Whether it is nobody's any more and never will be again: dead, and not to be mounted anew.
+    pub fn is_lost(&self) -> bool {
+        self.health == Health::Dead && self.reviving.is_none()
+    }
+}
+
+/// What died of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dead {
+    /// The devices of dead mounts.
+    pub devices: Vec<DeviceNumber>,
+    /// When the last death was noticed, in milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+/// A volume that is being mounted anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reviving {
+    /// How often it was tried in vain.
+    pub failures: u32,
+    /// Why it failed last; empty before the first time.
+    pub message: String,
 }
 
 /// How a mount is.

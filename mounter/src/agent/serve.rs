@@ -13,6 +13,8 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use super::mounts::Mounts;
 use super::protocol::{self, Answer, Call, Category, Failure, Request, VERSION, WireError};
+use super::revive;
+use super::supervise::DEATH;
 
 /// Name of the agent's socket in the Pod's emptyDir.
 pub const SOCKET: &str = "agent.sock";
@@ -43,12 +45,14 @@ pub enum ServeError {
 /// Serves until a SIGTERM has come and the last mount is gone.
 pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let deaths = signal(SignalKind::from_raw(DEATH.as_raw())).map_err(ServeError::Signals)?;
     let path = dir.join(SOCKET);
     let listener = listen(dir, &path).map_err(|source| ServeError::Listen {
         path: path.clone(),
         source,
     })?;
     info!(socket = %path.display(), "the agent is ready");
+    tokio::spawn(revive::watch(deaths, Arc::clone(&mounts)));
     let drained = drained(terminate, Arc::clone(&mounts));
     tokio::pin!(drained);
     loop {
@@ -147,6 +151,7 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
             mounted.map(|()| Answer::Mounted)
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| Answer::Unmounted),
+        Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
     };
     result.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
 }

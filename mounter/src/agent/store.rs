@@ -1,21 +1,23 @@
-//! What an agent keeps: a private directory for staging and secrets, and a record of each mount.
+//! What an agent keeps: a private directory for staging, the secrets, and a record of each mount.
 //!
-//! The records (`<dir>/mounts/<id>.json`, no secrets) lie in the Pod's emptyDir and so outlive the container: after its
-//! restart they tell which mounts died with it. Staging and secrets (`<dir>/private`) lie in a memory file system that
-//! only this container has.
+//! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to the Pod
+//! and so outlive the container: after its restart they tell which mounts died with it, and how to mount them anew.
+//! Staging (`<dir>/private`) lies in a memory file system that only this container has.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::kernel::is_mount_point;
-use super::protocol::{MountCall, SecretBytes};
+use super::protocol::{Dead, MountCall, SecretBytes};
+use crate::sys::DeviceNumber;
 
 /// Why the agent's own files fail it.
 #[derive(Debug, thiserror::Error)]
@@ -54,14 +56,17 @@ impl Store {
         // Nothing mounted beneath may be seen by another container, wherever `dir` lies.
         rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
         make_dir(&private.join("staging"))?;
-        make_dir(&private.join("secrets"))?;
+        let secrets = dir.join("secrets");
+        make_dir(&secrets)?;
+        // The kubelet makes an emptyDir for everybody.
+        fs::set_permissions(&secrets, Permissions::from_mode(0o700)).map_err(at("keep others from", &secrets))?;
         Ok(store)
     }
 
     /// Makes the staging directory of a target, empty and with nothing mounted on it, and puts the secrets in place.
     pub fn prepare(&self, target: &str, secrets: &BTreeMap<String, SecretBytes>) -> Result<(), StoreError> {
-        self.discard(target)?;
-        make_dir(&self.staging(target))?;
+        self.remove_secrets(target)?;
+        self.restage(target)?;
         let dir = self.secrets(target);
         make_dir(&dir)?;
         for (key, SecretBytes(value)) in secrets {
@@ -75,6 +80,12 @@ impl Store {
                 .map_err(at("write", &path))?;
         }
         Ok(())
+    }
+
+    /// Makes the staging directory of a target, empty and with nothing mounted on it.
+    pub fn restage(&self, target: &str) -> Result<(), StoreError> {
+        self.unstage(target)?;
+        make_dir(&self.staging(target))
     }
 
     /// Takes the staging mount away, if there is one, with its directory. The file system lives on where it was moved to.
@@ -107,23 +118,51 @@ impl Store {
 
     /// Where a target's program finds its secrets.
     pub fn secrets(&self, target: &str) -> PathBuf {
-        self.private().join("secrets").join(id(target))
+        self.dir.join("secrets").join(id(target))
     }
 
     /// Writes a target's record, without its secrets.
     pub fn record(&self, call: &MountCall) -> Result<(), StoreError> {
-        let path = self.record_path(&call.target);
-        let new = path.with_extension("new");
-        let json = serde_json::to_vec(&without_secrets(call)).map_err(at("write", &path))?;
-        fs::write(&new, json)
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(at("write", &path))
+        write(&self.record_path(&call.target), &without_secrets(call))
     }
 
-    /// Removes a target's record.
+    /// Removes a target's record, and what is known of its dead mounts.
     pub fn forget(&self, target: &str) -> Result<(), StoreError> {
         let path = self.record_path(target);
-        absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))
+        for path in [self.dead_path(target), path] {
+            absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Remembers a dead mount of a target, from before it is replaced. The first word on it says since when.
+    pub fn died(&self, target: &str, device: DeviceNumber, now_ms: u64) -> Result<(), StoreError> {
+        let mut dead = self.dead(target).unwrap_or_default();
+        if !dead.devices.contains(&device) {
+            dead.devices.push(device);
+            dead.since_ms = now_ms;
+            write(&self.dead_path(target), &dead)?;
+        }
+        Ok(())
+    }
+
+    /// A target's dead mounts, if there are any that may be in use.
+    pub fn dead(&self, target: &str) -> Option<Dead> {
+        serde_json::from_slice(&fs::read(self.dead_path(target)).ok()?).ok()
+    }
+
+    /// Forgets dead mounts of a target.
+    pub fn revived(&self, target: &str, devices: &[DeviceNumber]) -> Result<(), StoreError> {
+        let Some(mut dead) = self.dead(target) else {
+            return Ok(());
+        };
+        dead.devices.retain(|device| !devices.contains(device));
+        let path = self.dead_path(target);
+        if dead.devices.is_empty() {
+            absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))
+        } else {
+            write(&path, &dead)
+        }
     }
 
     /// A target's record, if there is one.
@@ -156,6 +195,19 @@ impl Store {
     fn record_path(&self, target: &str) -> PathBuf {
         self.records().join(id(target)).with_extension("json")
     }
+
+    fn dead_path(&self, target: &str) -> PathBuf {
+        self.records().join(id(target)).with_extension("dead")
+    }
+}
+
+/// Writes a file so that it is there as a whole or not at all.
+fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
+    let new = path.with_extension("new");
+    let json = serde_json::to_vec(content).map_err(at("write", path))?;
+    fs::write(&new, json)
+        .and_then(|()| fs::rename(&new, path))
+        .map_err(at("write", path))
 }
 
 /// A call as its record has it.
@@ -211,6 +263,7 @@ fn at<E: Into<io::Error>>(attempted: &'static str, path: &Path) -> impl FnOnce(E
 mod tests {
     use super::*;
     use crate::agent::protocol::MountCall;
+    use crate::client::PodRef;
 
     #[test]
     fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_passed_over() {
@@ -228,7 +281,7 @@ mod tests {
             options: BTreeMap::new(),
             secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
             fs_group: None,
-            pod: crate::client::PodRef::default(),
+            pod: PodRef::default(),
             limit_ms: 1,
         };
         store.record(&call).unwrap();
@@ -238,5 +291,29 @@ mod tests {
         store.forget(&call.target).unwrap();
         store.forget(&call.target).unwrap();
         assert_eq!(store.recorded(&call.target), None);
+    }
+
+    #[test]
+    fn dead_mounts_are_remembered_until_they_are_in_nobody_s_use_or_their_volume_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            dir: dir.path().to_owned(),
+        };
+        make_dir(&store.records()).unwrap();
+        let device = |minor| DeviceNumber { major: 0, minor };
+        store.died("t", device(5), 1000).unwrap();
+        store.died("t", device(5), 2000).unwrap();
+        assert_eq!(store.dead("t").unwrap().since_ms, 1000);
+        store.died("t", device(6), 3000).unwrap();
+        store.revived("t", &[device(5)]).unwrap();
+        let left = store.dead("t").unwrap();
+        assert_eq!((left.devices, left.since_ms), (vec![device(6)], 3000));
+        store.revived("t", &[device(6), device(7)]).unwrap();
+        assert_eq!(store.dead("t"), None);
+        store.died("t", device(8), 4000).unwrap();
+        store.forget("t").unwrap();
+        assert_eq!(store.dead("t"), None);
+        store.revived("t", &[device(8)]).unwrap();
+        assert!(store.all().unwrap().is_empty());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Its child is the agent; all it does itself is to stay. With process 1 the kernel ends every process of the
 //! container, and a FUSE daemon's mounts with it, so process 1 is the one with nothing in it that could fail. If the
-//! agent ends, it is started again and finds its mounts as they were.
+//! agent ends, it is started again and finds its mounts as they were. If another ends, which may be such a daemon, the agent
+//! is told ([`DEATH`]): daemons become children of process 1 when the program that started them has ended.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -15,6 +16,9 @@ use tracing::{error, info};
 
 /// Delay before an agent that ended is started again.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// The signal that tells the agent that some process of the container has ended. One that does not listen yet ignores it.
+pub const DEATH: Signal = Signal::URG;
 
 /// Why process 1 can't do its work.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +45,11 @@ pub async fn supervise() -> Result<(), SuperviseError> {
             _ = terminate.recv() => stopping = stop(&agent),
             _ = interrupt.recv() => stopping = stop(&agent),
         }
-        if !reap(&agent) {
+        let reaped = reap(&agent);
+        if reaped.others {
+            tell(&agent, DEATH);
+        }
+        if !reaped.agent {
             continue;
         }
         if stopping {
@@ -68,18 +76,33 @@ fn pid(agent: &Child) -> Option<Pid> {
 
 fn stop(agent: &Child) -> bool {
     info!("told to end: no new mounts are taken, and the container ends with its last one");
-    if let Some(pid) = pid(agent) {
-        // ESRCH: it has ended already.
-        let _ = kill_process(pid, Signal::TERM);
-    }
+    tell(agent, Signal::TERM);
     true
 }
 
-/// Takes the exit status of every child that has ended; whether the agent is among them.
-fn reap(agent: &Child) -> bool {
-    let mut agent_ended = false;
-    while let Ok(Some((ended, _))) = wait(WaitOptions::NOHANG) {
-        agent_ended |= Some(ended) == pid(agent);
+fn tell(agent: &Child, signal: Signal) {
+    if let Some(pid) = pid(agent) {
+        // ESRCH: it has ended already.
+        let _ = kill_process(pid, signal);
     }
-    agent_ended
+}
+
+/// Who has ended.
+#[derive(Debug, Default)]
+struct Reaped {
+    agent: bool,
+    others: bool,
+}
+
+/// Takes the exit status of every child that has ended.
+fn reap(agent: &Child) -> Reaped {
+    let mut reaped = Reaped::default();
+    while let Ok(Some((ended, _))) = wait(WaitOptions::NOHANG) {
+        if Some(ended) == pid(agent) {
+            reaped.agent = true;
+        } else {
+            reaped.others = true;
+        }
+    }
+    reaped
 }

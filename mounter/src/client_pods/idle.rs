@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::plan::Seen;
 use super::status::Phase;
 use super::{ClientPods, lost};
-use crate::agent::protocol::Health;
+use crate::agent::protocol::MountState;
 
 /// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -92,9 +92,11 @@ async fn usage(pods: &ClientPods, pod: &Seen) -> Option<Use> {
     match pod.phase {
         Phase::Leaving => None,
         Phase::Ended => Some(Use::Unused),
+        // It will have to mount anew what it had; whether that is anything it can say then.
+        Phase::BackOff => Some(Use::Used),
         // What has not started has no mounts, unless it did run before: then its agent answers or will again.
         Phase::Starting | Phase::Running => match pods.hello(&pod.uid).await {
-            Ok(hello) if hello.mounts.iter().all(|mount| mount.health == Health::Dead) => Some(Use::Unused),
+            Ok(hello) if hello.mounts.iter().all(MountState::is_lost) => Some(Use::Unused),
             Err(_) if pod.phase == Phase::Starting => Some(Use::Unused),
             Ok(_) | Err(_) => Some(Use::Used),
         },

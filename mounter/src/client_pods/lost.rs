@@ -12,6 +12,7 @@ use mooring_contract::names::{MOUNTER, reasons};
 use tracing::warn;
 
 use super::ClientPods;
+use super::status::Phase;
 use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Health, MountState};
 use crate::target::Target;
@@ -64,14 +65,16 @@ impl Lost {
         }
     }
 
-    /// Mounts that may be lost and that nobody was told of: those that are dead, and those whose agent was not heard.
-    fn suspects(&self) -> Vec<MountState> {
+    /// Mounts that may be lost and that nobody was told of: those that are dead and not mounted anew, and those whose agent
+    /// was not heard and is not of one of these Pods (`there`), which start it again.
+    fn suspects(&self, there: &[String]) -> Vec<MountState> {
         let mut state = self.lock();
         let heard = std::mem::take(&mut state.heard);
+        let is_silent = |uid: &String| !heard.contains(uid) && !there.contains(uid);
         let suspects = state
             .served
             .values()
-            .filter(|one| !one.told && (one.mount.health == Health::Dead || !heard.contains(&one.by)));
+            .filter(|one| !one.told && (one.mount.is_lost() || is_silent(&one.by)));
         suspects.map(|one| one.mount.clone()).collect()
     }
 
@@ -94,7 +97,9 @@ impl Lost {
 /// is anything like that.
 pub(super) async fn tell(pods: &ClientPods) -> bool {
     let mut untold = false;
-    for mount in pods.lost.suspects() {
+    let there = pods.seen().into_iter().filter(|pod| pod.phase != Phase::Ended);
+    let there: Vec<_> = there.map(|pod| pod.uid).collect();
+    for mount in pods.lost.suspects(&there) {
         match look(&pods.identity.kubelet_root, &mount.target).await {
             Found::Dead => untold |= !tell_one(pods, &mount).await,
             Found::Nothing => pods.lost.forget(&mount.target),
@@ -126,7 +131,7 @@ async fn tell_one(pods: &ClientPods, mount: &MountState) -> bool {
         client,
         source,
         pod,
-        health: _,
+        ..
     } = mount;
     warn!(
         target.path = target,
@@ -184,6 +189,7 @@ async fn tell_one(pods: &ClientPods, mount: &MountState) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::protocol::Reviving;
     use crate::client::PodRef;
 
     fn mount(target: &str, health: Health) -> MountState {
@@ -193,11 +199,16 @@ mod tests {
             source: "a@b:/c".into(),
             pod: PodRef::default(),
             health,
+            dead: None,
+            reviving: None,
         }
     }
 
     fn suspects(lost: &Lost) -> Vec<String> {
-        lost.suspects().into_iter().map(|mount| mount.target).collect()
+        lost.suspects(&["two".to_owned()])
+            .into_iter()
+            .map(|mount| mount.target)
+            .collect()
     }
 
     #[test]
@@ -225,6 +236,17 @@ mod tests {
         lost.heard("two", &[mount("a", Health::Dead)]);
         assert_eq!(suspects(&lost), ["a"]);
         lost.forget("a");
+        assert!(suspects(&lost).is_empty());
+    }
+
+    #[test]
+    fn what_is_mounted_anew_or_whose_container_is_started_again_is_not_lost() {
+        let lost = Lost::default();
+        let mut reviving = mount("a", Health::Dead);
+        reviving.reviving = Some(Reviving::default());
+        lost.heard("two", &[reviving, mount("b", Health::Mounted)]);
+        assert!(suspects(&lost).is_empty());
+        // Its agent is away.
         assert!(suspects(&lost).is_empty());
     }
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext,
     Toleration, Volume, VolumeMount,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use mooring_contract::names::{annotations, labels};
 use sha2::{Digest as _, Sha256};
@@ -19,6 +20,16 @@ pub const AGENT_VOLUME: &str = "mooring";
 
 /// Where that is mounted in the Pod's containers.
 const AGENT_DIR: &str = "/run/mooring";
+
+/// Name of the emptyDir with the secrets of its mounts. It is in memory, as the kubelet keeps Secrets, and it belongs to the
+/// Pod: when its container is started again, what died with it is mounted anew.
+const SECRETS_VOLUME: &str = "secrets";
+
+/// Where that is mounted in the client container.
+const SECRETS_DIR: &str = "/run/mooring/secrets";
+
+/// Most that the secrets may take: a Secret has at most a megabyte.
+const SECRETS_SIZE: &str = "64Mi";
 
 /// Name of the container with the client.
 pub const CLIENT_CONTAINER: &str = "client";
@@ -123,6 +134,11 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         volume_mounts: Some(vec![
             agent_mount,
             VolumeMount {
+                name: SECRETS_VOLUME.into(),
+                mount_path: SECRETS_DIR.into(),
+                ..VolumeMount::default()
+            },
+            VolumeMount {
                 name: KUBELET_VOLUME.into(),
                 mount_path: kubelet_root.clone(),
                 mount_propagation: Some("Bidirectional".into()),
@@ -166,6 +182,15 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
                 Volume {
                     name: AGENT_VOLUME.into(),
                     empty_dir: Some(EmptyDirVolumeSource::default()),
+                    ..Volume::default()
+                },
+                Volume {
+                    name: SECRETS_VOLUME.into(),
+                    empty_dir: Some(EmptyDirVolumeSource {
+                        medium: Some("Memory".into()),
+                        size_limit: Some(Quantity(SECRETS_SIZE.into())),
+                        ..EmptyDirVolumeSource::default()
+                    }),
                     ..Volume::default()
                 },
                 Volume {
@@ -220,7 +245,16 @@ mod tests {
         assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
         let client = &pod["spec"]["containers"][0];
         assert_eq!(client["command"][0], "/run/mooring/mounter");
-        assert_eq!(client["volumeMounts"][1]["mountPropagation"], "Bidirectional");
+        assert_eq!(client["volumeMounts"][2]["mountPropagation"], "Bidirectional");
+        assert_eq!(volumes[1]["emptyDir"]["medium"], "Memory");
+        // The program that is copied in sees no secret.
+        assert_eq!(
+            pod["spec"]["initContainers"][0]["volumeMounts"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
         assert!(pod["spec"].get("priorityClassName").is_none());
     }
 

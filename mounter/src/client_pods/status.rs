@@ -16,8 +16,10 @@ pub enum Phase {
     Running,
     /// It is being deleted; it stays for as long as it has mounts.
     Leaving,
-    /// It has ended and never starts again: evicted, or refused by the kubelet. Or not soon: it did run, was killed more than
-    /// once, and the kubelet lets it wait for up to five minutes.
+    /// It did run, was killed more than once, and the kubelet lets it wait for up to five minutes. Then it mounts anew what it
+    /// had; new mounts get another Pod.
+    BackOff,
+    /// It has ended and never starts again: evicted, or refused by the kubelet.
     Ended,
 }
 
@@ -41,7 +43,7 @@ pub fn seen(pod: &Pod) -> Option<Seen> {
     } else if pod.metadata.deletion_timestamp.is_some() {
         Phase::Leaving
     } else if status.is_some_and(was_killed_again) {
-        Phase::Ended
+        Phase::BackOff
     } else if status.is_some_and(runs) {
         Phase::Running
     } else {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_killed_again_and_again_has_ended_and_one_that_never_ran_has_not() {
+    fn one_that_was_killed_again_and_again_rests_and_one_that_never_ran_does_not() {
         let ended = |seconds: u32| {
             let last = json!({"terminated": {
                 "exitCode": 137,
@@ -188,7 +190,7 @@ mod tests {
             seen(&pod(&json!({}), &status)).unwrap().phase
         };
         assert_eq!(ended(1), Phase::Starting);
-        assert_eq!(ended(9), Phase::Ended);
+        assert_eq!(ended(9), Phase::BackOff);
     }
 
     #[test]

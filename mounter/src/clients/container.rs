@@ -8,7 +8,7 @@ use futures::future::join_all;
 use tracing::warn;
 
 use crate::agent::kernel::{self, Found};
-use crate::agent::protocol::{Answer, Call, Category, Failure, MountCall, SecretBytes};
+use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
 use crate::client::{Client, MountError, MountJob};
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::link::LinkError;
@@ -39,18 +39,38 @@ impl ContainerClient {
         Self { pods }
     }
 
-    /// Whether an agent of this node, of whatever image, has this very volume on the target.
-    async fn is_mounted_by_an_agent(&self, job: &MountJob) -> bool {
-        let path = job.target.to_string();
+    /// What the agents of this node, of whatever image, have to do with a target.
+    async fn states(&self, target: &Target) -> Vec<(Hello, MountState)> {
+        let path = target.to_string();
         let hellos = self.pods.seen().into_iter().map(|pod| {
             let pods = &self.pods;
             async move { pods.hello(&pod.uid).await }
         });
-        join_all(hellos).await.into_iter().flatten().any(|hello| {
-            hello.mounts.iter().any(|mount| {
-                mount.target == path && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
-            })
-        })
+        let hellos = join_all(hellos).await.into_iter().flatten();
+        let of_target = |hello: Hello| {
+            let state = hello.mounts.iter().find(|mount| mount.target == path).cloned();
+            state.map(|state| (hello, state))
+        };
+        hellos.filter_map(of_target).collect()
+    }
+
+    /// Whether an agent has this very volume on the target.
+    async fn is_mounted_by_an_agent(&self, job: &MountJob) -> bool {
+        let states = self.states(&job.target).await;
+        states
+            .iter()
+            .any(|(_, mount)| mount.client == job.volume.client.as_str() && mount.source == job.volume.source)
+    }
+
+    /// If an agent mounts the target anew, what it says about it.
+    async fn revival(&self, target: &Target) -> Option<String> {
+        let states = self.states(target).await.into_iter();
+        let mut revived = states.filter(|(hello, mount)| hello.revives && !mount.is_lost());
+        let (_, mount) = revived.next()?;
+        let message = mount.reviving.unwrap_or_default().message;
+        Some(format!(
+            "the program that served this volume ended, and it is being mounted anew {message}"
+        ))
     }
 
     async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<(), MountError> {
@@ -61,7 +81,7 @@ impl ContainerClient {
         match answer {
             Ok(Answer::Mounted) => Ok(()),
             Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
-            Ok(Answer::Hello(_) | Answer::Unmounted) => Err(container_error(
+            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted) => Err(container_error(
                 job,
                 format!("the agent of Pod {} gave an answer to another question", lease.name),
             )),
@@ -86,8 +106,11 @@ impl Client for ContainerClient {
                     wanted: job.volume.source.clone(),
                 });
             }
-            // Its daemon is gone, and with it whoever used it.
             Found::Dead => {
+                if let Some(message) = self.revival(&job.target).await {
+                    return Err(container_error(job, message));
+                }
+                // Nobody will ever mount it anew: whoever uses it can't go on.
                 kernel::unmount_target(&job.target, true).map_err(|e| failed("unmount the dead mount on", job, &e))?;
                 self.unmounted(&job.target).await;
             }

@@ -160,13 +160,17 @@ fn handle() -> OwnedFd {
 
 fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Entry {
     Entry {
+        id: 0,
+        parent: 0,
         device: DeviceNumber {
             major: if source.starts_with("/dev/loop") { 7 } else { 0 },
             minor,
         },
         root: "/".into(),
         mount_point,
+        flags: Vec::new(),
         shared: None,
+        master: None,
         fs_type: fs_type.to_owned(),
         source: source.to_owned(),
     }

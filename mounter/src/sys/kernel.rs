@@ -109,7 +109,7 @@ impl Sys for Kernel {
         let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let mount =
             open_tree(directory, c"", how).map_err(|e| SysError::call("make a second mount of a directory", e))?;
-        raw::set_mount_attributes(mount.as_fd(), flags.attributes().bits().into())
+        raw::set_mount_attributes(mount.as_fd(), flags.attributes().bits().into(), 0)
             .map_err(|e| SysError::call("set the flags of a mount", e))?;
         Ok(mount)
     }

@@ -57,8 +57,9 @@ pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
 }
 
-/// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of.
-pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Result<(), Errno> {
+/// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of, and its propagation (`MS_PRIVATE` and the
+/// like; 0 leaves it).
+pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64, propagation: u64) -> Result<(), Errno> {
     /// The kernel's `struct mount_attr`.
     #[repr(C)]
     struct MountAttr {
@@ -72,7 +73,7 @@ pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> Re
     let attr = MountAttr {
         set: attributes,
         clear: if attributes & ATIME == 0 { 0 } else { ATIME },
-        propagation: 0,
+        propagation,
         user_namespace: 0,
     };
     // SAFETY: the path ends in NUL and the kernel reads one mount_attr of the size given.

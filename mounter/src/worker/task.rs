@@ -7,6 +7,7 @@ use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{MountError, MountJob};
+use crate::graft::GraftTask;
 use crate::target::Target;
 
 /// One thing for a worker to do.
@@ -69,6 +70,8 @@ pub enum Task {
         /// The size in bytes that it should have at least.
         size: u64,
     },
+    /// Put a volume that was mounted anew where its dead mounts are.
+    Graft(GraftTask),
 }
 
 /// A mount, as a worker needs to know it.

@@ -143,6 +143,10 @@ pub mod parameters {
 
 /// Reasons of the mounter's Events.
 pub mod reasons {
+    /// On a Pod: the client of one of its volumes ended, and the volume was mounted anew.
+    pub const VOLUME_REVIVED: &str = "VolumeRevived";
+    /// On a Pod: the client of one of its volumes ended, and the volume could not be mounted anew; it is tried again.
+    pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
     /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
     pub const VOLUME_LOST: &str = "VolumeLost";
 }

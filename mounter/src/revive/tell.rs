@@ -1,0 +1,135 @@
+//! Tells the user of a volume what became of it, by Events on the Pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use mooring_contract::names::{MOUNTER, reasons};
+use tracing::{info, warn};
+
+use crate::client::PodRef;
+use crate::target::Target;
+
+/// Longest note that an Event may have.
+const MAX_NOTE: usize = 1000;
+
+/// What there is to tell of a volume.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// It can be used again, after so many seconds.
+    Revived(f64),
+    /// It could not be mounted anew, for this reason.
+    Failed(String),
+    /// A container that uses it could not be given the new mount.
+    Stuck(String),
+}
+
+impl News {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Revived(_) => reasons::VOLUME_REVIVED,
+            Self::Failed(_) | Self::Stuck(_) => reasons::VOLUME_NOT_REVIVED,
+        }
+    }
+
+    /// In words, with what to do.
+    pub fn note(&self, volume: &str) -> String {
+        let mut note = match self {
+            Self::Revived(seconds) => format!(
+                "the program that served volume {volume} ended; it was mounted anew and can be used again after \
+                 {seconds:.1} s. Files that were open must be opened again"
+            ),
+            Self::Failed(why) => format!(
+                "the program that served volume {volume} ended, and it can't be mounted anew: {why}. It is tried again \
+                 until it succeeds or the Pod is deleted"
+            ),
+            Self::Stuck(why) => format!(
+                "volume {volume} was mounted anew, but not for every container: {why}. Delete this Pod: its successor \
+                 gets the new mount. It is tried again by itself"
+            ),
+        };
+        while note.len() > MAX_NOTE {
+            note.pop();
+        }
+        note
+    }
+}
+
+/// Tells each thing once.
+pub struct Teller {
+    recorder: Recorder,
+    /// The last that was told of each target.
+    told: BTreeMap<Target, News>,
+}
+
+impl Teller {
+    /// One who tells in the name of the mounter on this node.
+    pub fn new(client: Client, node: Option<String>) -> Self {
+        let reporter = Reporter {
+            controller: MOUNTER.to_owned(),
+            instance: node,
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Tells the user of a Pod, unless this was the last that was told; whether it was told now.
+    pub async fn tell(&mut self, target: &Target, pod: Option<&PodRef>, news: News) -> bool {
+        if self.told.get(target) == Some(&news) {
+            return false;
+        }
+        let note = news.note(target.name());
+        let well = matches!(news, News::Revived(_));
+        if well {
+            info!(target.path = %target, "{note}");
+        } else {
+            warn!(target.path = %target, "{note}");
+        }
+        if let Some(pod) = pod.filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty()) {
+            let event = Event {
+                type_: if well { EventType::Normal } else { EventType::Warning },
+                reason: news.reason().to_owned(),
+                note: Some(note),
+                action: "Mount".to_owned(),
+                secondary: None,
+            };
+            if let Err(error) = self.recorder.publish(&event, &reference(pod)).await {
+                warn!(%error, pod = format!("{}/{}", pod.namespace, pod.name), "failed to make an Event");
+            }
+        }
+        self.told.insert(target.clone(), news);
+        true
+    }
+
+    /// Forgets what was told of volumes that are gone.
+    pub fn keep(&mut self, is_there: impl Fn(&Target) -> bool) {
+        self.told.retain(|target, _| is_there(target));
+    }
+}
+
+fn reference(pod: &PodRef) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        name: Some(pod.name.clone()),
+        namespace: Some(pod.namespace.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_NOTE, News};
+
+    #[test]
+    fn whatever_is_not_well_says_what_to_do() {
+        assert!(News::Stuck("x".into()).note("v").contains("Delete this Pod"));
+        assert!(News::Failed("no server".into()).note("v").contains("no server"));
+        assert!(News::Revived(1.25).note("v").contains("opened again"));
+        assert!(News::Failed("ä".repeat(2000)).note("v").len() <= MAX_NOTE);
+    }
+}

@@ -1,0 +1,42 @@
+//! Hears of changes of the mount table as they happen.
+
+use std::fs::File;
+use std::io;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+/// Goes up with every change of this process' mount table, for as long as somebody listens.
+///
+/// A thread of its own waits for them: all it does is to sleep in the kernel.
+pub fn mount_table() -> io::Result<watch::Receiver<u64>> {
+    let table = File::open("/proc/self/mountinfo")?;
+    let (sender, receiver) = watch::channel(0);
+    std::thread::Builder::new()
+        .name("mount-table".to_owned())
+        .spawn(move || {
+            loop {
+                let mut polled = [PollFd::new(&table, PollFlags::PRI)];
+                match poll(&mut polled, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(_) => return,
+                }
+                if sender.is_closed() {
+                    return;
+                }
+                sender.send_modify(|count: &mut u64| *count += 1);
+            }
+        })?;
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mount_table;
+
+    #[test]
+    fn the_mount_table_can_be_listened_to() {
+        assert!(mount_table().is_ok());
+    }
+}

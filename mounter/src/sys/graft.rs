@@ -1,0 +1,225 @@
+//! The system calls by which a dead mount is replaced where it lies, in this mount namespace or in another one, behind a
+//! trait of their own for the same reason as [`super::Sys`].
+//!
+//! Nothing is found by its path alone: a path gives a handle, and the handle the number of the mount that it is on.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat, openat2};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount,
+};
+use rustix::process::fchdir;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{Result, SysError, raw};
+use crate::mount_table::{Entry, Table};
+use crate::target::{Target, TargetError};
+
+const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// How a mount is to be, after the one whose place it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Likeness {
+    /// Flags of the mount that are set whatever the original has.
+    pub flags: MountAttrFlags,
+    /// Whom it gives later mounts to, and gets them from.
+    pub propagation: Propagation,
+}
+
+/// What becomes of mounts that are made on a mount later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are its own affair.
+    Private,
+    /// It gets those of the original, and gives none.
+    Slave,
+    /// As those of the original: both get them.
+    Shared,
+}
+
+impl Likeness {
+    /// That of a mount.
+    pub fn of(entry: &Entry) -> Self {
+        let flags = entry.flags.iter().map(|flag| match flag.as_str() {
+            "ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,
+            "nosuid" => MountAttrFlags::MOUNT_ATTR_NOSUID,
+            "nodev" => MountAttrFlags::MOUNT_ATTR_NODEV,
+            "noexec" => MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            "noatime" => MountAttrFlags::MOUNT_ATTR_NOATIME,
+            "nodiratime" => MountAttrFlags::MOUNT_ATTR_NODIRATIME,
+            "nosymfollow" => MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW,
+            _ => MountAttrFlags::empty(),
+        });
+        Self {
+            flags: flags.fold(MountAttrFlags::empty(), |all, flag| all | flag),
+            propagation: match (entry.shared, entry.master) {
+                (Some(_), _) => Propagation::Shared,
+                (None, Some(_)) => Propagation::Slave,
+                (None, None) => Propagation::Private,
+            },
+        }
+    }
+}
+
+/// The system calls.
+pub trait Grafts {
+    /// A handle of a file or directory, which keeps what is mounted there from being unmounted.
+    type Place;
+    /// A mount that is nowhere.
+    type Mount;
+
+    /// What is mounted, as this process sees it now.
+    fn table(&self) -> Result<Table>;
+
+    /// What is mounted, as another process sees it.
+    fn table_of(&self, pid: i32) -> Result<Table>;
+
+    /// Opens the root of what is mounted on a target. No server is asked.
+    fn open_target(&self, target: &Target) -> Result<Self::Place, TargetError>;
+
+    /// Opens what lies uppermost at a path from the mount table.
+    fn open_at(&self, path: &Path) -> Result<Self::Place>;
+
+    /// Opens something beneath a directory, following no link. Asks the server.
+    fn open_within(&self, directory: &Self::Place, path: &Path) -> Result<Self::Place>;
+
+    /// The number of the mount that a handle is on.
+    fn mount_id(&self, place: &Self::Place) -> Result<u64>;
+
+    /// Whether the daemon of a FUSE file system is gone. A live one is asked.
+    fn is_dead(&self, place: &Self::Place) -> Result<bool>;
+
+    /// A second mount of a handle's file or directory.
+    fn copy(&self, place: &Self::Place, likeness: Likeness) -> Result<Self::Mount>;
+
+    /// Enters the mount namespace `namespace` of process `pid`, for good.
+    fn enter(&mut self, pid: i32, namespace: u64) -> Result<()>;
+
+    /// Puts a mount beneath the one whose root `top` is, so that nobody sees it yet; `false` if it can't be done: the kernel
+    /// is older than 6.5, or `top` is no longer mounted here.
+    fn put_beneath(&self, mount: &Self::Mount, top: &Self::Place) -> Result<bool>;
+
+    /// Puts a mount on top of a handle.
+    fn put_onto(&self, mount: &Self::Mount, place: &Self::Place) -> Result<()>;
+
+    /// Takes the mount whose root the handle is out of sight; it goes with its last user.
+    fn detach(&self, top: &Self::Place) -> Result<()>;
+}
+
+/// The kernel, and where its `/proc` is at the moment.
+#[derive(Debug)]
+pub struct Node {
+    proc: PathBuf,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { proc: "/proc".into() }
+    }
+}
+
+impl Node {
+    fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = self.proc.join(path);
+        std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), &e))
+    }
+}
+
+impl Grafts for Node {
+    type Place = OwnedFd;
+    type Mount = OwnedFd;
+
+    fn table(&self) -> Result<Table> {
+        Ok(Table::parse(&self.read("self/mountinfo")?))
+    }
+
+    fn table_of(&self, pid: i32) -> Result<Table> {
+        Ok(Table::parse(&self.read(format!("{pid}/mountinfo"))?))
+    }
+
+    fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
+        target.open()
+    }
+
+    fn open_at(&self, path: &Path) -> Result<OwnedFd> {
+        let straight = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(CWD, path, HANDLE, Mode::empty(), straight)
+            .map_err(|e| SysError::call(format!("open {}", path.display()), e))
+    }
+
+    fn open_within(&self, directory: &OwnedFd, path: &Path) -> Result<OwnedFd> {
+        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(directory, path, HANDLE, Mode::empty(), confined)
+            .map_err(|e| SysError::call(format!("open {} of the volume", path.display()), e))
+    }
+
+    fn mount_id(&self, place: &OwnedFd) -> Result<u64> {
+        let text = self.read(format!("self/fdinfo/{}", place.as_raw_fd()))?;
+        let text = String::from_utf8_lossy(&text);
+        let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+        id.and_then(|id| id.trim().parse().ok())
+            .ok_or_else(|| SysError::call("read the number of a mount", Errno::INVAL))
+    }
+
+    fn is_dead(&self, place: &OwnedFd) -> Result<bool> {
+        // Any other error is still an answer.
+        Ok(matches!(fstatfs(place), Err(Errno::NOTCONN | Errno::CONNABORTED)))
+    }
+
+    fn copy(&self, place: &OwnedFd, likeness: Likeness) -> Result<OwnedFd> {
+        let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let mount = open_tree(place, c"", how).map_err(|e| SysError::call("make a second mount of the volume", e))?;
+        let propagation = match likeness.propagation {
+            Propagation::Private => MountPropagationFlags::PRIVATE,
+            Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
+            // A second mount has the original's peers.
+            Propagation::Shared => MountPropagationFlags::empty(),
+        };
+        raw::set_mount_attributes(mount.as_fd(), likeness.flags.bits().into(), propagation.bits().into())
+            .map_err(|e| SysError::call("set the flags of a mount", e))?;
+        Ok(mount)
+    }
+
+    fn enter(&mut self, pid: i32, namespace: u64) -> Result<()> {
+        let attempted = || format!("enter the mount namespace of process {pid}");
+        let failed = |e| SysError::call(attempted(), e);
+        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = open(&self.proc, directory, Mode::empty()).map_err(failed)?;
+        let link = format!("{pid}/ns/mnt");
+        let handle = openat(&proc, &*link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        // Another process may have its number by now.
+        if fstat(&handle).map_err(failed)?.st_ino != namespace {
+            return Err(failed(Errno::SRCH));
+        }
+        move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(failed)?;
+        // What is called /proc in there may be anything.
+        fchdir(&proc).map_err(failed)?;
+        self.proc = PathBuf::new();
+        Ok(())
+    }
+
+    fn put_beneath(&self, mount: &OwnedFd, top: &OwnedFd) -> Result<bool> {
+        let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+            | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
+            | MoveMountFlags::MOVE_MOUNT_BENEATH;
+        match move_mount(mount, c"", top, c"", how) {
+            Ok(()) => Ok(true),
+            Err(Errno::INVAL) => Ok(false),
+            Err(e) => Err(SysError::call("put the new mount beneath the dead one", e)),
+        }
+    }
+
+    fn put_onto(&self, mount: &OwnedFd, place: &OwnedFd) -> Result<()> {
+        let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(mount, c"", place, c"", how).map_err(|e| SysError::call("put the new mount onto the dead one", e))
+    }
+
+    fn detach(&self, top: &OwnedFd) -> Result<()> {
+        // By the handle: what it is on is what goes, whatever path it has.
+        let path = self.proc.join(format!("self/fd/{}", top.as_raw_fd()));
+        unmount(&path, UnmountFlags::DETACH).map_err(|e| SysError::call("take the dead mount away", e))
+    }
+}
