@@ -70,9 +70,22 @@ fn word(ours: &str, outside: &str) -> BoxedStrategy<String> {
         "/proc/self/root".to_owned(),
         "v".to_owned(),
     ];
-    let clients = select(vec!["local", "pool", "self", "host", "nope", "../x", "", "local\n", "LOCAL", "tmpfs"]);
+    let clients = select(vec![
+        "local", "pool", "self", "host", "nope", "../x", "", "local\n", "LOCAL", "tmpfs",
+    ]);
     let sources = prop_oneof![
-        select(vec!["", "a", "../a", "/etc/passwd", ".x", "-o", "a\u{0}b", "h:/x", "tom@h:/x"]).prop_map(str::to_owned),
+        select(vec![
+            "",
+            "a",
+            "../a",
+            "/etc/passwd",
+            ".x",
+            "-o",
+            "a\u{0}b",
+            "h:/x",
+            "tom@h:/x"
+        ])
+        .prop_map(str::to_owned),
         ".{0,40}",
     ];
     let options = (clients, sources, "[a-z.-]{0,12}", ".{0,20}").prop_map(|(client, source, key, value)| {
@@ -95,7 +108,16 @@ fn word(ours: &str, outside: &str) -> BoxedStrategy<String> {
 }
 
 fn call(ours: &str, outside: &str) -> impl Strategy<Value = Vec<String>> + use<> {
-    let names = select(vec!["mount", "unmount", "expandfs", "init", "getvolumename", "other", ""]).prop_map(str::to_owned);
+    let names = select(vec![
+        "mount",
+        "unmount",
+        "expandfs",
+        "init",
+        "getvolumename",
+        "other",
+        "",
+    ])
+    .prop_map(str::to_owned);
     let word = word(ours, outside);
     prop_oneof![
         8 => (names, vec(word.clone(), 0..4)).prop_map(|(name, rest)| [vec![name], rest].concat()),
@@ -262,7 +284,10 @@ fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
                     .map_err(|error| TestCaseError::fail(format!("{error}: {:?}", String::from_utf8_lossy(&answer))))?;
                 let status = value["status"].as_str().unwrap_or_default();
                 prop_assert!(["Success", "Failure", "Not supported"].contains(&status), "{value}");
-                prop_assert!(status != "Failure" || !value["message"].as_str().unwrap_or_default().is_empty(), "{value}");
+                prop_assert!(
+                    status != "Failure" || !value["message"].as_str().unwrap_or_default().is_empty(),
+                    "{value}"
+                );
                 Ok(())
             })
             .map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -292,20 +317,22 @@ fn junk_to_an_agent_is_answered_and_its_mounts_stay() {
         let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
         let (name, uid) = (name.context("a name")?, uid.context("a uid")?);
         let processes = scope.processes_of(NAMESPACE, &name).await?;
-        let directory = Layout::from_env()?
-            .node("node-1")
-            .join(format!("var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/mooring"));
+        let directory = Layout::from_env()?.node("node-1").join(format!(
+            "var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/mooring"
+        ));
         let ours = format!("/var/lib/kubelet/pods/{}", scope.namespace);
         let calls = prop_oneof![
             Just(json!({"version": 1, "call": "hello"})),
             (word(&ours, "/etc"), any::<u32>()).prop_map(|(target, version)| {
                 json!({"version": version % 3, "call": {"unmount": {"target": target}}})
             }),
-            (word(&ours, "/etc"), word(&ours, "/etc"), vec(word(&ours, "/etc"), 0..4)).prop_map(|(target, source, options)| {
-                json!({"version": 1, "call": {"mount": {
-                    "target": target, "client": "nope", "source": source, "mount-options": options, "limit_ms": 50,
-                }}})
-            }),
+            (word(&ours, "/etc"), word(&ours, "/etc"), vec(word(&ours, "/etc"), 0..4)).prop_map(
+                |(target, source, options)| {
+                    json!({"version": 1, "call": {"mount": {
+                        "target": target, "client": "nope", "source": source, "mount-options": options, "limit_ms": 50,
+                    }}})
+                }
+            ),
         ]
         .prop_map(|value| value.to_string().into_bytes());
         let framed = |bytes: Vec<u8>| [u32::try_from(bytes.len()).unwrap_or(0).to_le_bytes().to_vec(), bytes].concat();
@@ -328,7 +355,10 @@ fn junk_to_an_agent_is_answered_and_its_mounts_stay() {
         scope.exec("user", ["sh", "-c", "echo still here >/data/f"])?;
         ensure!(scope.mounts_on(1)? == before);
         let now = scope.processes_of(NAMESPACE, &name).await?;
-        ensure!(processes.iter().all(|pid| now.contains(pid)), "{processes:?} became {now:?}");
+        ensure!(
+            processes.iter().all(|pid| now.contains(pid)),
+            "{processes:?} became {now:?}"
+        );
         scope.delete("pod/user")?;
         scope.pod_gone("user").await?;
         remove_image(&scope, &image)
@@ -367,7 +397,10 @@ fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
         let pods = mounter.on_node(&mounter.root().join("kubelet/pods"));
         let swaps = [
             (pods.join("uid"), pods.join("link")),
-            (pods.join("uid/volumes").join(FLEX_DRIVER_DIR), pods.join("uid/volumes/link")),
+            (
+                pods.join("uid/volumes").join(FLEX_DRIVER_DIR),
+                pods.join("uid/volumes/link"),
+            ),
         ];
         let (mut mounted, mut refused) = (0, 0);
         for (one, other) in &swaps {
@@ -394,7 +427,9 @@ fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
                 };
                 let called = calls();
                 over.store(true, Ordering::Relaxed);
-                let times = swapping.join().unwrap_or_else(|_| anyhow::bail!("the swapping thread panicked"))?;
+                let times = swapping
+                    .join()
+                    .unwrap_or_else(|_| anyhow::bail!("the swapping thread panicked"))?;
                 called.map(|()| times)
             })?;
             ensure!(times > 100, "swapped {times} times only");
@@ -402,7 +437,10 @@ fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
         // Both were met with, or nothing was tried.
         ensure!(mounted > 0 && refused > 0, "{mounted} good, {refused} refused");
         ensure!(mounter.runs()?, "{}", mounter.log());
-        scope.on_node(1, &format!("test -f {outside}/v/file && test -f {outside}/volumes/{FLEX_DRIVER_DIR}/v/file"))?;
+        scope.on_node(
+            1,
+            &format!("test -f {outside}/v/file && test -f {outside}/volumes/{FLEX_DRIVER_DIR}/v/file"),
+        )?;
         let target = mounter.target("uid", "v");
         let unmounted = mounter.call(&["unmount", &target.to_string_lossy()])?;
         ensure!(unmounted.status() == "Success", "{unmounted:?}");
