@@ -244,10 +244,8 @@ impl<'a> Apply<'a> {
             }
             Err(error) if is_not_found(&error) => Ok(()),
             // Usually another of its name is in its place by now; but a conflict is no proof of that.
-            Err(error) if is_conflict(&error) => match self.is_there(&api, &pod.name, &pod.uid).await? {
-                true => Err(ApplyError::Changed(pod.name.clone())),
-                false => Ok(()),
-            },
+            Err(error) if is_conflict(&error) && !self.is_there(&api, &pod.name, &pod.uid).await? => Ok(()),
+            Err(error) if is_conflict(&error) => Err(ApplyError::Changed(pod.name.clone())),
             Err(source) => Err(ApplyError::api("delete Pod", &pod.name, source)),
         }
     }

@@ -164,12 +164,12 @@ impl ApiProxy {
     /// Faults that have not come about yet, by claim.
     pub fn pending(&self) -> Vec<String> {
         let lives = lock(&self.shared.lives);
-        let lines = lives.iter().flat_map(|(name, life)| {
+        let waiting = lives.iter().flat_map(|(name, life)| {
             life.planned
                 .iter()
                 .map(move |(step, fault)| format!("{name}: {fault:?} at {step}"))
         });
-        lines.collect()
+        waiting.collect()
     }
 
     /// What has happened to whom, for a failure's message.
