@@ -1,7 +1,11 @@
 //! `vcs`, the FlexVolume executable: hands what the kubelet says to the mounter, and its answer back.
 //!
 //! Prints exactly one JSON object on standard output and nothing on standard error (the kubelet joins both and reads
-//! the whole as JSON), in every case and within [`mooring_shim::DEADLINE_SECONDS`]. Exit 0 is for Success only.
+//! the whole as JSON), in every case and within [`mooring_shim::DEADLINE_SECONDS`].
+//!
+//! Exit 0 is for every answer, a failure too: at any other the kubelet writes all arguments into its log, and the values of the
+//! volume's Secret are among them. It goes by the answer's status. For the same reason the arguments are wiped from this
+//! process as soon as the mounter has them: whoever may list the node's processes would see them for as long as the mount takes.
 #![no_std]
 #![no_main]
 
@@ -28,29 +32,31 @@ enum Trouble {
     Broken,
 }
 
-fn run(args: sys::Args) -> usize {
-    let args = args.skip(1);
+fn run(mut args: sys::Args) -> usize {
+    // The executable's own name.
+    let _ = args.next();
+    let init = args.clone().next() == Some(b"init");
     let mut buffer = [0; MAX_ANSWER];
-    let trouble = match ask(args.clone(), &mut buffer) {
+    let trouble = match ask(args, &mut buffer) {
         Ok(length) => match answer::read(&buffer[..length]) {
-            Answer::Success => return print(&buffer[..length], 0),
-            Answer::Other => return print(&buffer[..length], 1),
+            Answer::Success | Answer::Other => return print(&buffer[..length]),
             Answer::Broken => Trouble::Broken,
         },
         Err(trouble) => trouble,
     };
     // The capabilities are no secret of the mounter's; see INIT_ANSWER.
-    if args.clone().next() == Some(b"init") && !matches!(trouble, Trouble::Request(_)) {
-        return print(INIT_ANSWER.as_bytes(), 0);
+    if init && !matches!(trouble, Trouble::Request(_)) {
+        return print(INIT_ANSWER.as_bytes());
     }
-    print(say(&trouble).finish(), 1)
+    print(say(&trouble).finish())
 }
 
-fn ask(args: impl Iterator<Item = &'static [u8]> + Clone, answer: &mut [u8]) -> Result<usize, Trouble> {
+fn ask(args: sys::Args, answer: &mut [u8]) -> Result<usize, Trouble> {
     let end = sys::monotonic() + DEADLINE_SECONDS * 1_000_000_000;
     request::check(args.clone()).map_err(Trouble::Request)?;
     let socket = connect(end)?;
-    request::write(args, |piece| send(socket, piece, end))?;
+    request::write(args.clone(), |piece| send(socket, piece, end))?;
+    args.wipe();
     let mut length = 0;
     loop {
         match sys::read(socket, &mut answer[length..]) {
@@ -160,8 +166,8 @@ fn say(trouble: &Trouble) -> Failure {
     }
 }
 
-/// Prints the answer and gives the exit code, which is bad also if the answer could not be printed.
-fn print(mut bytes: &[u8], code: usize) -> usize {
+/// Prints the answer and gives the exit code, which is bad only if the answer could not be printed.
+fn print(mut bytes: &[u8]) -> usize {
     while !bytes.is_empty() {
         match sys::write(STDOUT, bytes) {
             Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
@@ -169,14 +175,12 @@ fn print(mut bytes: &[u8], code: usize) -> usize {
             Err(_) => return 1,
         }
     }
-    code
+    0
 }
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    let _ = print(
+    sys::exit(print(
         Failure::new("mooring's shim has a bug: please report it with the kubelet's log").finish(),
-        1,
-    );
-    sys::exit(1)
+    ))
 }

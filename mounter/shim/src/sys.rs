@@ -83,6 +83,26 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Overwrites all arguments but the first of those that are left, so that `/proc/PID/cmdline` shows them no more.
+    pub(crate) fn wipe(mut self) {
+        let _ = self.next();
+        while let Some(left) = self.left.checked_sub(1) {
+            self.left = left;
+            // SAFETY: as promised to `new`. The strings lie on the process's own stack, and nobody reads one any more: the slices
+            // that `next` gives are used up where `wipe` is called.
+            unsafe {
+                let mut byte = (*self.next).cast_mut();
+                self.next = self.next.add(1);
+                while byte.read_volatile() != 0 {
+                    byte.write_volatile(0);
+                    byte = byte.add(1);
+                }
+            }
+        }
+    }
+}
+
 impl Iterator for Args {
     type Item = &'static [u8];
 
