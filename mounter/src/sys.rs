@@ -127,6 +127,9 @@ pub trait Sys {
     /// Unmounts what lies uppermost on the target.
     fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError>;
 
+    /// Whether there is a file of this name, seen from where programs run.
+    fn is_here(&self, path: &Path) -> bool;
+
     /// Makes a file system present without putting it anywhere yet.
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd>;
 

@@ -1,8 +1,10 @@
 //! Whether a PV is what was asked for. Nothing is bound that does not pass here.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
-use mooring_contract::volume::{ClientName, Volume, VolumeError};
+use mooring_contract::volume::{ClientName, NodeAccess, Volume, VolumeError};
 
 use crate::capacity;
 use crate::topology::{self, Node};
@@ -18,6 +20,10 @@ pub struct Expected<'a> {
     pub config_namespace: &'a str,
     /// The node that the volume must be usable from, if one was selected.
     pub node: Option<&'a Node>,
+    /// Mount options that the StorageClass asks for.
+    pub class_options: &'a [String],
+    /// The client image that the ConfigMap names.
+    pub client_image: Option<&'a str>,
 }
 
 /// One thing that is wrong with a PV; the message says what was wanted.
@@ -80,6 +86,24 @@ pub enum Refusal {
     /// The node itself as a user's volume.
     #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
     Client(String),
+    /// Something of the node's own.
+    #[error("its options reach for the node itself: {0}")]
+    NodeAccess(#[from] NodeAccess),
+    /// An image file that may be another volume's.
+    #[error(
+        "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local volume's file after pv-name"
+    )]
+    NotItsFile {
+        /// The PV's.
+        found: String,
+        /// The PV's name.
+        wanted: String,
+    },
+    /// A client image that the ConfigMap does not name.
+    #[error(
+        "its option client-image is {0:?}, which its ConfigMap does not name: put it into the ConfigMap's key \"client-image\""
+    )]
+    ClientImage(String),
     /// A Secret of somebody else.
     #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
     Secret(String),
@@ -237,7 +261,7 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             refusals.push(Refusal::Source(format!("flexVolume with driver {:?}", flex.driver)));
             return;
         }
-        check_options(flex.options.as_ref(), refusals);
+        check_options(flex.options.as_ref(), flex.fs_type.as_deref(), expected, refusals);
         if spec.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
             refusals.push(Refusal::MountOptions);
         }
@@ -248,7 +272,12 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             refusals.push(Refusal::Source(format!("csi with driver {:?}", csi.driver)));
             return;
         }
-        check_options(csi.volume_attributes.as_ref(), refusals);
+        check_options(
+            csi.volume_attributes.as_ref(),
+            csi.fs_type.as_deref(),
+            expected,
+            refusals,
+        );
         let secrets = [
             &csi.node_stage_secret_ref,
             &csi.node_publish_secret_ref,
@@ -273,13 +302,37 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
     }
 }
 
-fn check_options(options: Option<&std::collections::BTreeMap<String, String>>, refusals: &mut Vec<Refusal>) {
-    match Volume::from_options(options.unwrap_or(&std::collections::BTreeMap::new())) {
-        Ok(volume) if [ClientName::POOL, HOST].contains(&volume.client.as_str()) => {
-            refusals.push(Refusal::Client(volume.client.to_string()));
-        }
-        Ok(_) => {}
-        Err(error) => refusals.push(Refusal::Options(error)),
+fn check_options(
+    options: Option<&BTreeMap<String, String>>,
+    fs_type: Option<&str>,
+    expected: &Expected<'_>,
+    refusals: &mut Vec<Refusal>,
+) {
+    let mut volume = match Volume::from_options(options.unwrap_or(&BTreeMap::new())) {
+        Ok(volume) => volume,
+        Err(error) => return refusals.push(Refusal::Options(error)),
+    };
+    if [ClientName::POOL, HOST].contains(&volume.client.as_str()) {
+        refusals.push(Refusal::Client(volume.client.to_string()));
+    }
+    if volume.fs_type.is_empty() {
+        // The mounter goes by the source's own field then.
+        volume.fs_type = fs_type.unwrap_or_default().to_owned();
+    }
+    if let Err(error) = volume.check_elsewhere(expected.class_options) {
+        refusals.push(Refusal::NodeAccess(error));
+    }
+    if volume.client.as_str() == ClientName::LOCAL && !volume.source.contains(expected.pv_name) {
+        refusals.push(Refusal::NotItsFile {
+            found: volume.source,
+            wanted: expected.pv_name.to_owned(),
+        });
+    }
+    if let Some(image) = volume
+        .client_image
+        .filter(|image| Some(image.as_str()) != expected.client_image)
+    {
+        refusals.push(Refusal::ClientImage(image));
     }
 }
 
@@ -336,6 +389,8 @@ pub(crate) mod tests {
             pv_name: "pvc-u1",
             config_namespace: "admin",
             node: Some(&node),
+            class_options: &["suid".to_owned()],
+            client_image: Some("mooring.dev/client-nfs"),
         };
         check(&pv, &expected)
     }
@@ -349,6 +404,19 @@ pub(crate) mod tests {
             let secret = json!({"name": "s", "namespace": namespace});
             assert_eq!(refusals(|pv| pv["spec"]["flexVolume"]["secretRef"] = secret), []);
         }
+        for (key, value) in [
+            ("client-image", "mooring.dev/client-nfs"),
+            ("mount-options", "ro,suid"),
+            ("fs-type", "nfs4"),
+        ] {
+            assert_eq!(
+                refusals(|pv| pv["spec"]["flexVolume"]["options"][key] = json!(value)),
+                [],
+                "{key}"
+            );
+        }
+        let local = json!({"client": "local", "source": "acme-pvc-u1.img"});
+        assert_eq!(refusals(|pv| pv["spec"]["flexVolume"]["options"] = local), []);
         let nfs = json!({"server": "10.10.2.4", "path": "/x"});
         assert_eq!(
             refusals(|pv| {
@@ -423,6 +491,36 @@ pub(crate) mod tests {
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"] = json!({})),
                 "option \"client\" is missing",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("/dev/vda1")),
+                "path or a device of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("h:/x/../../etc")),
+                "part \"..\"",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["fs-type"] = json!("cgroup")),
+                "view of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["fsType"] = json!("overlay")),
+                "view of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["mount-options"] = json!("suid,dev")),
+                "\"dev\" takes a protection away",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["client-image"] = json!("mooring.dev/other")),
+                "which its ConfigMap does not name",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] = json!({"client": "local", "source": "pvc-u2.img"});
+                }),
+                "another claim's volume",
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["secretRef"] = json!({"name": "s", "namespace": "kube-system"})),

@@ -243,13 +243,18 @@ mod tests {
             name: "node-a".into(),
             labels: [("kubernetes.io/hostname".to_owned(), "host-a".to_owned())].into(),
         };
-        let printed = Printed::parse(r#"{"client": "local", "source": "x", "fs-type": "ext4"}"#).unwrap();
+        let printed = Printed::parse(
+            r#"{"client": "local", "source": "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427.img", "fs-type": "ext4"}"#,
+        )
+        .unwrap();
         let pv = build(&request, &config(&[]), printed, Some(&node));
         let expected = Expected {
             claim: &claim,
             pv_name: &request.pv_name,
             config_namespace: "admin",
             node: Some(&node),
+            class_options: &[],
+            client_image: None,
         };
         assert_eq!(acceptance::check(&pv, &expected), []);
         assert_eq!(host_of(&pv), Some("host-a"));

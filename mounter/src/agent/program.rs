@@ -38,9 +38,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use mooring_contract::names::paths::CLIENT_OVERRIDES;
+use mooring_contract::volume::{NodeAccess, check_kind};
 
 use super::protocol::MountCall;
 use crate::mount_options::{self, ForbiddenOption};
+
+/// Where programs are run.
+pub const WORKING_DIRECTORY: &str = "/";
 
 /// A program to run: its arguments and what it gets in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,14 @@ pub enum InvalidVolume {
          bring its own {CLIENT_OVERRIDES}/<client>"
     )]
     FsType(String),
+    /// What is no storage.
+    #[error(transparent)]
+    NodeAccess(#[from] NodeAccess),
+    /// A relative name of a file.
+    #[error(
+        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is meant"
+    )]
+    Here(String),
 }
 
 /// The image's own program for a client, if it would bring one.
@@ -106,6 +118,16 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
     };
     if !is_plain_type(fs_type) {
         return Err(InvalidVolume::FsType(fs_type.clone()));
+    }
+    check_kind(fs_type, &call.mount_options)?;
+    // `mount` would take a relative name for a device if there is a file of that name where it runs.
+    if !call.source.starts_with('/')
+        && Path::new(WORKING_DIRECTORY)
+            .join(&call.source)
+            .symlink_metadata()
+            .is_ok()
+    {
+        return Err(InvalidVolume::Here(call.source.clone()));
     }
     Ok(Invocation {
         program: "mount".into(),
@@ -268,6 +290,17 @@ mod tests {
             let mut call = call(&[], &[]);
             call.fs_type = fs_type.into();
             assert_eq!(plan(&call, false), Err(InvalidVolume::FsType(fs_type.into())));
+        }
+        for (fs_type, option, source) in [
+            ("overlay", "lowerdir=/var/lib/kubelet", "x"),
+            ("cgroup", "memory", "x"),
+            ("ext4", "source=/dev/vda1", "x"),
+            ("ext4", "ro", "dev/null"),
+        ] {
+            let mut call = call(&[option], &[]);
+            call.fs_type = fs_type.into();
+            call.source = source.into();
+            assert!(plan(&call, false).is_err(), "{fs_type} {option} {source}");
         }
         let mut dashed = call(&[], &[]);
         dashed.source = "-oProxyCommand=sh".into();

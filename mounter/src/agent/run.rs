@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tracing::info;
 
-use super::program::Invocation;
+use super::program::{Invocation, WORKING_DIRECTORY};
 
 /// How many of a program's last lines are kept for the user.
 const LAST_LINES: usize = 5;
@@ -75,7 +75,7 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
     let mut child = Command::new(&invocation.program)
         .args(&invocation.args)
         .envs(&invocation.env)
-        .current_dir("/")
+        .current_dir(WORKING_DIRECTORY)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -7,7 +7,9 @@
 
 use std::path::Path;
 
-use super::kernel::already;
+use mooring_contract::volume::check_kind;
+
+use super::kernel::{already, check_not_here};
 use crate::client::MountError;
 use crate::mount_options;
 use crate::sys::{Program, Sys};
@@ -39,8 +41,10 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         .map_err(options_error)?
         .flags;
     let options = mount_options::join(&volume.mount_options, task.read_only).map_err(options_error)?;
+    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
 
     sys.enter_host(namespace, &task.target)?;
+    check_not_here(sys, &volume.source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
         return already(entry, task, fs_type, &volume.source);
     }
@@ -135,6 +139,8 @@ mod tests {
             "client=x,source=-oProxyCommand=sh",
             "client=x",
             "client=x,source=a,mount-options=bind",
+            "client=x,source=a,fs-type=overlay,mount-options=lowerdir=/",
+            "client=x,source=a,mount-options=source=/dev/vda1",
         ] {
             let fake = Fake::default();
             assert!(mount(&fake, None, &task(line)).is_err(), "{line}");

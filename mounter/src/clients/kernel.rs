@@ -1,5 +1,9 @@
 //! Serving mode `self`: a file system of the kernel's, mounted by system call, with no program at all.
 
+use std::path::Path;
+
+use mooring_contract::volume::check_kind;
+
 use crate::client::MountError;
 use crate::mount_options;
 use crate::mount_table::Entry;
@@ -22,6 +26,8 @@ pub fn mount(sys: &impl Sys, task: &MountTask) -> Result<(), MountError> {
     };
     let options = mount_options::sort(&volume.mount_options, task.read_only)
         .map_err(|error| MountError::BadOptions(error.to_string()))?;
+    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
+    check_not_here(sys, source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
         return already(entry, task, fs_type, source);
     }
@@ -33,6 +39,17 @@ pub fn mount(sys: &impl Sys, task: &MountTask) -> Result<(), MountError> {
     })?;
     let directory = sys.open_target(&task.target)?;
     Ok(sys.attach(&mount, &directory)?)
+}
+
+/// Refuses a source by which a file or device would be found without saying so: what begins with a slash is meant, but a
+/// relative name that happens to be there is not seen for what it is when a volume is judged.
+pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
+    if !source.starts_with('/') && sys.is_here(Path::new(source)) {
+        return Err(MountError::BadOptions(format!(
+            "option source={source:?} is the name of a file of the node: write its whole path if that is what is meant"
+        )));
+    }
+    Ok(())
 }
 
 /// What is mounted already is right if it is the same source as the same type.

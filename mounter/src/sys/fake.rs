@@ -236,6 +236,10 @@ impl Sys for Fake {
         Ok(())
     }
 
+    fn is_here(&self, path: &Path) -> bool {
+        path == Path::new("dev/vda1")
+    }
+
     fn open_or_make_directory(&self, _: &Path, _: u32) -> Result<OwnedFd> {
         self.enter("open_or_make_directory")?;
         Ok(handle())

@@ -72,6 +72,10 @@ impl Sys for Kernel {
         })
     }
 
+    fn is_here(&self, path: &Path) -> bool {
+        Path::new("/").join(path).symlink_metadata().is_ok()
+    }
+
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
         let attempted = || format!("mount {} as {}", mount.source, mount.fs_type);
         let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| match errno {

@@ -119,6 +119,9 @@ pub mod annotations {
     /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated. Read by the
     /// admission policy `mooring-inline-volumes` only.
     pub const INLINE_CLIENTS: &str = "mooring.dev/inline-clients";
+    /// On a Namespace, by its administrator: sources that a Pod there may name in an inline volume, patterns separated by commas. Read
+    /// by the same policy.
+    pub const INLINE_SOURCES: &str = "mooring.dev/inline-sources";
     /// Set by the binder on a claim: the node chosen with WaitForFirstConsumer.
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
     /// Set by the binder on a claim: the provisioner that is to serve it.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
-use mooring_contract::volume::{Volume, split_list};
+use mooring_contract::volume::{Volume, check_options, split_list};
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
@@ -81,7 +81,9 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let operations = reader.operations();
     let volume_source = reader.volume_source();
     let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
-        Volume::from_line(text).map_err(|error| error.to_string())
+        let volume = Volume::from_line(text).map_err(|error| error.to_string())?;
+        volume.check_elsewhere(&[]).map_err(|error| error.to_string())?;
+        Ok(volume)
     });
     let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
         // Only its form: the mounters have their own list of allowed client images.
@@ -327,7 +329,10 @@ impl<'a> Reader<'a> {
             if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
                 return Err(format!("{text:?} has a blank in it: separate options by commas alone"));
             }
-            Ok(split_list(text))
+            let options = split_list(text);
+            // The class is Mooring's, but its options are the ConfigMap's.
+            check_options(&options, &[]).map_err(|error| error.to_string())?;
+            Ok(options)
         });
         ClassSettings {
             reclaim_policy: reclaim_policy.unwrap_or(ReclaimPolicy::Delete),

@@ -16,7 +16,7 @@ use super::{
     Decision, Failed, Intent, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back,
     request, state_of, step, waiting,
 };
-use crate::acceptance::{Expected, check};
+use crate::acceptance::{Expected, Refusal, check};
 use crate::config::ProvisionerConfig;
 use crate::config_store::NoConfig;
 use crate::events::{Note, reasons};
@@ -383,15 +383,30 @@ fn made(
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
     let pv_name = pod::pv_name(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
+    // Where the Pod ran, rather than what the record says: that stands on the claim, which is its user's.
+    let ran_in = seen.provision_pod.and_then(|pod| pod.metadata.namespace.as_deref());
+    let recorded = record.config.split_once('/').map_or("", |(namespace, _)| namespace);
+    let class_options = seen
+        .class
+        .and_then(|class| class.mount_options.clone())
+        .unwrap_or_default();
     let expected = Expected {
         claim: seen.claim,
         pv_name: &pv_name,
-        config_namespace: record.config.split_once('/').map_or("", |(namespace, _)| namespace),
+        config_namespace: ran_in.unwrap_or(recorded),
         node: selected.as_ref(),
+        class_options: &class_options,
+        client_image: seen
+            .config
+            .as_ref()
+            .ok()
+            .and_then(|config| config.client_image.as_deref()),
     };
     let texts: Vec<String> = volumes
         .iter()
         .flat_map(|volume| check(volume, &expected))
+        // Which image a ConfigMap names that is gone is not known.
+        .filter(|refusal| seen.config.is_ok() || !matches!(refusal, Refusal::ClientImage(_)))
         .map(|refusal| refusal.to_string())
         .collect();
     texts.join("; ")

@@ -1,0 +1,199 @@
+//! What in a volume's options would give out the node itself in place of storage elsewhere.
+//!
+//! `PersistentVolumes` written by hand are an administrator's, who has `hostPath` as well. What an image, a ConfigMap or a Pod says of
+//! a volume must not reach as far: see [`Volume::check_elsewhere`].
+
+use super::{Volume, keys};
+
+/// Why a volume would give out the node itself; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeAccess {
+    /// A file system of the kernel's own.
+    #[error(
+        "option fs-type={0:?} is a view of the node itself and no storage: name the file system of the storage, or leave it out"
+    )]
+    FsType(String),
+    /// A mount option that takes the place of `source`.
+    #[error("mount option {0:?} takes the place of the volume's source: use the option \"source\"")]
+    SourceOption(String),
+    /// A mount option that names something of the node.
+    #[error(
+        "mount option {0:?} names a file of the machine that mounts: only a StorageClass of the administrator's own can ask for that"
+    )]
+    FileOption(String),
+    /// A mount option that only an administrator can ask for.
+    #[error(
+        "mount option {0:?} takes a protection away: only a StorageClass of the administrator's own can ask for that"
+    )]
+    Unprotected(String),
+    /// A path or a device of the node.
+    #[error(
+        "option source={0:?} is a path or a device of the node: name storage elsewhere, or for the node's own disk use client=local"
+    )]
+    Source(String),
+    /// A way out of a directory.
+    #[error(
+        "option source={0:?} has a part \"..\", which leads out of the directory that it begins with: write the path without it"
+    )]
+    Dots(String),
+}
+
+/// File systems that show the kernel, the node or its directories. The list need not be whole to be of use, but what is on it is never
+/// storage.
+pub const VIEWS: &[&str] = &[
+    "aufs",
+    "autofs",
+    "bdev",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "cpuset",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "ecryptfs",
+    "efivarfs",
+    "functionfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nfsd",
+    "nsfs",
+    "overlay",
+    "overlayfs",
+    "pipefs",
+    "proc",
+    "pstore",
+    "resctrl",
+    "rootfs",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "smackfs",
+    "sockfs",
+    "sysfs",
+    "tracefs",
+    "unionfs",
+];
+
+/// Options that name a file or an open descriptor of the program that mounts, whatever their value looks like.
+const FILE_OPTIONS: &[&str] = &["credentials", "cred", "secretfile", "fd", "rfdno", "wfdno"];
+
+/// How `mount` names a device by what is on it.
+const TAGS: &[&str] = &["LABEL", "UUID", "PARTLABEL", "PARTUUID", "ID"];
+
+/// Checks what no volume may be, whoever wrote it.
+pub fn check_kind(fs_type: &str, mount_options: &[String]) -> Result<(), NodeAccess> {
+    if VIEWS.contains(&fs_type) {
+        return Err(NodeAccess::FsType(fs_type.to_owned()));
+    }
+    match mount_options.iter().find(|option| name_of(option) == keys::SOURCE) {
+        Some(option) => Err(NodeAccess::SourceOption(option.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Checks mount options that no administrator asked for, but for those that one did (`granted`).
+pub fn check_options(options: &[String], granted: &[String]) -> Result<(), NodeAccess> {
+    for option in options.iter().filter(|option| !granted.contains(option)) {
+        let (name, value) = (name_of(option), option.split_once('=').map_or("", |(_, value)| value));
+        if ["suid", "dev"].contains(&name) {
+            return Err(NodeAccess::Unprotected(option.clone()));
+        }
+        let by_descriptor = name == "trans" && ["fd", "unix"].contains(&value);
+        if FILE_OPTIONS.contains(&name) || value.starts_with('/') || by_descriptor {
+            return Err(NodeAccess::FileOption(option.clone()));
+        }
+    }
+    Ok(())
+}
+
+impl Volume {
+    /// Checks that the volume is storage elsewhere, and asks for no more of the node than the mount; `granted` are mount options that
+    /// an administrator asked for (the StorageClass's).
+    pub fn check_elsewhere(&self, granted: &[String]) -> Result<(), NodeAccess> {
+        // Without `fs-type` a client's name is the type.
+        for fs_type in [self.fs_type.as_str(), self.client.as_str()] {
+            check_kind(fs_type, &self.mount_options)?;
+        }
+        check_options(&self.mount_options, granted)?;
+        let source = &self.source;
+        let tag = source.split_once('=').map_or("", |(tag, _)| tag);
+        // Two slashes are a server's name (`//server/share`).
+        let path = source.starts_with(['/', '.']) && !source.starts_with("//");
+        if path || TAGS.iter().any(|known| known.eq_ignore_ascii_case(tag)) {
+            return Err(NodeAccess::Source(source.clone()));
+        }
+        if has_dots(source) {
+            return Err(NodeAccess::Dots(source.clone()));
+        }
+        Ok(())
+    }
+}
+
+fn name_of(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// Whether a part of a path is `..`; the path may stand behind a server's name and a colon.
+fn has_dots(source: &str) -> bool {
+    source.split(['/', '\\', ':', '@']).any(|part| part == "..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NodeAccess, check_kind};
+    use crate::volume::Volume;
+
+    fn check(line: &str) -> Result<(), NodeAccess> {
+        Volume::from_line(line)
+            .unwrap()
+            .check_elsewhere(&["log-file=/var/log/x".to_owned()])
+    }
+
+    #[test]
+    fn storage_elsewhere_passes() {
+        for line in [
+            "client=nfs,source=10.10.2.4:/exports/a..b,fs-type=nfs4,mount-options=vers=4.1,ro",
+            "client=smb,source=//server/share,fs-type=cifs,mount-options=uid=5,log-file=/var/log/x",
+            "client=s3,source=bucket/prefix",
+            "client=local,source=pvc-1.img,fs-type=xfs",
+            "client=sshfs,source=tom@[fe80::1]:/srv/x",
+            "client=rbd,source=pool/image,fs-type=ext4,mount-options=noatime",
+            "client=pool",
+        ] {
+            assert_eq!(check(line), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_gives_out_the_node_is_refused() {
+        for line in [
+            "client=x,source=/",
+            "client=x,source=/dev/vda1,fs-type=ext4",
+            "client=x,source=./dev/vda1",
+            "client=x,source=../dev/vda1",
+            "client=x,source=bucket/../../dev/vda1",
+            "client=x,source=UUID=1-2",
+            "client=x,source=label=root",
+            "client=x,source=server:/exports/../etc",
+            "client=x,source=server:../etc",
+            "client=x,source=a,fs-type=overlay",
+            "client=proc,source=a",
+            "client=cgroup,source=a",
+            "client=x,source=a,mount-options=source=/dev/vda1",
+            "client=x,source=a,mount-options=logdev=/dev/vda1",
+            "client=x,source=a,mount-options=credentials=etc/passwd",
+            "client=x,source=a,mount-options=trans=unix",
+            "client=x,source=a,mount-options=suid",
+            "client=x,source=a,mount-options=ro,dev",
+        ] {
+            assert!(check(line).is_err(), "{line}");
+        }
+        assert!(check_kind("sysfs", &[]).is_err());
+        assert!(check_kind("tmpfs", &["size=1m".to_owned()]).is_ok());
+        assert!(check_kind("ext4", &["source=x".to_owned()]).is_err());
+    }
+}
