@@ -147,13 +147,21 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         _ => None,
     };
     let annotation = |key: &str| seen.volume.metadata.annotations.as_ref()?.get(key).cloned();
-    let Some(made_by) = annotation(annotations::REQUEST).and_then(|text| serde_json::from_str::<Request>(&text).ok())
+    // The annotation says what is deleted, so it must be about this volume.
+    let about_this = |request: &Request| {
+        request.pvc_uid == uid
+            && request.pv_name == pod::pv_name(&uid)
+            && seen.volume.metadata.name.as_deref() == Some(request.pv_name.as_str())
+    };
+    let Some(made_by) = annotation(annotations::REQUEST)
+        .and_then(|text| serde_json::from_str::<Request>(&text).ok())
+        .filter(about_this)
     else {
         return Decision::wait_for(waiting(
             Operation::Delete,
             format!(
-                "annotation {} of the PersistentVolume can't be read: restore it, or delete the volume by hand and then the \
-                     finalizer {}",
+                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or delete the volume by \
+                     hand and then the finalizer {}",
                 annotations::REQUEST,
                 finalizers::VOLUME
             ),
