@@ -14,19 +14,60 @@ pub const MAX_NAME: usize = 253;
 
 /// Variables that decide how programs in the image run. A property that lands on one would break the image in ways that no
 /// log explains.
+///
+/// Some name a file that is run or read as a program, and a property is a file too: with one of these a ConfigMap would run what it
+/// likes in an image that an administrator allowed.
 const RESERVED_VARIABLES: &[&str] = &[
     "PATH",
+    "HOME",
     "IFS",
+    "CDPATH",
     "ENV",
-    "BASH_ENV",
+    "SHELL",
     "SHELLOPTS",
     "BASHOPTS",
     "PS4",
-    "LD_PRELOAD",
+    "PROMPT_COMMAND",
+    "TMPDIR",
+    "EDITOR",
+    "PAGER",
+    "KUBECONFIG",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "HOSTALIASES",
+    "LOCALDOMAIN",
+    "RES_OPTIONS",
+    "OPENSSL_CONF",
+    "OPENSSL_MODULES",
+    "OPENSSL_ENGINES",
+    "SSLKEYLOGFILE",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONWARNINGS",
+    "PYTHONBREAKPOINT",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PERL5DB",
+    "PERLLIB",
+    "RUBYOPT",
+    "RUBYLIB",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "LUA_INIT",
+    "LUA_PATH",
+    "LUA_CPATH",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "CLASSPATH",
 ];
 
 /// Prefixes of such variables. Kubernetes sets `KUBERNETES_…` for its clients.
-const RESERVED_PREFIXES: &[&str] = &["LD_", "KUBERNETES_"];
+const RESERVED_PREFIXES: &[&str] = &["LD_", "KUBERNETES_", "BASH_", "GIT_", "SSH_ASKPASS"];
 
 /// What is wrong with properties that come from a ConfigMap, a class or a Secret, as problems of their keys.
 ///
@@ -137,6 +178,12 @@ mod tests {
             (vec!["pv-name"], vec!["pv-name"]),
             (vec!["size"], vec!["size"]),
             (vec!["path"], vec!["path"]),
+            (
+                vec!["home", "bash-env", "git.ssh-command"],
+                vec!["home", "bash-env", "git.ssh-command"],
+            ),
+            (vec!["perl5opt", "node-options"], vec!["perl5opt", "node-options"]),
+            (vec!["home-server", "path-prefix"], vec![]),
             (vec!["ld-library-path"], vec!["ld-library-path"]),
             (vec!["kubernetes.service.host"], vec!["kubernetes.service.host"]),
             (vec!["..data"], vec!["..data"]),
