@@ -5,17 +5,10 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams, ResourceExt};
+use mooring_testbed::harness::credentials::refusal;
 use mooring_testbed::harness::provisioner::{MAKER, claim};
 use mooring_testbed::harness::{Scope, client, in_namespace};
 use serde_json::{Value, json};
-
-/// What the API server says to a request that it must refuse.
-fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> String {
-    match answer {
-        Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => status.message,
-        other => panic!("it was not refused: {other:?}"),
-    }
-}
 
 async fn as_user<K>(scope: &Scope, user: &str) -> Result<Api<K>>
 where
@@ -118,6 +111,7 @@ fn a_pod_mounts_nothing_by_itself_unless_its_namespace_may() {
             "namespace",
             &scope.namespace,
             "mooring.dev/inline-clients=sshfs,pool,local,host",
+            "mooring.dev/inline-sources=nobody@192.0.2.1:/**,x",
         ])?;
         for volume in inline(sshfs.clone()) {
             // A policy sees a namespace a moment after it changed.
@@ -161,14 +155,7 @@ fn a_provisioning_pod_can_make_the_volume_of_its_own_claim_only() {
         scope.runs("provision", &uid).await?;
         let token = scope.exec_in_run("provision", &uid, ["cat", "/run/mooring/properties/service-token"])?;
 
-        let mut config = kube::Config::from_custom_kubeconfig(
-            kube::config::Kubeconfig::read_from(scope.target.kubeconfig.clone().unwrap_or_default())?,
-            &kube::config::KubeConfigOptions::default(),
-        )
-        .await?;
-        config.auth_info = kube::config::AuthInfo::default();
-        config.auth_info.token = Some(token.trim().to_owned().into());
-        let volumes: Api<PersistentVolume> = Api::all(kube::Client::try_from(config)?);
+        let volumes: Api<PersistentVolume> = Api::all(scope.with_token(&token).await?);
         let good = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {"name": format!("pvc-{uid}")},
