@@ -19,6 +19,7 @@ pub mod api_proxy;
 pub mod audit;
 pub mod clients;
 pub mod controller;
+pub mod credentials;
 mod dump;
 pub mod glusterfs;
 pub mod nodes;

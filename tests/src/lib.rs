@@ -32,4 +32,6 @@ pub mod pki;
 pub mod progress;
 pub mod spec;
 pub mod target;
+#[cfg(test)]
+mod threat_model;
 pub mod wait;

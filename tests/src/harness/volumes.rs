@@ -86,8 +86,8 @@ impl Scope {
         self.apply_mounter_config(&json!({key: value}))
     }
 
-    /// Each test is a field manager of its own, so that tests share the one ConfigMap without taking away each other's keys.
-    fn apply_mounter_config(&self, data: &Value) -> Result<()> {
+    /// Sets the keys of this test in the mounters' ConfigMap. Each test is a field manager of its own, so that tests share the one ConfigMap without taking away each other's keys.
+    pub fn apply_mounter_config(&self, data: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -1,0 +1,290 @@
+//! Secrets with unmistakable values go all the ways that secrets go, and are then looked for everywhere that they must not be.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, ResourceExt};
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE};
+use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::provisioner::CONFIG_NAMESPACE;
+use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::layout::Layout;
+use serde_json::{Value, json};
+
+/// Values that stand nowhere else, as they are and as Secrets and the kubelet's arguments have them.
+struct Canaries(Vec<(&'static str, String)>);
+
+impl Canaries {
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn add(&mut self, what: &'static str, value: &str) {
+        // Long texts are broken into lines, and whole only in base64.
+        let line = value.lines().find(|line| line.len() > 40 && !line.starts_with('-'));
+        self.0.push((what, line.unwrap_or(value).trim().to_owned()));
+        let encoded = STANDARD.encode(value);
+        self.0.push((
+            what,
+            encoded.trim_end_matches('=')[..encoded.len().min(64) - 4].to_owned(),
+        ));
+    }
+
+    /// Those that a text has.
+    fn found_in(&self, text: &str) -> Vec<&'static str> {
+        let found = self.0.iter().filter(|(_, value)| text.contains(value.as_str()));
+        found.map(|(what, _)| *what).collect()
+    }
+
+    fn check(&self, place: &str, text: &str) -> Result<()> {
+        let found = self.found_in(text);
+        ensure!(found.is_empty(), "{} in {place}", found.join(", "));
+        Ok(())
+    }
+}
+
+/// Arguments and environments of all processes of the machine, looked at until it is dropped.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<(BTreeSet<String>, usize)>>,
+}
+
+impl Watch {
+    fn start(canaries: Arc<Canaries>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let (mut seen, mut rounds) = (BTreeSet::new(), 0);
+            while !stopped.load(Ordering::Relaxed) {
+                rounds += 1;
+                look(&canaries, &mut seen);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            (seen, rounds)
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("ended before")?;
+        let (seen, rounds) = thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("the watch of processes failed"))?;
+        ensure!(rounds > 10, "processes were looked at {rounds} times only");
+        ensure!(seen.is_empty(), "in processes: {seen:#?}");
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn look(canaries: &Canaries, seen: &mut BTreeSet<String>) {
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let read = |file: &str| {
+            let bytes = std::fs::read(process.path().join(file)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let arguments = read("cmdline");
+        // The kubelet hands a volume's Secret to the driver by its arguments, which the driver wipes as soon as it can: see
+        // `waiting_shims`.
+        let shim = arguments
+            .split('\0')
+            .next()
+            .is_some_and(|program| program.ends_with("~vcs/vcs"));
+        if !shim && !canaries.found_in(&arguments).is_empty() {
+            seen.insert(arguments.replace('\0', " "));
+        }
+        let environment = read("environ");
+        // An image's properties are its environment: that is the contract.
+        let image = environment.split('\0').any(|variable| variable.starts_with("PV_NAME="));
+        if !image && !canaries.found_in(&environment).is_empty() {
+            seen.insert(format!("environment of {}", arguments.replace('\0', " ")));
+        }
+    }
+}
+
+/// Arguments of the shims that wait for a mount right now.
+fn waiting_shims() -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
+        .map(|arguments| String::from_utf8_lossy(&arguments).into_owned())
+        .filter(|arguments| arguments.contains("~vcs/vcs\0mount\0"))
+        .collect()
+}
+
+/// A server that takes connections and says nothing, so that a mount of it waits until ssh gives up.
+const SILENT: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: silent}
+spec:
+  nodeName: node-1
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1
+      command: [nc, -lk, -p, '2222', -e, sleep, '1000']
+";
+
+#[test]
+fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
+    on_own_nodes("sec-canary", async |scope| {
+        let mut canaries = Canaries::new();
+        let plain = |kind: &str| format!("canary-{kind}-{}-canary-canary-canary-canary", scope.namespace);
+        let server = scope.ssh_server("node-1", &[]).await?;
+        let mut keys = server.secret();
+        keys["extra"] = json!(plain("key"));
+        canaries.add("the server's key", keys["ssh-privatekey"].as_str().unwrap_or_default());
+        canaries.add("a key of secret-name", &plain("key"));
+        canaries.add("service-token", &plain("token"));
+        canaries.add("a mount's secret", &plain("mount"));
+        let canaries = Arc::new(canaries);
+        assert_eq!(
+            canaries.found_in(&keys.to_string()).len(),
+            2,
+            "the search finds what is there"
+        );
+
+        let watch = Watch::start(Arc::clone(&canaries));
+        let secret = format!("{}-keys", scope.namespace);
+        scope.apply_anywhere(
+            &json!({"apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
+                    "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE}, "stringData": keys})
+            .to_string(),
+        )?;
+        let provisioner = scope
+            .provisioner()
+            .key("image", "mooring.dev/provisioner-sshfs:0.1.0")
+            .key("volume-source", "flexVolume")
+            .key("secret-name", &*secret)
+            .key("service-token", plain("token"))
+            .key("server", &*server.address)
+            .key("directory", "/srv/volumes")
+            .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}"));
+        provisioner.apply().await?;
+        scope.claim("data", &provisioner.class, "1Mi").await?;
+        scope.claim_bound("data").await?;
+        scope.pod("user", "node-1", "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        scope.exec("user", ["touch", "/data/it-is-there"])?;
+
+        // And a mount that fails after a while, which is when most is said.
+        scope.apply(SILENT)?;
+        let silent = scope.pod_ready("silent").await?;
+        let address = silent.status.and_then(|status| status.pod_ip).context("no address")?;
+        let known = json!({"ssh-privatekey": plain("mount"), "known_hosts": "x"});
+        scope.mount_secret("bad", &known)?;
+        let options = json!({
+            "client": "sshfs", "source": format!("u@{address}:/x"), "port": "2222", "host-key-check": "accept-new", "secret": "bad",
+        });
+        scope.volume("bad", &options)?;
+        scope.pod("bad", "node-1", "bad", Value::Null)?;
+        wait_until(
+            "a shim that waits, its arguments wiped",
+            Duration::from_mins(1),
+            async || {
+                let waiting = waiting_shims();
+                let clean = waiting.iter().all(|arguments| canaries.found_in(arguments).is_empty());
+                Ok((!waiting.is_empty() && clean).then_some(()))
+            },
+        )
+        .await?;
+        scope.event("bad", "MountVolume.SetUp failed").await?;
+        watch.end()?;
+
+        objects(&scope, &canaries, &provisioner.name)?;
+        logs(&scope, &canaries).await?;
+        metrics_and_mounts(&scope, &canaries).await?;
+        for pod in ["pod/user", "pod/bad"] {
+            scope.delete(pod)?;
+        }
+        scope.pod_gone("user").await?;
+        scope.claim_gone("data").await?;
+        scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "secret", &secret])?;
+        Ok(())
+    });
+}
+
+/// All that stands in the API but Secrets, and the ConfigMap that a token of its own was written into.
+fn objects(scope: &Scope, canaries: &Canaries, config: &str) -> Result<()> {
+    let kinds = "pods,events,events.events.k8s.io,configmaps,persistentvolumes,persistentvolumeclaims,storageclasses,leases,nodes,\
+                 daemonsets,deployments,replicasets,serviceaccounts";
+    let all: Value = serde_json::from_str(&scope.kubectl(["get", kinds, "-A", "-o", "json"])?)?;
+    let items = all["items"].as_array().context("no list")?;
+    ensure!(items.len() > 20, "only {} objects were found", items.len());
+    for object in items.iter().filter(|object| object["metadata"]["name"] != config) {
+        canaries.check(
+            &format!("{} {}", object["kind"], object["metadata"]["name"]),
+            &object.to_string(),
+        )?;
+    }
+    let config = scope.kubectl(["-n", CONFIG_NAMESPACE, "get", "configmap", config, "-o", "json"])?;
+    ensure!(
+        canaries.found_in(&config).iter().all(|what| *what == "service-token"),
+        "the ConfigMap has more than was written into it"
+    );
+    Ok(())
+}
+
+/// Logs of all Pods that have to do with it, and of everything that the testbed itself runs.
+async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
+    for namespace in [NAMESPACE, CONFIG_NAMESPACE, &scope.namespace] {
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), namespace);
+        for pod in pods.list(&ListParams::default()).await?.items {
+            let name = pod.name_any();
+            // One that is gone by now has no log.
+            let log = scope.kubectl(["-n", namespace, "logs", "--all-containers", "--ignore-errors", &name]);
+            canaries.check(&format!("the log of Pod {name}"), &log.unwrap_or_default())?;
+        }
+    }
+    let mut found = 0;
+    for role in std::fs::read_dir(Layout::from_env()?.logs(""))?.flatten() {
+        for log in std::fs::read_dir(role.path()).into_iter().flatten().flatten() {
+            let text = String::from_utf8_lossy(&std::fs::read(log.path())?).into_owned();
+            found += usize::from(text.contains("MountVolume.SetUp failed") && text.contains(&scope.namespace));
+            canaries.check(&format!("{}", log.path().display()), &text)?;
+        }
+    }
+    ensure!(
+        found > 0,
+        "the kubelet's log has nothing about the mount that failed: is this the right log?"
+    );
+    Ok(())
+}
+
+async fn metrics_and_mounts(scope: &Scope, canaries: &Canaries) -> Result<()> {
+    canaries.check("the controller's metrics", &scope.metrics()?)?;
+    for (index, node) in [(1, "node-1"), (2, "node-2")] {
+        let mounter = scope.mounter(node).await?;
+        for page in ["metrics", "status", "status?format=json"] {
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{mounter}:9810/proxy/{page}");
+            canaries.check(
+                &format!("{page} of {mounter}"),
+                &scope.kubectl(["get", "--raw", &path])?,
+            )?;
+        }
+        let tables = scope.on_node(index, "cat /proc/[0-9]*/mountinfo 2>/dev/null | sort -u || true")?;
+        ensure!(
+            index == 2 || tables.contains("fuse.sshfs"),
+            "the volume is not in the mount tables: {tables}"
+        );
+        canaries.check(&format!("a mount table on {node}"), &tables)?;
+    }
+    Ok(())
+}
