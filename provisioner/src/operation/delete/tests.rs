@@ -218,12 +218,14 @@ struct Released {
 impl Released {
     fn new() -> Self {
         let mut volume = volume();
+        let mut made_by = silver();
+        (made_by.pv_name, made_by.pvc_uid) = ("pvc-u1".into(), "u1".into());
         volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
         volume["metadata"]["uid"] = json!("v1");
         volume["metadata"]["annotations"] = json!({
             "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
             "mooring.dev/config": "admin/custom-isci-provisioner",
-            "mooring.dev/request": json!(silver()).to_string(),
+            "mooring.dev/request": json!(made_by).to_string(),
         });
         volume["status"] = json!({"phase": "Released"});
         Self {
@@ -283,6 +285,21 @@ fn a_released_volume_is_deleted_with_what_made_it() {
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
     world.pod = Some(owned(pod("delete", 2, 10, &ended(0, ""))));
     assert!(matches!(world.plan(), Decision::LetGo(go) if go.delete && go.took.is_some()));
+}
+
+#[test]
+fn a_volume_that_says_it_is_another_is_not_deleted() {
+    for (key, value) in [("pv-name", "pvc-u2"), ("pvc-uid", "u2"), ("pv-name", "../x")] {
+        let mut world = Released::new();
+        let annotation = &mut world.volume["metadata"]["annotations"]["mooring.dev/request"];
+        let mut request: Value = serde_json::from_str(annotation.as_str().unwrap()).unwrap();
+        request[key] = json!(value);
+        *annotation = json!(request.to_string());
+        let Decision::Wait { say: Some(say), .. } = world.plan() else {
+            panic!("{key}={value}")
+        };
+        assert!(say.text.contains("about another volume"), "{}", say.text);
+    }
 }
 
 /// A Pod that goes with the PV.
