@@ -317,7 +317,7 @@ fn check_options(
     }
     if volume.fs_type.is_empty() {
         // The mounter goes by the source's own field then.
-        volume.fs_type = fs_type.unwrap_or_default().to_owned();
+        fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
     if let Err(error) = volume.check_elsewhere(expected.class_options) {
         refusals.push(Refusal::NodeAccess(error));
