@@ -25,12 +25,11 @@ impl Lots {
     /// Others, that depend on these.
     #[must_use]
     pub fn split(&mut self) -> Self {
-        Self(self.next())
+        Self(self.draw())
     }
 
     /// Any number.
-    #[expect(clippy::should_implement_trait, reason = "there is no end to it")]
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,7 +39,7 @@ impl Lots {
 
     /// A number below `limit`, 0 if that is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next().checked_rem(limit).unwrap_or_default()
+        self.draw().checked_rem(limit).unwrap_or_default()
     }
 
     /// True in one case out of `count`.
@@ -57,6 +56,6 @@ mod tests {
     fn the_same_seed_draws_the_same() {
         let (mut one, mut two) = (Lots::new(7), Lots::new(7));
         assert!((0..100).all(|_| one.below(1000) == two.below(1000)));
-        assert_ne!(one.split().next(), one.next());
+        assert_ne!(one.split().draw(), one.draw());
     }
 }

@@ -14,6 +14,7 @@ use mooring_testbed::harness::own_mounter::OwnMounter;
 use mooring_testbed::harness::processes::kill_all;
 use mooring_testbed::harness::wait_until;
 use mooring_testbed::lots::Lots;
+use mooring_testbed::progress::note;
 use serde_json::json;
 
 /// Cycles of mount and unmount.
@@ -165,7 +166,7 @@ impl Lane<'_> {
             let read = std::fs::read_to_string(&file).with_context(|| format!("{} lost its content", volume.name))?;
             ensure!(read == *written, "{} has other content than was written", volume.name);
         }
-        let content = format!("{:016x}", self.lots.next()).repeat(4096);
+        let content = format!("{:016x}", self.lots.draw()).repeat(4096);
         std::fs::write(&file, &content)?;
         volume.written = Some(content);
         Ok(())
@@ -230,7 +231,7 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
 fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
     on_own_nodes("chaos-cycles", async |scope| {
         let seed = Lots::seed();
-        println!("seed {seed}");
+        note(format!("seed {seed}"));
         let started = Instant::now();
         let mut mounter = OwnMounter::new(&scope, "cycles", &["--call-timeout=20s"], "")?;
         let root = mounter.root().to_string_lossy().into_owned();
@@ -277,7 +278,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
             results
         });
         let kills = field.kills.into_inner().unwrap_or_else(PoisonError::into_inner);
-        println!("kills: {kills:?}; {} s", started.elapsed().as_secs());
+        note(format!("kills: {kills:?}; {} s", started.elapsed().as_secs()));
         let volumes: Vec<Volume> = results.into_iter().collect::<Result<Vec<_>>>()?.concat();
         for what in ["mounter", "worker", "mkfs", "shim"] {
             ensure!(

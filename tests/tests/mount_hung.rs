@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use mooring_testbed::harness::nodes::{POOL, on_own_nodes};
 use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -107,7 +108,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             Ok(Some(()))
         })
         .await?;
-        println!("healed within {:?}", start.elapsed());
+        note(format!("healed within {:?}", start.elapsed()));
         let status = scope.mounter_status(NODE).await?;
         ensure!(
             !status["trippedServers"].to_string().contains(&hung.address),

@@ -16,6 +16,7 @@ use mooring_testbed::harness::nodes::{PLUGIN_DIR, on_own_nodes, read_call_out};
 use mooring_testbed::harness::own_mounter::OwnMounter;
 use mooring_testbed::layout::Layout;
 use mooring_testbed::lots::Lots;
+use mooring_testbed::progress::note;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -35,7 +36,7 @@ const SILENT: usize = 32;
 /// The same cases for the same seed.
 fn runner(cases: u32) -> TestRunner {
     let seed = Lots::seed();
-    println!("seed {seed}");
+    note(format!("seed {seed}"));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {
@@ -244,7 +245,7 @@ async fn identity(scope: &Scope) -> Result<(String, Vec<i32>)> {
     Ok((pod, pids))
 }
 
-fn fails(error: anyhow::Error) -> TestCaseError {
+fn fails(error: &anyhow::Error) -> TestCaseError {
     TestCaseError::fail(format!("{error:#}"))
 }
 
@@ -268,15 +269,15 @@ fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
         runner(CALLS)
             .run(&call(&ours, &outside), |args| {
                 let run = Command::new(&shim).args(&args).stdin(Stdio::null()).output();
-                let run = run.context("failed to run the shim").map_err(fails)?;
-                read_call_out(&run).map_err(fails)?;
+                let run = run.context("failed to run the shim").map_err(|error| fails(&error))?;
+                read_call_out(&run).map_err(|error| fails(&error))?;
                 Ok(())
             })
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         drop(silent);
         runner(MESSAGES)
             .run(&message(&ours, &outside), |bytes| {
-                let answer = send(&directory, FLEX_SOCKET, &bytes).map_err(fails)?;
+                let answer = send(&directory, FLEX_SOCKET, &bytes).map_err(|error| fails(&error))?;
                 if bytes.is_empty() && answer.is_empty() {
                     return Ok(());
                 }
@@ -343,7 +344,7 @@ fn junk_to_an_agent_is_answered_and_its_mounts_stay() {
         ];
         runner(AGENT_MESSAGES)
             .run(&messages, |bytes| {
-                let answer = send(&directory, "agent.sock", &bytes).map_err(fails)?;
+                let answer = send(&directory, "agent.sock", &bytes).map_err(|error| fails(&error))?;
                 // A message that never became whole has none.
                 if let Some((_, json)) = answer.split_first_chunk::<4>() {
                     let value: serde_json::Result<Value> = serde_json::from_slice(json);

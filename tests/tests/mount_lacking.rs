@@ -9,6 +9,7 @@ use mooring_testbed::harness::clients::{image_of_its_own, remove_image};
 use mooring_testbed::harness::nodes::{CallOut, on_own_nodes};
 use mooring_testbed::harness::own_mounter::OwnMounter;
 use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 /// Calls are answered within this here, so that a disk that hangs does not take the test's time.
@@ -146,7 +147,7 @@ impl<'a> Frozen<'a> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.on_node(1, &format!("fsfreeze -u {}", self.1)) {
-            println!("{} stays frozen: {error:#}", self.1);
+            note(format!("{} stays frozen: {error:#}", self.1));
         }
     }
 }
@@ -221,7 +222,7 @@ struct NoFuse<'a>(&'a Scope);
 impl Drop for NoFuse<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.on_node(1, "umount /dev/fuse") {
-            println!("/dev/fuse stays hidden: {error:#}");
+            note(format!("/dev/fuse stays hidden: {error:#}"));
         }
     }
 }
