@@ -126,7 +126,9 @@ pub struct RunArgs {
     /// Claims and volumes worked on at once by each controller
     #[arg(long, env = "MOORING_MAX_IN_FLIGHT", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_in_flight: u16,
-    /// Provisioning Pods at once, over all ConfigMaps; a ConfigMap that has none may always start one
+    /// Provisioning Pods at once, over all ConfigMaps; one ConfigMap has at most half of what the others leave
+    ///
+    /// A ConfigMap that has none may always start one.
     #[arg(long, env = "MOORING_MAX_PODS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_pods: u16,
     /// Requests to the API server a second, in the long run; watches do not count

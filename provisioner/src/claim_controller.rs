@@ -15,7 +15,7 @@ use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Apply, ApplyError, Shared, Subject, is_conflict};
-use crate::config::ProvisionerConfig;
+use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::config_store::NoConfig;
 use crate::operation::record::Record;
 use crate::operation::{Decision, ObservedClaim, provision, waiting};
@@ -100,6 +100,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
             .and_then(|namespace| watched.pod(namespace, &pod::name(operation, &uid)))
     };
     let (provision_pod, delete_pod) = (find(Operation::Provision), find(Operation::Delete));
+    let departed = watched.departed(&uid);
     let nodes = |name: &str| watched.node(name);
     let mut volumes = watched.volumes_of(&uid);
     let (mut looked_up, mut made) = (false, false);
@@ -112,7 +113,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 config: &config,
                 provision_pod: provision_pod.as_deref(),
                 delete_pod: delete_pod.as_deref(),
-                departed: watched.departed(&uid),
+                departed: departed.as_ref(),
                 volumes: &volumes,
                 looked_up,
                 nodes: &nodes,
@@ -158,22 +159,41 @@ pub(crate) fn config_for(
     record: Option<&Record>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
     if let Some(class) = class {
-        return shared.context.configs.for_class(class);
+        return elsewhere(shared, shared.context.configs.for_class(class));
     }
     if !shared.context.configs.is_synced() {
         return Err(NoConfig::NotReadYet);
     }
-    let reference = record.and_then(|record| record.config.parse().ok());
+    let reference: Option<ConfigRef> = record.and_then(|record| record.config.parse().ok());
     let Some(reference) = reference else {
         return Err(NoConfig::Unclaimed {
             class: class_name.to_owned(),
             label: class_name.to_owned(),
         });
     };
-    shared.context.configs.get(&reference).ok_or(NoConfig::Missing {
+    let missing = NoConfig::Missing {
         class: class_name.to_owned(),
-        reference,
-    })
+        reference: reference.clone(),
+    };
+    elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
+}
+
+/// Whether ConfigMaps of this namespace are this Mooring's business.
+fn honours(shared: &Shared, namespace: &str) -> bool {
+    shared.context.settings.config_namespaces.contains(namespace)
+}
+
+/// A ConfigMap that is not known because it is not looked for may be another Mooring's.
+pub(crate) fn elsewhere(
+    shared: &Shared,
+    found: Result<Arc<ProvisionerConfig>, NoConfig>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    match found {
+        Err(NoConfig::Missing { class, reference }) if !honours(shared, &reference.namespace) => {
+            Err(NoConfig::Elsewhere { class, reference })
+        }
+        found => found,
+    }
 }
 
 /// The namespace of a claim's Pods: where the record says that they are, else where they would be.
@@ -186,10 +206,10 @@ fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Re
 
 /// The Pods of a namespace have not been listed, so nothing can be decided that depends on them.
 pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, concerned: bool) -> Action {
-    if concerned {
+    // What has a record of a namespace that is not honoured here is in the hands of a Mooring that honours it.
+    if concerned && honours(shared, namespace) {
         let text = format!(
-            "the Pods of namespace {namespace} can't be watched: name it in --config-namespaces, and bind ClusterRole \
-             flex-provisioner-configs in it"
+            "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
         );
         shared
             .context

@@ -56,6 +56,17 @@ pub enum NoConfig {
         /// The ConfigMap.
         reference: ConfigRef,
     },
+    /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
+    #[error(
+        "storage class {class:?} goes by ConfigMap {reference}, and this Mooring honours no ConfigMaps of that namespace: see that the \
+         Mooring that does is running, or name the namespace in this one's --config-namespaces"
+    )]
+    Elsewhere {
+        /// The class.
+        class: String,
+        /// The ConfigMap.
+        reference: ConfigRef,
+    },
     /// No ConfigMap's label names the class.
     #[error(
         "storage class {class:?} has no provisioner ConfigMap: label one {}={label}, or name it in the class's parameters {} and {}",
@@ -92,6 +103,7 @@ impl NoConfig {
             Self::NotReadYet => "not-read-yet",
             Self::HalfNamed { .. } => "half-named-config",
             Self::Missing { .. } => "missing-config",
+            Self::Elsewhere { .. } => "config-elsewhere",
             Self::Unclaimed { .. } => "unclaimed-class",
             Self::Refused { .. } => "refused-config",
         }

@@ -34,6 +34,10 @@ pub struct Limits {
     pub backoff: Backoff,
     /// A Pod that has not started after this long is spoken of, also if its node has not said why.
     pub start_grace: Duration,
+    /// A claim of a class without a ConfigMap may be another Mooring's for this long.
+    pub claim_grace: Duration,
+    /// So long another Mooring is given for a volume of its own, before it is spoken of.
+    pub elsewhere_grace: Duration,
     /// A Pod younger than this may belong to what has not been seen yet.
     pub orphan_age: Duration,
     /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
@@ -45,6 +49,8 @@ impl Default for Limits {
         Self {
             backoff: Backoff::default(),
             start_grace: Duration::from_secs(30),
+            claim_grace: Duration::from_secs(5),
+            elsewhere_grace: Duration::from_mins(5),
             orphan_age: Duration::from_mins(1),
             overdue: Duration::from_mins(1),
         }
@@ -86,24 +92,31 @@ impl PodRef {
 
 /// What was known of a provisioning Pod in the moment when it went. A kubelet says how a Pod ended and lets it go at
 /// once, so nobody may have looked in between.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departed {
     /// The attempt that it was made for.
     pub attempt: u32,
-    /// Its container certainly ran.
-    pub started: bool,
-    /// Its container certainly did not run.
-    pub never_ran: bool,
+    /// How it ended.
+    pub end: Finish,
 }
 
 impl Departed {
     /// Reads a Pod as it was last.
     pub fn of(pod: &Pod) -> Self {
-        let state = observe(pod);
+        let end = match observe(pod) {
+            PodState::Finished(end) => end,
+            state => Finish {
+                outcome: Outcome::Retry,
+                category: Category::Node,
+                words: "its Pod was deleted before it had ended".to_owned(),
+                may_have_run: true,
+                started: state == PodState::Running,
+                message: String::new(),
+            },
+        };
         Self {
             attempt: pod::attempt(pod),
-            started: matches!(&state, PodState::Running) || matches!(&state, PodState::Finished(end) if end.started),
-            never_ran: matches!(&state, PodState::Finished(end) if !end.may_have_run),
+            end,
         }
     }
 }
@@ -234,7 +247,7 @@ pub struct ObservedClaim<'a> {
     /// The Pod named for its deletion.
     pub delete_pod: Option<&'a Pod>,
     /// How the last Pod of its provisioning was when it went, if that was seen.
-    pub departed: Option<Departed>,
+    pub departed: Option<&'a Departed>,
     /// The PVs that bear its name or its uid.
     pub volumes: &'a [Arc<PersistentVolume>],
     /// `volumes` was read from the API just now.

@@ -2,7 +2,7 @@
 
 pub mod last_words;
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
 
@@ -119,10 +119,14 @@ pub fn observe(pod: &Pod) -> PodState {
     let container = status.container_statuses.as_deref().and_then(<[_]>::first);
     let reason = status.reason.as_deref().unwrap_or_default();
     if let Some((container, terminated)) = container.and_then(|container| Some((container, terminated(container)?))) {
-        return PodState::Finished(from_container(container, terminated, reason));
+        let outside = from_outside(&status, leaving);
+        return PodState::Finished(from_container(container, terminated, reason, outside.as_deref()));
     }
     match status.phase.as_deref() {
-        Some("Failed") => PodState::Finished(without_container(&status, reason, has_node(pod))),
+        Some("Failed") => {
+            let outside = from_outside(&status, leaving);
+            PodState::Finished(without_container(&status, reason, has_node(pod), outside))
+        }
         // A Pod does not succeed without a terminated container; if a kubelet says so, nothing is known: try again.
         Some("Succeeded") => PodState::Finished(Finish {
             outcome: Outcome::Retry,
@@ -177,7 +181,27 @@ fn never_made(container: &ContainerStatus, terminated: &ContainerStateTerminated
         && before.is_none_or(|state| state.running.is_none() && state.terminated.is_none())
 }
 
-fn from_container(container: &ContainerStatus, terminated: &ContainerStateTerminated, pod_reason: &str) -> Finish {
+/// Who ended a Pod that did not end by itself, if that is known.
+fn from_outside(status: &PodStatus, leaving: bool) -> Option<String> {
+    let disrupted = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True");
+    let why = disrupted.map(|condition| said(condition.reason.as_deref(), condition.message.as_deref()));
+    match why {
+        Some(why) if !why.is_empty() => Some(format!("its Pod was taken away ({why})")),
+        Some(_) => Some("its Pod was taken away".to_owned()),
+        None => leaving.then(|| "its Pod was deleted".to_owned()),
+    }
+}
+
+fn from_container(
+    container: &ContainerStatus,
+    terminated: &ContainerStateTerminated,
+    pod_reason: &str,
+    outside: Option<&str>,
+) -> Finish {
     let message = terminated.message.clone().unwrap_or_default();
     let said = last_words(&message);
     let container_reason = terminated.reason.as_deref().unwrap_or_default();
@@ -211,6 +235,10 @@ fn from_container(container: &ContainerStatus, terminated: &ContainerStateTermin
         _ if terminated.exit_code == mooring_contract::outcome::EX_TEMPFAIL => {
             (Category::Temporary, "exit code 75".into())
         }
+        // By a signal: 128 and its number.
+        _ if terminated.exit_code > 128 && outside.is_some() => {
+            (Category::Node, outside.unwrap_or_default().to_owned())
+        }
         _ => (Category::Failed, format!("exit code {}", terminated.exit_code)),
     };
     let words = match (why.is_empty(), said.is_empty()) {
@@ -232,7 +260,7 @@ fn from_container(container: &ContainerStatus, terminated: &ContainerStateTermin
 }
 
 /// A Pod that failed without a terminated container: evicted, out of time before it started, or turned away.
-fn without_container(status: &k8s_openapi::api::core::v1::PodStatus, reason: &str, on_node: bool) -> Finish {
+fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: Option<String>) -> Finish {
     let message = status.message.as_deref().unwrap_or_default();
     let turned_away = TURNED_AWAY.contains(&reason);
     let category = match reason {
@@ -252,6 +280,7 @@ fn without_container(status: &k8s_openapi::api::core::v1::PodStatus, reason: &st
         .and_then(|container| container.state.as_ref()?.waiting.as_ref())
         .map(|waiting| said(waiting.reason.as_deref(), waiting.message.as_deref()));
     let words = match (category, waited) {
+        _ if reason.is_empty() && outside.is_some() => outside.unwrap_or_default(),
         (Category::Timeout, Some(why)) => format!("not started within the limit \"timeout\": {why}"),
         (Category::Timeout, None) => "ended by the limit \"timeout\"".to_owned(),
         _ => said(
@@ -391,6 +420,33 @@ mod tests {
     }
 
     #[test]
+    fn who_ended_a_pod_from_outside_is_said() {
+        let killed = terminated(&json!({"exitCode": 143}));
+        assert_eq!(finish(&killed).words, "exit code 143, without a last word");
+        let mut evicted = killed.clone();
+        evicted["conditions"] = json!([{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting"}]);
+        let evicted = finish(&evicted);
+        assert_eq!(
+            (evicted.category, evicted.words.as_str()),
+            (
+                Category::Node,
+                "its Pod was taken away (EvictionByEvictionAPI: Eviction API: evicting), without a last word"
+            )
+        );
+        assert!(evicted.may_have_run);
+        let mut deleted = pod("n", &killed);
+        deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T00:00:00Z")).unwrap();
+        assert!(matches!(observe(&deleted), PodState::Finished(end) if end.words.starts_with("its Pod was deleted")));
+        // One that ended by itself says why by itself.
+        let mut own = pod("n", &terminated(&json!({"exitCode": 75, "message": "busy"})));
+        own.metadata
+            .deletion_timestamp
+            .clone_from(&deleted.metadata.deletion_timestamp);
+        assert!(matches!(observe(&own), PodState::Finished(end) if end.words == "exit code 75: busy"));
+    }
+
+    #[test]
     fn a_container_that_was_never_made_made_nothing() {
         // As a kubelet writes it of a Pod that is deleted while its image is being pulled.
         let unknown = json!({"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": null,
@@ -432,6 +488,13 @@ mod tests {
         let evicted = finish(&json!({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}));
         assert_eq!((evicted.category, evicted.may_have_run), (Category::Node, true));
         assert_eq!(evicted.words, "Evicted: disk pressure");
+        // Its node has left the cluster, and nobody ends the container in its status.
+        let collected = finish(&json!({"phase": "Failed",
+            "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "no node"}],
+            "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {}}}]}));
+        assert_eq!((collected.category, collected.may_have_run), (Category::Node, true));
+        assert_eq!(collected.words, "its Pod was taken away (DeletionByPodGC: no node)");
         let away = finish(&json!({"phase": "Failed", "reason": "OutOfcpu", "message": "no"}));
         assert_eq!((away.category, away.may_have_run), (Category::NotStarted, false));
         let late = finish(

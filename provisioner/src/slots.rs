@@ -1,8 +1,8 @@
 //! How many provisioning Pods there may be at once: `max-parallel` of each ConfigMap, and a limit for all together.
 //!
 //! What is in flight is counted from the Pods that are watched; only what has been begun and is not seen yet is
-//! remembered here, so a restart loses nothing. Who has to wait is let in by turns, and every ConfigMap may always have one
-//! Pod, so one that hangs keeps no other from work.
+//! remembered here, so a restart loses nothing. Who has to wait is let in by turns. A ConfigMap takes no more than half of what
+//! the others leave, and may always have one Pod: so one that hangs keeps no other from work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -78,7 +78,9 @@ impl Slots {
         all.remove(&(pod, config));
         let of_config = all.iter().filter(|(_, of)| *of == config).count();
         let own = max.unwrap_or(usize::MAX).saturating_sub(of_config);
-        let free = match self.total.saturating_sub(all.len()).min(own) {
+        let rest = self.total.saturating_sub(all.len() - of_config);
+        let share = rest.div_ceil(2).saturating_sub(of_config);
+        let free = match share.min(own) {
             // Never starve a ConfigMap that has nothing in flight.
             0 if of_config == 0 => 1,
             free => free,
@@ -152,6 +154,18 @@ mod tests {
         slots.seen("3");
         assert!(take("4", &seen));
         assert_eq!(slots.waiting(), 0);
+    }
+
+    #[test]
+    fn whoever_comes_finds_something_left() {
+        let slots = Slots::new(100);
+        let mut taken = Vec::new();
+        for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
+            let pods = (0..200).map(|index| format!("{config}-{index}"));
+            let got = pods.filter(|pod| slots.take(pod, config, None, &[], &target(pod)) == Place::Free);
+            taken.push(got.count());
+        }
+        assert_eq!(taken, [50, 25, 13, 6]);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Apply, ApplyError, Shared, Subject};
-use crate::claim_controller::{config_for, not_known};
+use crate::claim_controller::{config_for, elsewhere, not_known};
+use crate::config::ConfigRef;
 use crate::config_store::NoConfig;
 use crate::operation::delete::{ObservedVolume, is_ours, plan_volume};
 use crate::operation::record::Record;
@@ -83,16 +84,19 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
     let class_name = spec.storage_class_name.unwrap_or_default();
     let class = watched.classes.get(&ObjectRef::new(&class_name));
     // A volume stays with the ConfigMap that made it, whatever has become of its class.
-    let made_by = volume
+    let made_by: Option<ConfigRef> = volume
         .annotations()
         .get(annotations::CONFIG)
         .and_then(|text| text.parse().ok());
     let config = match made_by {
         Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
-        Some(reference) => shared.context.configs.get(&reference).ok_or(NoConfig::Missing {
-            class: class_name,
-            reference,
-        }),
+        Some(reference) => {
+            let missing = NoConfig::Missing {
+                class: class_name,
+                reference: reference.clone(),
+            };
+            elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
+        }
         None => config_for(shared, class.as_deref(), &class_name, record.as_ref()),
     };
     let namespace = match (&record, &config) {

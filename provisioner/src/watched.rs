@@ -193,7 +193,7 @@ impl Watched {
     /// How the last Pod that provisioned for a claim was when it went; nothing if that was not seen, or there is another.
     pub fn departed(&self, uid: &str) -> Option<Departed> {
         let departed = self.departed.read().unwrap_or_else(PoisonError::into_inner);
-        departed.get(uid).copied()
+        departed.get(uid).cloned()
     }
 
     /// Keeps what a provisioning Pod was like when it went, and forgets that as soon as there is another.

@@ -132,6 +132,18 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error @ NoConfig::Elsewhere { .. }) => {
+            let status = seen.volume.status.as_ref();
+            let since = status.and_then(|status| status.last_phase_transition_time.as_ref());
+            let left = since.map_or(Duration::ZERO, |since| {
+                seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
+            });
+            return if left.is_zero() {
+                Decision::wait_for(waiting(Operation::Delete, error.to_string()))
+            } else {
+                Decision::wait(left)
+            };
+        }
         Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     let host = persistent_volume::host_of(seen.volume);
@@ -224,8 +236,8 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     let never_ran = !record.may_exist
         && record.operation == Operation::Provision
         && seen.volumes.is_empty()
-        && departed.is_none_or(|pod| !pod.started);
-    let unmade = departed.is_some_and(|pod| pod.never_ran);
+        && departed.is_none_or(|pod| !pod.end.started);
+    let unmade = departed.is_some_and(|pod| !pod.end.may_have_run);
     if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
         return let_claim_go(seen, None, None);
     }

@@ -23,6 +23,7 @@ use crate::events::{Note, reasons};
 use crate::outcome::{Category, Finish};
 use crate::persistent_volume::{self, Printed};
 use crate::pod;
+use crate::storage_class::is_own;
 use crate::topology::Node;
 
 /// A volume that is what was asked for.
@@ -99,7 +100,12 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet) => return Decision::Rest,
+        // Made by the Mooring that honours that namespace, which serves it.
+        Err(NoConfig::Elsewhere { .. }) if seen.class.is_some_and(is_own) => return Decision::Rest,
         Err(error) => {
+            if let (NoConfig::Unclaimed { .. }, Some(left)) = (error, young(seen, now)) {
+                return Decision::wait(left);
+            }
             return Decision::wait_for(Note::warning(
                 reasons::NO_CONFIG,
                 action(Operation::Provision),
@@ -138,6 +144,13 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     begin(seen, config, node.as_ref(), record, true)
 }
 
+/// How long a claim is still given to be taken up by another Mooring, whose ConfigMap can name the class as well.
+fn young(seen: &ObservedClaim<'_>, now: Timestamp) -> Option<Duration> {
+    let made = seen.claim.metadata.creation_timestamp.as_ref()?.0;
+    let left = seen.limits.claim_grace.saturating_sub(elapsed(made, now));
+    Some(left).filter(|left| !left.is_zero())
+}
+
 /// A claim that has a record.
 fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
     let spec = seen.claim.spec.as_ref();
@@ -159,7 +172,10 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
     let pod_ref = seen.provision_pod.map(PodRef::of);
     let fail = |finish: &Finish| fail(seen, record, finish, state(), now, pod_ref.clone());
     match step(seen.provision_pod, record, seen.limits, now) {
-        Step::None => again(seen, record, now),
+        Step::None => match ended_unseen(seen, record) {
+            Some(finish) => fail(finish),
+            None => again(seen, record, now),
+        },
         Step::Leftover(pod) => Decision::Stop(PodRef::of(pod)),
         Step::Leaving(say) => Decision::Wait {
             after: Some(seen.limits.overdue),
@@ -185,6 +201,14 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
         Step::Ended(finish) if finish.outcome == Outcome::Done => made(seen, record, &finish, now, &fail),
         Step::Ended(finish) => fail(&finish),
     }
+}
+
+/// How the attempt's Pod ended, where that was seen only when it was gone: somebody took it away. One that ended well is
+/// run again at once, since nobody can judge it any more.
+fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Finish> {
+    let departed = seen.departed.filter(|pod| pod.attempt == record.attempt)?;
+    let begun = record.not_before.is_none() && !record.gave_up && record.operation == Operation::Provision;
+    (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
 }
 
 /// There is no Pod: the next attempt, if it is time.

@@ -196,7 +196,7 @@ impl World {
                 config: &self.config,
                 provision_pod: self.provision_pod.as_ref(),
                 delete_pod: self.delete_pod.as_ref(),
-                departed: self.departed,
+                departed: self.departed.as_ref(),
                 volumes: &volumes,
                 looked_up: self.looked_up,
                 nodes: &nodes,

@@ -400,3 +400,16 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
     let Decision::LetGo(go) = world.plan() else { panic!() };
     assert!(go.delete && go.say.unwrap().text.contains("gone"));
 }
+
+#[test]
+fn another_mooring_s_volume_is_spoken_of_only_when_it_is_forsaken() {
+    let mut world = Released::new();
+    world.config = Err(NoConfig::Elsewhere {
+        class: "silver".into(),
+        reference: "other/c".parse().unwrap(),
+    });
+    world.volume["status"]["lastPhaseTransitionTime"] = json!(ago(100));
+    assert!(matches!(world.plan(), Decision::Wait { after: Some(after), say: None } if after.as_secs() == 200));
+    world.volume["status"]["lastPhaseTransitionTime"] = json!(ago(300));
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(_), .. }));
+}

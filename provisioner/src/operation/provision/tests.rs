@@ -7,7 +7,7 @@ use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
 use crate::acceptance::tests::volume;
 use crate::config_store::NoConfig;
 use crate::events::reasons;
-use crate::operation::{Decision, Intent};
+use crate::operation::{Decision, Departed, Intent};
 use crate::outcome::Category;
 
 type Change = Box<dyn Fn(&mut World)>;
@@ -434,4 +434,57 @@ fn an_image_that_is_not_there_is_spoken_of_at_once() {
         panic!()
     };
     assert!(say.text.contains("ImagePullBackOff: no such image"));
+}
+
+#[test]
+fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
+    let mut world = World::with_record(&json!({"attempt": 2}));
+    let departed = |attempt, status: &Value| Some(Departed::of(&leaving(pod("provision", attempt, 10, status))));
+    world.departed = departed(2, &ended(143, ""));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(failed.record.may_exist && failed.pod.is_none());
+    assert!(failed.say.text.contains("its Pod was deleted"), "{}", failed.say.text);
+    for (attempt, status, want) in [
+        (2, running(), "fail node 3"),
+        (2, ended(0, ""), "start 2 known"),
+        (1, ended(143, ""), "start 2 known"),
+    ] {
+        world.departed = departed(attempt, &status);
+        assert_eq!(planned(&world), want, "{attempt} {status}");
+    }
+    // It is noted once.
+    world.record = Some(failed.record);
+    world.departed = departed(2, &ended(143, ""));
+    assert!(planned(&world).starts_with("wait"), "{}", planned(&world));
+}
+
+#[test]
+fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
+    let mut world = World::new();
+    world.config = Err(NoConfig::Elsewhere {
+        class: "silver".into(),
+        reference: "other/c".parse().unwrap(),
+    });
+    let Decision::Wait { say: Some(say), .. } = world.plan() else {
+        panic!()
+    };
+    assert!(
+        say.text.contains("honours no ConfigMaps of that namespace"),
+        "{}",
+        say.text
+    );
+    // A class that the other Mooring made.
+    let made = json!({"metadata": {"name": "silver", "annotations": {"mooring.dev/config-uid": "1"}, "labels": {
+        "app.kubernetes.io/managed-by": "mooring", "storage-class": "silver"}}});
+    world.class = Some(super::super::tests::class(&made));
+    assert_eq!(planned(&world), "rest");
+    // One that it may have by its label.
+    world.config = Err(NoConfig::Unclaimed {
+        class: "silver".into(),
+        label: "silver".into(),
+    });
+    world.claim["metadata"]["creationTimestamp"] = json!(ago(1));
+    assert_eq!(planned(&world), "wait 4");
+    world.claim["metadata"]["creationTimestamp"] = json!(ago(6));
+    assert_eq!(planned(&world), "wait NoProvisionerConfig");
 }
