@@ -17,6 +17,7 @@
 
 pub mod api_proxy;
 pub mod audit;
+pub mod backend;
 pub mod clients;
 pub mod controller;
 pub mod credentials;

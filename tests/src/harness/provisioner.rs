@@ -346,10 +346,10 @@ impl Scope {
         let selector = format!("{TEST_LABEL}={}", self.namespace);
         for place in [
             &["-n", CONFIG_NAMESPACE, "delete", "configmaps"][..],
-            &["delete", "storageclasses"],
+            &["delete", "storageclasses,clusterroles,clusterrolebindings,namespaces"],
         ] {
             let mut delete = place.to_vec();
-            delete.extend(["--ignore-not-found", "-l", &selector]);
+            delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
             self.kubectl(delete)?;
         }
         let classes: Api<StorageClass> = Api::all(self.client.clone());
