@@ -172,8 +172,8 @@ async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, V
     };
     let (made, removed) = (common(0), common(1));
     for (what, steps) in [("made", &made), ("removed", &removed)] {
-        let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
-        note(format!("a volume is {what} by: {}", lines.join(", ")));
+        let calls: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        note(format!("a volume is {what} by: {}", calls.join(", ")));
     }
     ensure!(made.len() > 5 && removed.len() > 3, "the calls were not recorded");
     Ok((made, removed))
