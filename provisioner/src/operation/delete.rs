@@ -452,11 +452,11 @@ impl Run<'_> {
             return Err(None);
         }
         let owner = self.owner.as_ref();
-        let owned = |pod: &&Pod| owner.is_some_and(|(_, uid)| pod::is_owned_by(pod, uid));
+        let goes_with_it = |pod: &&Pod| owner.is_some_and(|(_, uid)| pod::is_owned_by(pod, uid));
         let (record, unchanged) = match (self.record, self.pod) {
             (Some(record), _) => (record.clone(), Intent::Recorded),
             // Of an operation that is over.
-            (None, Some(pod)) if !owned(&pod) => return Ok(Decision::Tidy(vec![PodRef::of(pod)])),
+            (None, Some(pod)) if !goes_with_it(&pod) => return Ok(Decision::Tidy(vec![PodRef::of(pod)])),
             (None, None) if owner.is_none() => {
                 let record = self.first(now);
                 return Ok(self.start(record, Intent::ToRecord));
