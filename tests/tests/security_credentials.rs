@@ -355,7 +355,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
                 .patch("allowed-client-images", &PatchParams::default(), &patch)
                 .await,
         );
-        let accounts: Api<ServiceAccount> = Api::namespaced(client, NAMESPACE);
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
         let request = parsed(&json!({"spec": {}}))?;
         refusal(
             accounts
