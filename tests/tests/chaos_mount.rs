@@ -65,8 +65,8 @@ async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     kill_all(&pids);
     let replaced = round.is_multiple_of(2);
     if replaced {
-        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
-        pods.delete(&old, &DeleteParams::default().grace_period(0)).await?;
+        let mounters: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        mounters.delete(&old, &DeleteParams::default().grace_period(0)).await?;
     }
     wait_until("the next mounter to answer", LIMIT, async || {
         let new = scope.mounter(NODE).await?;
@@ -181,8 +181,8 @@ fn a_client_pod_that_is_killed_for_good_is_told_to_its_pods_and_their_successors
                 killed += pids.len();
                 kill_all(&pids);
                 // One that is started again mounts its volumes anew (chaos_revive): with its Pod its records go.
-                let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
-                pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+                let clients: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+                clients.delete(&name, &DeleteParams::default().grace_period(0)).await?;
             }
             ensure!(killed > 0, "round {round}: there was no client container");
             wait_until("the Pod to be told", LIMIT, async || {

@@ -12,6 +12,9 @@ use crate::agent::protocol::MountState;
 /// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
 const PERIOD: Duration = Duration::from_secs(30);
 
+/// How soon again while there is somebody to be told of a lost volume.
+const SOON: Duration = Duration::from_secs(5);
+
 /// Shortest time between two looks, so that a burst of mounts is one.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -73,8 +76,9 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         }
         let untold = lost::tell(&pods).await;
         tokio::time::sleep(PAUSE).await;
-        let wake = next.map_or(PERIOD, |next| {
-            next.saturating_duration_since(Instant::now()).min(PERIOD)
+        let period = if untold { SOON } else { PERIOD };
+        let wake = next.map_or(period, |next| {
+            next.saturating_duration_since(Instant::now()).min(period)
         });
         if seen.is_empty() && !untold {
             let _ = changes.changed().await;

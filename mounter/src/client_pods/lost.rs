@@ -15,6 +15,7 @@ use super::ClientPods;
 use super::status::Phase;
 use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Health, MountState};
+use crate::mount_table::Table;
 use crate::target::Target;
 
 /// How long a mount may take to say that it is there. One that takes longer is served.
@@ -103,8 +104,8 @@ pub(super) async fn tell(pods: &ClientPods) -> bool {
         match look(&pods.identity.kubelet_root, &mount.target).await {
             Found::Dead => untold |= !tell_one(pods, &mount).await,
             Found::Nothing => pods.lost.forget(&mount.target),
-            // Its agent starts again, or it is the kernel's own and needs none.
-            Found::Alive => {}
+            // Its agent starts again, or its container is just being ended. One that is the kernel's own needs neither.
+            Found::Alive => untold |= is_fuse(&mount.target),
         }
     }
     untold
@@ -123,6 +124,12 @@ async fn look(kubelet_root: &Path, target: &str) -> Found {
         Ok(Ok(Ok(found))) => found,
         _ => Found::Alive,
     }
+}
+
+fn is_fuse(target: &str) -> bool {
+    let table = Table::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default());
+    let top = table.top(Path::new(target));
+    top.is_some_and(|top| top.fs_type.starts_with("fuse"))
 }
 
 async fn tell_one(pods: &ClientPods, mount: &MountState) -> bool {
