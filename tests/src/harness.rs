@@ -22,11 +22,12 @@ pub mod clients;
 pub mod controller;
 pub mod credentials;
 mod dump;
-pub mod glusterfs;
+
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;
 pub mod provisioner;
+pub mod server;
 pub mod ssh;
 pub mod volumes;
 mod waits;

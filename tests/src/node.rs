@@ -50,6 +50,7 @@ const HIDDEN_PROGRAMS: &[&str] = &[
     "mount.nfs",
     "mount.nfs4",
     "mount.sshfs",
+    "qemu-storage-daemon",
     "rbd",
     "rclone",
     "s3fs",

@@ -3,17 +3,17 @@
 
 use anyhow::Result;
 use mooring_testbed::harness::Scope;
-use mooring_testbed::harness::glusterfs::GlusterServer;
 use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::provisioner::{Provisioner, claim, user_of};
+use mooring_testbed::harness::server::Server;
 use serde_json::{Value, json};
 
 /// The example, with a server that is there.
-fn example(scope: &Scope, server: &GlusterServer) -> Result<Provisioner> {
+fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
     let source = format!("{}:/volumes", server.address);
     let example = scope.provisioner().example("glusterfs.yaml")?;
     Ok(example
-        .key("secret-name", &server.limit_secret)
+        .key("secret-name", &server.secret)
         .key("backend-volume", format!("client=glusterfs,source={source}"))
         .key("source", source)
         .key("limit-host", format!("root@{}", server.address)))
@@ -28,7 +28,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
                 "none\n"
             );
         }
-        let server = scope.gluster_server("node-1").await?;
+        let server = scope.storage_server("glusterfs", "node-1", &Value::Null).await?;
         let provisioner = example(&scope, &server)?;
         provisioner.apply().await?;
         let mut wanted = claim("data", &provisioner.class, "16Mi");
@@ -67,7 +67,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
         scope.pod_gone("reader").await?;
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
-        let left = scope.exec("gluster", ["ls", "/bricks/volumes"])?;
+        let left = scope.exec("glusterfs", ["ls", "/srv/volumes/brick"])?;
         assert!(!left.contains(&uid), "{left}");
         Ok(())
     });
@@ -76,7 +76,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
 #[test]
 fn a_glusterfs_server_without_the_volume_or_the_directory_is_said_by_name() {
     on_own_nodes("mount-gluster-no", async |scope| {
-        let server = scope.gluster_server("node-1").await?;
+        let server = scope.storage_server("glusterfs", "node-1", &Value::Null).await?;
         for (name, source, word) in [
             ("no-volume", "nothing", "has no started volume nothing"),
             ("no-directory", "volumes/nowhere", "has no directory /nowhere"),
