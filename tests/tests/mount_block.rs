@@ -19,7 +19,7 @@ fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": chap, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
             "type": FLEX_DRIVER,
-            "stringData": {"username": "mooring", "password": PASSWORD},
+            "stringData": {"chap-username": "mooring", "chap-password": PASSWORD},
         })
         .to_string(),
     )?;
@@ -45,7 +45,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
                 "none\n"
             );
         }
-        let chap = json!({"username": "mooring", "password": PASSWORD});
+        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
         let server = scope.storage_server("tgt", "node-1", &chap).await?;
         let provisioner = example(&scope, &server)?;
         provisioner.apply().await?;
