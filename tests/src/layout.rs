@@ -11,6 +11,10 @@ use crate::node;
 /// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
 pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
 
+/// Folders that were made on the machine to mount over, one a line, in the order in which they were made. All clusters of the machine
+/// share them, and the last to go takes them away.
+pub const MADE_FOLDERS: &str = "/var/lib/mooring-testbed.folders";
+
 const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
 const DEFAULT_NAME: &str = "mooring";
 
@@ -94,11 +98,6 @@ impl Layout {
     /// The description of the running cluster, see [`crate::cluster::Description`].
     pub fn description(&self) -> PathBuf {
         self.state.join("cluster.json")
-    }
-
-    /// Folders that were made on the machine to mount over, one a line, in the order in which they were made.
-    pub fn made_folders(&self) -> PathBuf {
-        self.state.join("made-folders")
     }
 }
 

@@ -93,6 +93,29 @@ fn arguments(layout: &Layout, role: &str) -> [String; 2] {
 /// The init processes of a cluster that run: role and process id. Found by their arguments in `/proc`, so that nothing
 /// has to have been written down.
 pub fn find_inits(layout: &Layout) -> Result<Vec<(String, i32)>> {
+    let mut found: Vec<_> = all_inits()?
+        .into_iter()
+        .filter(|init| init.state == layout.state)
+        .map(|init| (init.role, init.pid))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Whether any cluster of this machine runs.
+pub fn any_init() -> Result<bool> {
+    Ok(!all_inits()?.is_empty())
+}
+
+/// An init process.
+#[derive(Debug, PartialEq, Eq)]
+struct Init {
+    state: PathBuf,
+    role: String,
+    pid: i32,
+}
+
+fn all_inits() -> Result<Vec<Init>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")
         .context("failed to list processes")?
@@ -105,19 +128,21 @@ pub fn find_inits(layout: &Layout) -> Result<Vec<(String, i32)>> {
         let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else {
             continue;
         };
-        if let Some(role) = role_of(&String::from_utf8_lossy(&cmdline), layout) {
-            found.push((role, pid));
-        }
+        found.extend(init_of(&String::from_utf8_lossy(&cmdline), pid));
     }
-    found.sort();
     Ok(found)
 }
 
-fn role_of(cmdline: &str, layout: &Layout) -> Option<String> {
+fn init_of(cmdline: &str, pid: i32) -> Option<Init> {
     let mut words = cmdline.split_terminator('\0').skip(1);
-    (words.next()? == INIT_COMMAND && layout.state == Path::new(words.next()?))
-        .then(|| words.next().map(str::to_owned))
-        .flatten()
+    if words.next()? != INIT_COMMAND {
+        return None;
+    }
+    Some(Init {
+        state: words.next()?.into(),
+        role: words.next()?.to_owned(),
+        pid,
+    })
 }
 
 /// Process id of the init process of `role`, if it runs.
@@ -184,19 +209,16 @@ fn is_running(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::role_of;
-    use crate::layout::Layout;
+    use super::init_of;
 
     #[test]
     fn an_init_process_is_known_by_its_arguments() {
-        let layout = Layout::of("/var/lib/x".into());
-        let role = |line: &str| role_of(&line.replace(' ', "\0"), &layout);
+        let init = |line: &str| init_of(&line.replace(' ', "\0"), 7).map(|init| (init.state, init.role, init.pid));
         assert_eq!(
-            role("/bin/testbed internal-init /var/lib/x node-1 "),
-            Some("node-1".into())
+            init("/bin/testbed internal-init /var/lib/x node-1 "),
+            Some(("/var/lib/x".into(), "node-1".into(), 7))
         );
-        assert_eq!(role("/bin/testbed internal-init /var/lib/y node-1 "), None);
-        assert_eq!(role("vi internal-init "), None);
-        assert_eq!(role(""), None);
+        assert_eq!(init("vi internal-init "), None);
+        assert_eq!(init(""), None);
     }
 }

@@ -11,12 +11,12 @@ use nix::sched::CloneFlags;
 
 use crate::binaries::Binaries;
 use crate::control_plane::server;
-use crate::layout::{Layout, make_folder, write_file};
+use crate::layout::{Layout, MADE_FOLDERS, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::{Block, connect_node};
 use crate::pki::Authority;
 use crate::spec::{InitSpec, NodeSpec, ProcessSpec, environment};
-use crate::{cgroup, progress};
+use crate::{cgroup, namespaces, progress};
 
 /// A testbed cluster has at most as many nodes as this.
 pub const MAX_NODES: u8 = 3;
@@ -71,7 +71,7 @@ pub fn cgroup_of(layout: &Layout, index: u8) -> String {
 pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block, index: u8) -> Result<()> {
     let node = name(index);
     cgroup::make(&cgroup_of(layout, index)).with_context(|| format!("failed to make the control groups of {node}"))?;
-    make_mount_points(layout)?;
+    make_mount_points()?;
     write_files(layout, binaries, authority, block, index)?;
     let spec = InitSpec {
         logs: layout.logs(&node),
@@ -102,7 +102,7 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
 }
 
 /// Where the machine lacks a folder to mount over, it is made, and written down for `down` to take away.
-fn make_mount_points(layout: &Layout) -> Result<()> {
+fn make_mount_points() -> Result<()> {
     let mut missing = Vec::new();
     for folder in OWN_FOLDERS.iter().chain(MEMORY_FOLDERS) {
         let ancestors: Vec<_> = Path::new(folder)
@@ -114,19 +114,23 @@ fn make_mount_points(layout: &Layout) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut list = std::fs::read_to_string(layout.made_folders()).unwrap_or_default();
+    let mut list = std::fs::read_to_string(MADE_FOLDERS).unwrap_or_default();
     for folder in &missing {
         list.push_str(&folder.to_string_lossy());
         list.push('\n');
     }
     // Written down first: a crash in between leaves a line too many, not a folder too many.
-    write_file(&layout.made_folders(), list)?;
+    write_file(Path::new(MADE_FOLDERS), list)?;
     missing.iter().try_for_each(|folder| make_folder(folder))
 }
 
-/// Takes the folders away that [`start`] made on the machine, where they are empty.
-pub fn remove_mount_points(layout: &Layout) {
-    let list = std::fs::read_to_string(layout.made_folders()).unwrap_or_default();
+/// Takes the folders away that [`start`] made on the machine, where they are empty, unless another cluster has its nodes on them: to
+/// remove a folder takes away what others have mounted on it, too, in whatever namespace.
+pub fn remove_mount_points() -> Result<()> {
+    if namespaces::any_init()? {
+        return Ok(());
+    }
+    let list = std::fs::read_to_string(MADE_FOLDERS).unwrap_or_default();
     for folder in list.lines().rev() {
         if let Err(error) = std::fs::remove_dir(folder)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -134,6 +138,9 @@ pub fn remove_mount_points(layout: &Layout) {
             progress::note(format!("left {folder}, which the testbed made: {error}"));
         }
     }
+    // Nothing was made, or it is gone now.
+    let _ = std::fs::remove_file(MADE_FOLDERS);
+    Ok(())
 }
 
 /// The folder of the node's own that a path is in, if it is in one.

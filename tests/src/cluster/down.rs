@@ -48,7 +48,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
     network::remove(layout, node::MAX_NODES);
     cgroup::remove(&layout.cgroup())?;
     unmount_below(&layout.state)?;
-    node::remove_mount_points(layout);
+    node::remove_mount_points()?;
     if layout.state.exists() {
         std::fs::remove_dir_all(&layout.state)
             .with_context(|| format!("failed to remove {}", layout.state.display()))?;
