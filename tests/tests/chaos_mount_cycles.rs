@@ -24,7 +24,7 @@ const CYCLES: usize = 1000;
 const LANES: usize = 4;
 
 /// Longest that one mount or unmount may take to succeed, tried again and again.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// How often the kubelet tries again: sooner than the real one.
 const RETRY: Duration = Duration::from_millis(20);

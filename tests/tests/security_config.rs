@@ -569,6 +569,6 @@ fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says()
 /// A node's name.
 async fn nodes(scope: &Scope) -> Result<String> {
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(scope.client.clone());
-    let all = nodes.list_metadata(&Default::default()).await?.items;
+    let all = nodes.list_metadata(&kube::api::ListParams::default()).await?.items;
     all.first().map(ResourceExt::name_any).context("no node")
 }

@@ -30,24 +30,24 @@ fn with(object: &Value, pointer: &str, value: Value) -> Value {
 }
 
 /// Whether a token is good for running commands in Pods.
-async fn may_exec(client: &Client, namespace: &str) -> bool {
+async fn may_exec(client: &Client, namespace: &str) -> Result<bool> {
     let ask = json!({"spec": {"resourceAttributes": {
         "namespace": namespace, "verb": "create", "resource": "pods", "subresource": "exec", "name": "x",
     }}});
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let asked = serde_json::from_value(ask).unwrap();
-    let answer = reviews.create(&PostParams::default(), &asked).await.unwrap();
-    answer.status.unwrap().allowed
+    let asked = serde_json::from_value(ask)?;
+    let answer = reviews.create(&PostParams::default(), &asked).await?;
+    Ok(answer.status.context("a review without an answer")?.allowed)
 }
 
 /// What a token can't even ask for is refused before any policy looks at it.
-async fn has_no_right_to_secrets_and_pods(client: &Client, namespaces: &[&str]) {
+async fn has_no_right_to_secrets_and_pods(client: &Client, namespaces: &[&str]) -> Result<()> {
     for namespace in namespaces {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
         assert!(refusal(secrets.list(&ListParams::default()).await).contains("cannot list"));
         assert!(refusal(secrets.get("x").await).contains("cannot get"));
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        assert!(!may_exec(client, namespace).await, "exec in {namespace}");
+        assert!(!may_exec(client, namespace).await?, "exec in {namespace}");
         let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
         refusal(pods.patch("x", &PatchParams::default(), &patch).await);
         refusal(
@@ -55,6 +55,7 @@ async fn has_no_right_to_secrets_and_pods(client: &Client, namespaces: &[&str]) 
                 .await,
         );
     }
+    Ok(())
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
 
         // No Secret, be it another run's, its own, of its namespace or of another; no Pod, claim, token or node.
         has_no_right_to_secrets_and_pods(&client, &[CONFIG_NAMESPACE, "kube-system", NAMESPACE, &scope.namespace])
-            .await;
+            .await?;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &scope.namespace);
         let patch = Patch::Merge(json!({"spec": {"volumeName": format!("pvc-{uid}")}}));
         refusal(claims.patch("theirs", &PatchParams::default(), &patch).await);
@@ -342,7 +343,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             refusal(elsewhere.create(&dry_run(), &parsed(&pod)?).await);
             refusal(elsewhere.list(&ListParams::default()).await);
         }
-        has_no_right_to_secrets_and_pods(&client, &[NAMESPACE, CONFIG_NAMESPACE, "kube-system"]).await;
+        has_no_right_to_secrets_and_pods(&client, &[NAMESPACE, CONFIG_NAMESPACE, "kube-system"]).await?;
         let nodes: Api<Node> = Api::all(client.clone());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
         for node in ["node-1", "node-2"] {
@@ -469,7 +470,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         let said = refusal(volumes.create(&dry_run(), &parsed(&volume)?).await);
         assert!(said.contains("Mooring's own driver only"), "{said}");
         // Where no provisioner ConfigMaps are honoured it can do nothing at all.
-        has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await;
+        has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
         let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);
         refusal(elsewhere.create(&dry_run(), &parsed(&good)?).await);
         Ok(())

@@ -1,4 +1,4 @@
-//! Tries to break out by way of a mounted volume: by what is on it, and by what its options say. These PersistentVolumes are written
+//! Tries to break out by way of a mounted volume: by what is on it, and by what its options say. These volumes are written
 //! by hand, so nothing but the mounter itself stands in the way.
 
 use anyhow::Result;

@@ -197,9 +197,9 @@ impl State {
             let directives = body["metadata"].as_object_mut();
             if let Some(less) = directives.and_then(|meta| meta.remove("$deleteFromPrimitiveList/finalizers")) {
                 let less = less.as_array().cloned().unwrap_or_default();
-                let held = object["metadata"]["finalizers"].as_array_mut();
-                held.into_iter()
-                    .for_each(|held| held.retain(|name| !less.contains(name)));
+                if let Some(held) = object["metadata"]["finalizers"].as_array_mut() {
+                    held.retain(|name| !less.contains(name));
+                }
             }
             merge(&mut object, &body);
             return self.patched(kind, &key, object);
