@@ -16,6 +16,9 @@ use std::time::Duration;
 const SILVER: &str = include_str!("../../configmaps/examples/silver.yaml");
 const SILVER_TOKEN: &str = "23092390532lksf90kwelklfw";
 
+/// Between what is read of a run.
+const MARK: &str = "-- next --";
+
 /// Waits until the image runs, then reads its properties in all three ways.
 struct Given {
     pod: Pod,
@@ -32,10 +35,19 @@ async fn given(scope: &Scope, namespace: &str, uid: &str) -> Result<Given> {
         phase == Some("Running")
     })
     .await?;
-    let exec = |script: &str| scope.kubectl(["-n", namespace, "exec", &name, "--", "sh", "-c", script]);
-    let files = exec("cd /run/mooring/properties && for file in *; do echo \"$file=$(cat \"$file\")\"; done")?;
-    let environment = exec("env")?;
-    let request = exec("cat /run/mooring/request.json")?;
+    // All at once: the image does not wait for being looked at.
+    let script = format!(
+        "cd /run/mooring/properties && for file in *; do echo \"$file=$(cat \"$file\")\"; done
+         echo {MARK}; env; echo {MARK}; cat /run/mooring/request.json"
+    );
+    let all = scope.kubectl(["-n", namespace, "exec", &name, "--", "sh", "-c", &script])?;
+    let mut parts = all
+        .splitn(3, &format!("{MARK}\n"))
+        .map(str::to_owned)
+        .collect::<Vec<_>>()
+        .into_iter();
+    let mut part = || parts.next().with_context(|| all.clone());
+    let (files, environment, request) = (part()?, part()?, part()?);
     let pairs = |text: &str| {
         text.lines()
             .filter_map(|line| line.split_once('='))

@@ -76,7 +76,10 @@ fn a_missing_image_is_told_at_once() {
                 json!(pod.status).to_string().contains("ErrImagePull")
             })
             .await?;
-        let event = scope.event("data", "there-is-no-such-image").await?;
+        // That a run has begun names the image too.
+        let event = scope.event("data", "has not started: ErrImagePull").await?;
+        let message = event.message.clone().unwrap_or_default();
+        assert!(message.contains("there-is-no-such-image"), "{message}");
         let told = event.metadata.creation_timestamp.context("an Event without a time")?.0;
         let made = pod.creation_timestamp().context("a Pod without a time")?.0;
         let late = told.duration_since(made);
