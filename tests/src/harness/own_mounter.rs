@@ -181,6 +181,8 @@ impl OwnMounter {
         let is_own = |pid: &i32| {
             let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             mount_namespace(*pid).is_some_and(|namespace| self.namespaces.contains(&namespace))
+                // The number of a mount namespace that is gone is given to the next, such as a container's.
+                && namespace(*pid, "pid") == namespace(self.init, "pid")
                 // One that has ended has none.
                 && !arguments.is_empty()
                 && String::from_utf8_lossy(&arguments).contains(argument)
@@ -250,7 +252,11 @@ impl OwnMounter {
 }
 
 fn mount_namespace(pid: i32) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
+    namespace(pid, "mnt")
+}
+
+fn namespace(pid: i32, kind: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()
 }
 
 impl Drop for OwnMounter {
