@@ -44,7 +44,8 @@ fn provisioner(scope: &Scope) -> Provisioner {
 fn stored(scope: &Scope, uids: &[String]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for node in 1..=scope.own_cluster()?.description.nodes {
-        let files = scope.on_node(node, &format!("ls -A {POOL}"))?;
+        // A node that has had no volume has no pool.
+        let files = scope.on_node(node, &format!("[ ! -d {POOL} ] || ls -A {POOL}"))?;
         let ours = |file: &str| uids.iter().find(|uid| file.contains(uid.as_str())).cloned();
         found.extend(files.lines().filter_map(ours));
     }
