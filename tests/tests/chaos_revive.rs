@@ -232,7 +232,7 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
 }
 
 #[test]
-fn a_pod_whose_client_pod_was_deleted_by_force_is_told_to_go() {
+fn a_client_pod_that_is_deleted_by_force_serves_its_volume_on_and_a_new_pod_gets_another() {
     on_own_nodes("chaos-lost", async |scope| {
         let server = scope.ssh_server(NODE, &["data"]).await?;
         scope.volume("data", &server.volume("data"))?;
@@ -244,12 +244,13 @@ fn a_pod_whose_client_pod_was_deleted_by_force_is_told_to_go() {
             let name = pod.metadata.name.context("a Pod without a name")?;
             pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
         }
-        scope.event("user", "delete the Pod").await?;
+        // Its container has its grace period all the same, and stays for its mounts.
+        scope.exec("user", ["touch", "/data/before"])?;
         scope.delete("pod/user")?;
         scope.pod_gone("user").await?;
         scope.pod("user", NODE, "data", serde_json::Value::Null)?;
         scope.pod_ready("user").await?;
-        scope.exec("user", ["touch", "/data/f"])?;
+        scope.exec("user", ["cat", "/data/before"])?;
         Ok(())
     });
 }
