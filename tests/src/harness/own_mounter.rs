@@ -179,13 +179,14 @@ impl OwnMounter {
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_own = |pid: &i32| {
+            // First what most are told by: some of those that are looked for live for a few milliseconds only.
             let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            mount_namespace(*pid).is_some_and(|namespace| self.namespaces.contains(&namespace))
+            // One that has ended has none.
+            !arguments.is_empty()
+                && String::from_utf8_lossy(&arguments).contains(argument)
+                && mount_namespace(*pid).is_some_and(|namespace| self.namespaces.contains(&namespace))
                 // The number of a mount namespace that is gone is given to the next, such as a container's.
                 && namespace(*pid, "pid") == namespace(self.init, "pid")
-                // One that has ended has none.
-                && !arguments.is_empty()
-                && String::from_utf8_lossy(&arguments).contains(argument)
         };
         Ok(pids.filter(is_own).collect())
     }
