@@ -7,7 +7,7 @@
 //! | host path | `--plugin-dir` at the same path, writable: the shim and the socket go there |
 //! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
 //! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
-//! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's mount namespace) |
+//! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's namespaces) |
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
 //! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |

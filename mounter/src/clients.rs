@@ -5,5 +5,6 @@ pub mod host;
 mod image;
 pub mod kernel;
 pub mod local;
+mod nfs;
 pub mod pool;
 pub mod registry;

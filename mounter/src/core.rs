@@ -167,7 +167,10 @@ impl Core {
                 pool: self.places.pool.clone(),
                 mount,
             },
-            Serving::Kernel => Task::Kernel { mount },
+            Serving::Kernel => Task::Kernel {
+                namespace: self.places.host_namespace.clone(),
+                mount,
+            },
             Serving::Host => Task::Host {
                 namespace: self.places.host_namespace.clone(),
                 mount,

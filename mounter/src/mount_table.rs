@@ -31,6 +31,16 @@ pub struct Entry {
     pub fs_type: String,
     /// What it was mounted from.
     pub source: String,
+    /// Options of the file system, such as `rw` and `addr=10.0.0.4`.
+    pub options: Vec<String>,
+}
+
+impl Entry {
+    /// The value of an option of the file system.
+    pub fn option(&self, key: &str) -> Option<&str> {
+        let mut options = self.options.iter().filter_map(|option| option.split_once('='));
+        options.find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
 }
 
 /// All mounts, in the kernel's order: of several on one directory the last is uppermost.
@@ -99,6 +109,9 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         master,
         fs_type: text(next()?),
         source: text(&unescape(next()?)),
+        options: next()
+            .map(|options| text(options).split(',').map(str::to_owned).collect())
+            .unwrap_or_default(),
     })
 }
 
@@ -133,7 +146,7 @@ mod tests {
     use std::path::Path;
 
     const TEXT: &[u8] = b"\
-22 1 8:1 / / rw,relatime shared:1 master:7 - ext4 /dev/root rw
+22 1 8:1 / / rw,relatime shared:1 master:7 - ext4 /dev/root rw,errors=continue
 30 22 0:25 / /var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a rw,nosuid shared:9 - fuse.sshfs tom@h:/a\\040b rw
 31 30 7:3 / /var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a rw - ext4 /dev/loop3 rw
 32 22 0:26 / /var/lib/kubelet/pods/u/volumes/kubernetes.io~secret/s rw - tmpfs tmpfs rw
@@ -154,6 +167,8 @@ broken line
         assert_eq!((root.shared, root.master), (Some(1), Some(7)));
         assert_eq!((root.id, root.parent), (22, 1));
         assert_eq!(table.0[1].flags, ["rw", "nosuid"]);
+        assert_eq!(root.option("errors"), Some("continue"));
+        assert_eq!(root.option("rw"), None);
     }
 
     #[test]

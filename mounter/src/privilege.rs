@@ -4,10 +4,10 @@ use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
 /// What is kept, each with its reason.
 const KEPT: &[Capability] = &[
-    // Mount, unmount, enter a mount namespace, set up loop devices.
+    // Mount, unmount, enter the host's namespaces, set up loop devices.
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_SYS_CHROOT,
-    // Find the kubelet's mount namespace.
+    // Find the kubelet's namespaces.
     Capability::CAP_SYS_PTRACE,
     // Resize a mounted ext4.
     Capability::CAP_SYS_RESOURCE,

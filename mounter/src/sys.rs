@@ -11,6 +11,7 @@ mod raw;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -174,6 +175,13 @@ pub trait Sys {
 
     /// Enters the host's mount namespace, for good: that of the kubelet which has the target's root, or `namespace`.
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
+
+    /// Enters the host's network and takes its name, for good: those of the kubelet which has the target's root, or those beside
+    /// `namespace`, the host's mount namespace.
+    fn enter_host_network(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
+
+    /// The addresses of a host, by the resolver of where this is called.
+    fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>>;
 
     /// Where the target's stage is.
     fn stage(&self, target: &Target) -> PathBuf;

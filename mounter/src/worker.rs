@@ -75,7 +75,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
         Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
-        Task::Kernel { mount } => kernel::mount(sys, mount),
+        Task::Kernel { namespace, mount } => kernel::mount(sys, namespace.as_deref(), mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
         Task::Look { target } => look(target),

@@ -4,15 +4,21 @@ use std::path::Path;
 
 use mooring_contract::volume::check_kind;
 
+use super::nfs;
 use crate::client::MountError;
 use crate::mount_options;
 use crate::mount_table::Entry;
 use crate::sys::{NewMount, Sys};
 use crate::worker::task::MountTask;
 
-/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options.
-pub fn mount(sys: &impl Sys, task: &MountTask) -> Result<(), MountError> {
+/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's mount
+/// namespace, if not the kubelet's.
+pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
+    // Its own helper would have more to do than to hand over the options.
+    if nfs::is_nfs(&volume) {
+        return nfs::mount(sys, namespace, task, &volume);
+    }
     let fs_type = if volume.fs_type.is_empty() {
         volume.client.as_str()
     } else {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub(crate) struct Image {
 struct State {
     calls: Vec<String>,
     programs: Vec<String>,
+    new_mounts: Vec<String>,
+    hosts: BTreeMap<String, Vec<SocketAddr>>,
     table: Table,
     loops: Vec<(u32, PathBuf)>,
     images: BTreeMap<PathBuf, Image>,
@@ -63,6 +66,14 @@ impl Fake {
             .table
             .0
             .push(entry(target.path(), source, fs_type, 0));
+        self
+    }
+
+    /// The same, with an option of the file system.
+    pub(crate) fn mounted_with(self, target: &Target, source: &str, fs_type: &str, option: &str) -> Self {
+        let mut entry = entry(target.path(), source, fs_type, 0);
+        entry.options.push(option.to_owned());
+        self.0.borrow_mut().table.0.push(entry);
         self
     }
 
@@ -91,6 +102,13 @@ impl Fake {
         self
     }
 
+    /// A server's name and its addresses; an address is known without.
+    pub(crate) fn host(self, name: &str, addresses: &[&str]) -> Self {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        self.0.borrow_mut().hosts.insert(name.to_owned(), addresses);
+        self
+    }
+
     pub(crate) fn heal_programs(&self) {
         self.0.borrow_mut().bad_programs.clear();
     }
@@ -111,6 +129,11 @@ impl Fake {
 
     pub(crate) fn programs(&self) -> Vec<String> {
         self.0.borrow().programs.clone()
+    }
+
+    /// What was to be mounted, also where it failed: type, source and options.
+    pub(crate) fn new_mounts(&self) -> Vec<String> {
+        self.0.borrow().new_mounts.clone()
     }
 
     pub(crate) fn calls(&self) -> Vec<String> {
@@ -173,6 +196,7 @@ fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Entry
         master: None,
         fs_type: fs_type.to_owned(),
         source: source.to_owned(),
+        options: Vec::new(),
     }
 }
 
@@ -215,6 +239,13 @@ impl Sys for Fake {
     }
 
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
+        let options = mount.options.iter().map(|(key, value)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => key.clone(),
+        });
+        let options = options.collect::<Vec<_>>().join(",");
+        let text = format!("{} {} {options}", mount.fs_type, mount.source);
+        self.0.borrow_mut().new_mounts.push(text);
         self.enter("new_mount")?;
         let minor = mount.source.trim_start_matches("/dev/loop").parse().unwrap_or_default();
         self.0.borrow_mut().pending = Some(entry(PathBuf::new(), &mount.source, &mount.fs_type, minor));
@@ -318,6 +349,23 @@ impl Sys for Fake {
 
     fn enter_host(&self, _: Option<&Path>, _: &Target) -> Result<()> {
         self.enter("enter_host")
+    }
+
+    fn enter_host_network(&self, _: Option<&Path>, _: &Target) -> Result<()> {
+        self.enter("enter_host_network")
+    }
+
+    fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>> {
+        self.enter("resolve")?;
+        if let Some(addresses) = self.0.borrow().hosts.get(host) {
+            return Ok(addresses.clone());
+        }
+        let address = host.parse().map_err(|_| SysError {
+            attempted: format!("find the address of server {host}"),
+            errno: None,
+            words: "Name or service not known".to_owned(),
+        })?;
+        Ok(vec![SocketAddr::new(address, 0)])
     }
 
     fn stage(&self, _: &Target) -> PathBuf {

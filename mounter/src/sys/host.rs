@@ -1,4 +1,4 @@
-//! The host's mount namespace: finding it, entering it, and a place in it for programs to mount on.
+//! The host's namespaces: finding them, entering them, and a place for programs to mount on.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +27,26 @@ pub(super) fn enter(namespace: Option<&Path>, target: &Target) -> Result<()> {
     let handle = File::open(&path).map_err(|e| SysError::io(attempted(), &e))?;
     move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount))
         .map_err(|e| SysError::call(attempted(), e))
+}
+
+/// Enters the network and takes the name of the host whose mount namespace is at `namespace`, or of the kubelet whose root is the
+/// target's.
+pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result<()> {
+    // All of them are files of one process's `ns`.
+    let mount = match namespace.filter(|path| path.ends_with("ns/mnt")) {
+        Some(path) => path.to_owned(),
+        None => kubelet_namespace(target)?,
+    };
+    for (name, kind) in [
+        ("net", LinkNameSpaceType::Network),
+        ("uts", LinkNameSpaceType::HostNameAndNISDomainName),
+    ] {
+        let path = mount.with_file_name(name);
+        let attempted = || format!("enter the host's namespace {}", path.display());
+        let handle = File::open(&path).map_err(|e| SysError::io(attempted(), &e))?;
+        move_into_link_name_space(handle.as_fd(), Some(kind)).map_err(|e| SysError::call(attempted(), e))?;
+    }
+    Ok(())
 }
 
 /// Process 1 of a node need not be the node's own, and several kubelets may be seen: the right one shares the mount that

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
@@ -314,6 +315,17 @@ impl Sys for Kernel {
 
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()> {
         host::enter(namespace, target)
+    }
+
+    fn enter_host_network(&self, namespace: Option<&Path>, target: &Target) -> Result<()> {
+        host::enter_network(namespace, target)
+    }
+
+    fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>> {
+        (host, 0)
+            .to_socket_addrs()
+            .map(Iterator::collect)
+            .map_err(|e| SysError::io(format!("find the address of server {host}"), &e))
     }
 
     fn stage(&self, target: &Target) -> PathBuf {

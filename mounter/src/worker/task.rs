@@ -30,6 +30,8 @@ pub enum Task {
     },
     /// Mount by system call.
     Kernel {
+        /// The host's mount namespace, if not the kubelet's.
+        namespace: Option<PathBuf>,
         /// The mount.
         mount: MountTask,
     },

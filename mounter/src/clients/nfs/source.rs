@@ -1,0 +1,136 @@
+//! Where an NFS volume is: `server:/path`, `[address]:/path`.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// What is wrong with a source; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadSource {
+    #[error("option source={0:?} is none of NFS: write server:/path")]
+    Form(String),
+    #[error("option source={0:?} has an IPv6 address without brackets: write [address]:/path")]
+    NoBrackets(String),
+    #[error("option source={0:?} has no IPv6 address in its brackets: write [address]:/path")]
+    BadAddress(String),
+    #[error("option source={0:?} has no server's name before the colon: write server:/path, with one server")]
+    BadHost(String),
+    #[error("option source={0:?} has a part \".\" or \"..\" in its path: write the path without it")]
+    Dots(String),
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    /// The server's name or address.
+    pub(super) host: String,
+    /// The path there, without needless slashes.
+    pub(super) path: String,
+    /// Both, as the kernel gets them and the mount table shows them.
+    pub(super) text: String,
+}
+
+impl FromStr for Source {
+    type Err = BadSource;
+
+    fn from_str(text: &str) -> Result<Self, BadSource> {
+        let whole = || text.to_owned();
+        let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
+            let (address, path) = rest.split_once("]:").ok_or_else(|| BadSource::Form(whole()))?;
+            // Behind the address of a link is the interface that it is on.
+            let plain = address.split_once('%').map_or(address, |(plain, _)| plain);
+            let _: Ipv6Addr = plain.parse().map_err(|_| BadSource::BadAddress(whole()))?;
+            (address, format!("[{address}]"), path)
+        } else {
+            let (host, path) = text.split_once(':').ok_or_else(|| BadSource::Form(whole()))?;
+            let address = text.split_once('/').map_or(text, |(before, _)| before);
+            if address.trim_end_matches(':').parse::<Ipv6Addr>().is_ok() || address.matches(':').count() > 1 {
+                return Err(BadSource::NoBrackets(whole()));
+            }
+            // The kernel takes the first of several, separated by commas, and says nothing.
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            if host.is_empty() || host.starts_with('-') || !host.chars().all(is_name) {
+                return Err(BadSource::BadHost(whole()));
+            }
+            (host, host.to_owned(), path)
+        };
+        if !path.starts_with('/') {
+            return Err(BadSource::Form(whole()));
+        }
+        let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
+        if parts.iter().any(|part| [".", ".."].contains(part)) {
+            return Err(BadSource::Dots(whole()));
+        }
+        let path = format!("/{}", parts.join("/"));
+        Ok(Self {
+            host: host.to_owned(),
+            text: format!("{shown}:{path}"),
+            path,
+        })
+    }
+}
+
+/// An address as the kernel reads it: without a port, with the interface where it needs one.
+pub(super) fn text_of(address: &SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
+        other => other.ip().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BadSource, Source, text_of};
+
+    #[test]
+    fn a_server_and_a_path_are_read_and_needless_slashes_go() {
+        for (text, host, shown) in [
+            ("10.0.0.4:/exports/a", "10.0.0.4", "10.0.0.4:/exports/a"),
+            (
+                "nas.example.com://exports//a/",
+                "nas.example.com",
+                "nas.example.com:/exports/a",
+            ),
+            ("nas:/", "nas", "nas:/"),
+            ("[fe80::1%eth0]:/x y", "fe80::1%eth0", "[fe80::1%eth0]:/x y"),
+            ("[2001:db8::4]:/a:b", "2001:db8::4", "[2001:db8::4]:/a:b"),
+            ("nas:/a:b", "nas", "nas:/a:b"),
+        ] {
+            let source: Source = text.parse().unwrap();
+            assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_source_says_how_to_write_one() {
+        for (text, error) in [
+            ("", BadSource::Form as fn(String) -> BadSource),
+            ("nas", BadSource::Form),
+            ("nas:exports", BadSource::Form),
+            ("[fe80::1]/x", BadSource::Form),
+            ("fe80::1:/x", BadSource::NoBrackets),
+            ("2001:db8::4:/x", BadSource::NoBrackets),
+            ("[10.0.0.4]:/x", BadSource::BadAddress),
+            ("[nas]:/x", BadSource::BadAddress),
+            (":/x", BadSource::BadHost),
+            ("a,b:/x", BadSource::BadHost),
+            ("tom@nas:/x", BadSource::BadHost),
+            ("-o:/x", BadSource::BadHost),
+            ("a b:/x", BadSource::BadHost),
+            ("nas:/x/../y", BadSource::Dots),
+            ("nas:/./x", BadSource::Dots),
+        ] {
+            assert_eq!(text.parse::<Source>(), Err(error(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_keeps_its_interface() {
+        for (address, text) in [
+            ("10.0.0.4:0", "10.0.0.4"),
+            ("[2001:db8::4]:0", "2001:db8::4"),
+            ("[fe80::1%3]:0", "fe80::1%3"),
+        ] {
+            assert_eq!(text_of(&address.parse().unwrap()), text);
+        }
+    }
+}
