@@ -2,6 +2,7 @@
 //! `debian:trixie-slim`, and the sandbox image. They bear the names that Containerfiles and manifests use.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,23 @@ pub fn busybox() -> Result<Archive> {
         .into_iter()
         .find(|image| image.name == BUSYBOX)
         .context("busybox:1 was not made")
+}
+
+/// The program of `busybox:1`, which needs no library.
+pub fn busybox_program() -> Result<Vec<u8>> {
+    small()?;
+    let layer = folder()?.join("busybox.layer");
+    let file = File::open(&layer).with_context(|| format!("failed to open {}", layer.display()))?;
+    let mut archive = tar::Archive::new(file);
+    for entry in archive.entries().context("failed to read the layer of busybox:1")? {
+        let mut entry = entry.context("failed to read the layer of busybox:1")?;
+        if entry.path().is_ok_and(|path| path.ends_with("bin/busybox")) {
+            let mut program = Vec::new();
+            entry.read_to_end(&mut program).context("failed to unpack busybox")?;
+            return Ok(program);
+        }
+    }
+    anyhow::bail!("{} has no busybox", layer.display())
 }
 
 /// Unpacks the distribution's static busybox, without installing it, and makes a file system of it.

@@ -36,7 +36,7 @@ pub struct TestArgs {
 }
 
 /// Tests that get in each other's way, by the beginning of their file's name: they run one at a time, after all others.
-const ALONE: &[&str] = &["chaos_", "demo_", "scale_"];
+const ALONE: &[&str] = &["chaos_", "demo_", "scale_", "vm_"];
 
 /// How many end-to-end tests run at once: they wait more than they compute.
 const AT_ONCE: &str = "--test-threads=4";

@@ -23,6 +23,7 @@ pub mod layout;
 pub mod lock;
 pub mod logs;
 pub mod lots;
+pub mod machine;
 pub mod namespaces;
 pub mod network;
 pub mod node;

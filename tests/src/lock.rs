@@ -28,6 +28,11 @@ impl Lock {
         Self::take(&cache()?.join("images.lock"), "the images")
     }
 
+    /// Waits for the lock of what virtual machines are started from: one command at a time fetches it.
+    pub fn machine() -> Result<Self> {
+        Self::take(&cache()?.join("machine.lock"), "the kernel of virtual machines")
+    }
+
     fn take(path: &Path, what: &str) -> Result<Self> {
         make_folder(path.parent().unwrap_or(path))?;
         loop {

@@ -40,6 +40,14 @@ const NEEDED: &[(Sign, &str)] = &[
     (Sign::File("/usr/include/stdio.h"), "libc6-dev"),
 ];
 
+/// What virtual machines need beside that; most people never start one.
+const MACHINES: &[(Sign, &str)] = &[
+    (Sign::Program("qemu-system-x86_64"), "qemu-system-x86"),
+    (Sign::Program("setpriv"), "util-linux"),
+    // Of a kernel's modules.
+    (Sign::Program("xz"), "xz-utils"),
+];
+
 /// Refuses early, in words, what would fail late.
 pub fn check_machine() -> Result<()> {
     ensure!(
@@ -60,9 +68,9 @@ pub fn check_machine() -> Result<()> {
     Ok(())
 }
 
-/// The packages that are missing.
-fn missing() -> Vec<&'static str> {
-    NEEDED
+/// The packages of these that are missing.
+fn missing(needed: &[(Sign, &'static str)]) -> Vec<&'static str> {
+    needed
         .iter()
         .filter(|(sign, _)| match sign {
             Sign::Program(name) => find_program(name).is_none(),
@@ -74,7 +82,16 @@ fn missing() -> Vec<&'static str> {
 
 /// Installs what is missing; does nothing, and asks no network, where all is there.
 pub fn ensure_packages() -> Result<()> {
-    let missing = missing();
+    ensure_all(NEEDED)
+}
+
+/// Installs what is missing of what a virtual machine needs.
+pub fn ensure_machine_packages() -> Result<()> {
+    ensure_all(MACHINES)
+}
+
+fn ensure_all(needed: &[(Sign, &'static str)]) -> Result<()> {
+    let missing = missing(needed);
     if missing.is_empty() {
         return Ok(());
     }
