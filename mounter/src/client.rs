@@ -70,8 +70,8 @@ impl MountJob {
     }
 }
 
-/// The server of a volume: the part of its source before `:`, without a user, or the host of a `//host/share`;
-/// the whole source where it has neither.
+/// The server of a volume: the part of its source before `:`, without a user, or the host of a `//host/share` or a URL;
+/// the whole source where it has none of these.
 ///
 /// ```
 /// # use mooring_contract::volume::Volume;
@@ -83,7 +83,11 @@ pub fn server_of(volume: &Volume) -> String {
         return server.clone();
     }
     let source = volume.source.as_str();
-    let source = source.split_once("://").map_or(source, |(_, rest)| rest);
+    // Of a URL only what stands before the path: it has the host, and maybe a port.
+    let source = match source.split_once("://") {
+        Some((_, rest)) => rest.split('/').next().unwrap_or(rest),
+        None => source,
+    };
     if let Some(rest) = source.strip_prefix("//") {
         return rest.split('/').next().unwrap_or(rest).to_owned();
     }
@@ -257,7 +261,10 @@ mod tests {
             ("10.10.2.4:/exports", "10.10.2.4"),
             ("tom@files.example:/srv", "files.example"),
             ("//nas/share/deep", "nas"),
-            ("https://s3.example/bucket", "s3.example/bucket"),
+            ("https://s3.example/bucket", "s3.example"),
+            ("https://s3.example:9000/bucket/prefix", "s3.example"),
+            ("iscsi://10.0.0.4/iqn.2025-01.dev.mooring:pvc-1/1", "10.0.0.4"),
+            ("https://[fe80::1]:9000/bucket", "fe80::1"),
             ("[fe80::1]:/exports", "fe80::1"),
             ("tom@[fe80::1]:/exports", "fe80::1"),
             ("disk.img", "disk.img"),

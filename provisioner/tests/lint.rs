@@ -31,7 +31,7 @@ fn example(name: &str) -> PathBuf {
 
 #[test]
 fn the_examples_are_good() {
-    for name in ["local.yaml", "sshfs.yaml", "silver.yaml"] {
+    for name in ["local.yaml", "s3.yaml", "sshfs.yaml", "silver.yaml"] {
         let output = lint(&[&example(name)]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
     }

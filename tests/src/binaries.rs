@@ -1,4 +1,4 @@
-//! Kubernetes, etcd and containerd, built once from the Go modules pinned under `tests/go/`.
+//! Kubernetes, etcd, containerd and what the tests' servers run, built once from the Go modules pinned under `tests/go/`.
 
 use std::path::{Path, PathBuf};
 
@@ -73,6 +73,13 @@ const PEER: Module = Module {
     flags: &["-ldflags", "-s -w -X main.VERSION=v0.0.30"],
 };
 
+/// Programs that images of the tests have beside Mooring's own; no part of a cluster, and built only for such an image.
+const FOR_IMAGES: &[Module] = &[Module {
+    name: "versitygw",
+    programs: &[("versitygw", "github.com/versity/versitygw/cmd/versitygw")],
+    flags: &["-ldflags", "-s -w"],
+}];
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -123,6 +130,23 @@ pub fn ensure_binaries() -> Result<Binaries> {
 /// Finds local-path-provisioner in the cache, or builds it; the folder in which it lies is its own.
 pub fn ensure_peer() -> Result<PathBuf> {
     Ok(ensure_module(&cache()?, &PEER)?.join(PEER.programs[0].0))
+}
+
+/// Names of the programs that [`ensure_for_image`] has.
+pub fn names_for_images() -> impl Iterator<Item = &'static str> {
+    FOR_IMAGES
+        .iter()
+        .flat_map(|module| module.programs)
+        .map(|(name, _)| *name)
+}
+
+/// Finds a program for an image in the cache, or builds it.
+pub fn ensure_for_image(program: &str) -> Result<PathBuf> {
+    let module = FOR_IMAGES
+        .iter()
+        .find(|module| module.programs.iter().any(|(name, _)| *name == program))
+        .with_context(|| format!("no Go module of the repository has {program}"))?;
+    Ok(ensure_module(&cache()?, module)?.join(program))
 }
 
 fn ensure_module(cache: &Path, module: &Module) -> Result<PathBuf> {
@@ -234,12 +258,12 @@ pub fn host_target() -> Result<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MODULES, PEER, pins_hash};
+    use super::{FOR_IMAGES, MODULES, PEER, pins_hash};
     use crate::layout::repository;
 
     #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in MODULES.iter().chain([&PEER]) {
+        for module in MODULES.iter().chain(FOR_IMAGES).chain([&PEER]) {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {
                 let tools = std::fs::read_to_string(source.join("tools.go")).unwrap();

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 pub use recipes::{Recipe, recipes};
 
 use crate::base_images::{self, Archive};
-use crate::binaries::host_target;
+use crate::binaries::{ensure_for_image, host_target, names_for_images};
 use crate::command::{command, find_program, watched};
 use crate::layout::{cache, make_folder, repository};
 use crate::lock::Lock;
@@ -85,7 +85,9 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     let folder = cache()?.join("images");
     make_folder(&folder)?;
     let mut built: Vec<Built> = Vec::new();
-    for recipe in selected(recipes(repository(), &program_folder()?)?, selection) {
+    let recipes = selected(recipes(repository(), &program_folder()?)?, selection);
+    put_programs_of_others(&recipes)?;
+    for recipe in recipes {
         let bases = recipe
             .bases
             .iter()
@@ -104,6 +106,19 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
         built.push(Built { archive, hash });
     }
     Ok(built)
+}
+
+/// Puts programs of others that these images copy beside Mooring's own.
+fn put_programs_of_others(recipes: &[Recipe]) -> Result<()> {
+    for program in names_for_images() {
+        let place = repository().join(program_folder()?).join(program);
+        if recipes.iter().any(|recipe| recipe.copies(&place)) {
+            let built = ensure_for_image(program)?;
+            std::fs::copy(&built, &place)
+                .with_context(|| format!("failed to copy {} to {}", built.display(), place.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Of recipes in order, those that are wanted.

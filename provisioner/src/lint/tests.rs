@@ -149,6 +149,7 @@ fn the_examples_are_fine() {
     for (name, text) in [
         ("local", include_str!("../../../configmaps/examples/local.yaml")),
         ("sshfs", include_str!("../../../configmaps/examples/sshfs.yaml")),
+        ("s3", include_str!("../../../configmaps/examples/s3.yaml")),
         ("silver", include_str!("../../../configmaps/examples/silver.yaml")),
     ] {
         let (well, text) = lint(text);

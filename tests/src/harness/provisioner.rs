@@ -345,7 +345,7 @@ impl Scope {
     pub(super) async fn remove_outside(&self) -> Result<()> {
         let selector = format!("{TEST_LABEL}={}", self.namespace);
         for place in [
-            &["-n", CONFIG_NAMESPACE, "delete", "configmaps"][..],
+            &["-n", CONFIG_NAMESPACE, "delete", "configmaps,secrets"][..],
             &["delete", "storageclasses,clusterroles,clusterrolebindings,namespaces"],
         ] {
             let mut delete = place.to_vec();

@@ -30,6 +30,11 @@ impl Recipe {
         last.split(':').next().unwrap_or_default().to_owned()
     }
 
+    /// Whether the image copies this file.
+    pub fn copies(&self, file: &Path) -> bool {
+        self.sources.iter().any(|source| source == file)
+    }
+
     /// A hash of all that the image is made of.
     pub(super) fn hash(&self, bases: &[Built]) -> Result<String> {
         let mut hash = Sha256::new();
@@ -132,6 +137,8 @@ mod tests {
         let place = |name: &str| all.iter().position(|recipe| recipe.file_name() == name).unwrap();
         assert!(place("provisioner-base") < place("provisioner-local"));
         assert!(place("testbed-sshd") < all.len());
+        let program = repository().join("target/x/dist/versitygw");
+        assert!(all[place("testbed-versitygw")].copies(&program));
         let named = |name: &str| all.iter().any(|recipe| recipe.name == name);
         assert!(named("docker.io/custom/iscsi-provision:latest"));
         let mut circle = all[..2].to_vec();
