@@ -137,9 +137,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
             }
             _ => {}
         }
-        if !matches!(decision, Decision::Start(_)) {
-            forget_place(shared, namespace.as_deref(), &uid);
-        }
+        forget_places(shared, &uid, &decision);
         tracing::debug!(claim = crate::watched::key(claim), ?decision);
         let subject = Subject::Claim(Box::new(claim.clone()));
         return Apply::new(shared, subject, record).run(decision).await;
@@ -220,12 +218,17 @@ pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &s
     Action::await_change()
 }
 
-fn forget_place(shared: &Shared, namespace: Option<&str>, uid: &str) {
+/// Leaves the queues in which nothing is waited for any more: a claim that is deleted while it waits to be served waits to be undone
+/// from then on.
+fn forget_places(shared: &Shared, uid: &str, decision: &Decision) {
+    let begins = match decision {
+        Decision::Start(start) => Some(start.request.operation),
+        _ => None,
+    };
     for operation in [Operation::Provision, Operation::Delete] {
-        let name = pod::name(operation, uid);
-        shared
-            .slots
-            .forget(&format!("{}/{name}", namespace.unwrap_or_default()));
+        if begins != Some(operation) {
+            shared.slots.forget(&pod::name(operation, uid));
+        }
     }
 }
 

@@ -92,6 +92,10 @@ impl Slots {
             state.begun.insert(pod.to_owned(), (config.to_owned(), now));
             return Place::Free;
         }
+        // Its class may have another ConfigMap by now.
+        for (of, queue) in &mut state.waiting {
+            queue.retain(|(waits, _)| of == config || waits != pod);
+        }
         let queue = state.waiting.entry(config.to_owned()).or_default();
         if !queue.iter().any(|(waits, _)| waits == pod) {
             queue.push((pod.to_owned(), target.clone()));
@@ -104,9 +108,14 @@ impl Slots {
         self.lock().begun.remove(pod);
     }
 
-    /// Nothing is to be begun for this Pod any more.
-    pub fn forget(&self, pod: &str) {
-        self.lock().forget(pod);
+    /// Nothing is to be begun any more for the Pod of this name, in whatever namespace it was to be: there is a claim's uid in it. Whoever
+    /// stays in a queue without taking a place when it is free keeps all behind it from theirs.
+    pub fn forget(&self, name: &str) {
+        let mut state = self.lock();
+        for queue in state.waiting.values_mut() {
+            queue.retain(|(waits, _)| waits.rsplit('/').next() != Some(name));
+        }
+        state.waiting.retain(|_, queue| !queue.is_empty());
     }
 
     /// Who to wake when a place has become free: the first few of every ConfigMap.
@@ -166,6 +175,22 @@ mod tests {
             taken.push(got.count());
         }
         assert_eq!(taken, [50, 25, 13, 6]);
+    }
+
+    #[test]
+    fn who_has_gone_or_wants_something_else_is_in_nobody_s_way() {
+        let slots = Slots::new(100);
+        let take = |pod: &str, config: &str| slots.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
+        assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
+        assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
+        // Its claim was deleted, wherever its ConfigMap is by now.
+        slots.forget("provision-3");
+        // Another ConfigMap serves its class.
+        assert!(!take("a/provision-4", "a/d"));
+        assert!(!take("a/delete-3", "a/c"));
+        assert_eq!(slots.next(), [target("a/delete-3"), target("a/provision-4")]);
+        slots.seen("a/provision-1");
+        assert!(take("a/delete-3", "a/c"));
     }
 
     #[test]

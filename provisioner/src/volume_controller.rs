@@ -132,9 +132,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         Timestamp::now(),
     );
     if !matches!(decision, Decision::Start(_)) {
-        shared
-            .slots
-            .forget(&format!("{}/{name}", namespace.unwrap_or_default()));
+        shared.slots.forget(&name);
     }
     tracing::debug!(volume = volume.name_any(), ?decision);
     Apply::new(shared, Subject::Volume(Box::new(volume.clone())), record)

@@ -357,7 +357,11 @@ pub async fn watch(
                     seen_to.gone(claim.metadata.uid.as_deref().unwrap_or_default());
                     for operation in [Operation::Provision, Operation::Delete] {
                         let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
-                        forget(&watched, &slots, &name);
+                        slots.forget(&name);
+                    }
+                    // Who was behind it may be the next.
+                    for target in slots.next() {
+                        waker.wake(&target);
                     }
                     // Its volume may be waiting for it to go.
                     let volumes = watched.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default());
@@ -473,13 +477,6 @@ pub async fn watch(
         }
     };
     tokio::join!(claims, volumes, pods, classes, nodes, by_config);
-}
-
-fn forget(watched: &Watched, slots: &Slots, name: &str) {
-    // A Pod's namespace is its ConfigMap's; the uid in its name makes it the only one.
-    for pod in watched.pods(|pod| pod.name_any() == name) {
-        slots.forget(&key(&*pod));
-    }
 }
 
 /// Who a Pod was made for.
