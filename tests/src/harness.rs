@@ -21,6 +21,7 @@ pub mod backend;
 pub mod clients;
 pub mod controller;
 pub mod credentials;
+mod drop_in;
 mod dump;
 
 pub mod nodes;

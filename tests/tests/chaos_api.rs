@@ -186,30 +186,41 @@ fn pairs<'a>(steps: &'a [Step], faults: &[Fault]) -> Vec<(&'a Step, Fault)> {
     faults.iter().flat_map(with).collect()
 }
 
-#[test]
-fn a_controller_killed_before_or_after_any_api_call_leaves_one_volume_a_claim_and_none_without() {
-    on_own_nodes("killed", async |scope| {
+/// Whether faults come one after the other, or all at the same time, each to a claim of its own.
+#[derive(Clone, Copy, PartialEq)]
+enum Come {
+    InTurn,
+    Together,
+}
+
+/// Has every call of a claim's making, then every call of its end, go wrong in each of these ways.
+fn every_call_goes_wrong(name: &str, faults: &[Fault], come: Come) {
+    on_own_nodes(name, async |scope| {
         with_controllers(&scope, 1, async |rig| {
             let provisioner = provisioner(&scope);
             provisioner.apply().await?;
             let (made, removed) = recorded(&scope, rig, &provisioner.class).await?;
-            let faults = [Fault::KilledBefore, Fault::KilledAfter];
             let mut claims = Vec::new();
-            // One kill after the other; what the last one broke off is taken up while the next is under way.
-            for (index, fault) in pairs(&made, &faults).into_iter().enumerate() {
+            for (index, fault) in pairs(&made, faults).into_iter().enumerate() {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, Some(fault)).await?;
                 claims.push((name, uid));
-                all_faults_came(rig).await?;
+                if come == Come::InTurn {
+                    all_faults_came(rig).await?;
+                }
             }
+            all_faults_came(rig).await?;
             one_volume_each(&scope, rig, &claims).await?;
-            let mut faults = pairs(&removed, &faults).into_iter();
+            let mut faults = pairs(&removed, faults).into_iter();
             ensure!(faults.len() <= claims.len(), "too few claims for the faults");
             for (name, _) in &claims {
                 rig.proxy.plan(name, faults.next());
                 scope.delete(&format!("persistentvolumeclaim/{name}"))?;
-                all_faults_came(rig).await?;
+                if come == Come::InTurn {
+                    all_faults_came(rig).await?;
+                }
             }
+            all_faults_came(rig).await?;
             nothing_left(&scope, rig, &claims).await
         })
         .await
@@ -217,38 +228,22 @@ fn a_controller_killed_before_or_after_any_api_call_leaves_one_volume_a_claim_an
 }
 
 #[test]
-fn an_api_server_that_refuses_or_is_silent_or_late_at_any_call_costs_no_volume() {
-    on_own_nodes("refused", async |scope| {
-        with_controllers(&scope, 1, async |rig| {
-            let provisioner = provisioner(&scope);
-            provisioner.apply().await?;
-            let (made, removed) = recorded(&scope, rig, &provisioner.class).await?;
-            let faults = [
-                Fault::Status(500),
-                Fault::Status(409),
-                Fault::Status(429),
-                Fault::Silence,
-                Fault::Late(LATE),
-            ];
-            let mut claims = Vec::new();
-            for (index, fault) in pairs(&made, &faults).into_iter().enumerate() {
-                let name = format!("c{index}");
-                let uid = rig.proxy.claim(&scope, &name, &provisioner.class, Some(fault)).await?;
-                claims.push((name, uid));
-            }
-            all_faults_came(rig).await?;
-            one_volume_each(&scope, rig, &claims).await?;
-            let mut faults = pairs(&removed, &faults).into_iter();
-            ensure!(faults.len() <= claims.len(), "too few claims for the faults");
-            for (name, _) in &claims {
-                rig.proxy.plan(name, faults.next());
-            }
-            scope.kubectl(["delete", "persistentvolumeclaims", "--all", "--wait=false"])?;
-            all_faults_came(rig).await?;
-            nothing_left(&scope, rig, &claims).await
-        })
-        .await
-    });
+fn a_controller_killed_before_or_after_any_api_call_leaves_one_volume_a_claim_and_none_without() {
+    // What the last kill broke off is taken up while the next is under way.
+    every_call_goes_wrong("killed", &[Fault::KilledBefore, Fault::KilledAfter], Come::InTurn);
+}
+
+#[test]
+fn an_api_server_that_refuses_breaks_off_or_is_silent_or_late_at_any_call_costs_no_volume() {
+    let faults = [
+        Fault::Status(500),
+        Fault::Status(409),
+        Fault::Status(429),
+        Fault::BrokenOff,
+        Fault::Silence,
+        Fault::Late(LATE),
+    ];
+    every_call_goes_wrong("refused", &faults, Come::Together);
 }
 
 #[test]

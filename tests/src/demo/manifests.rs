@@ -20,7 +20,7 @@ impl std::fmt::Display for Server {
 }
 
 /// The documents of a YAML text.
-fn documents(text: &str) -> Result<Vec<Value>> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     serde_yaml::Deserializer::from_str(text)
         .map(|document| Value::deserialize(document).context("failed to read a manifest"))
         .filter(|document| !matches!(document, Ok(Value::Null)))

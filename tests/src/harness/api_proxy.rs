@@ -239,6 +239,7 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
             answer
         }
         Fault::Status(code) => fault::status(code, Some(&parts.method)),
+        Fault::BrokenOff => fault::broken_off(pass_on(&shared, &parts, body).await),
         Fault::Silence => {
             drop(pass_on(&shared, &parts, body).await);
             // Until the client has had enough.

@@ -346,7 +346,10 @@ impl Scope {
         let selector = format!("{TEST_LABEL}={}", self.namespace);
         for place in [
             &["-n", CONFIG_NAMESPACE, "delete", "configmaps,secrets"][..],
-            &["delete", "storageclasses,clusterroles,clusterrolebindings,namespaces"],
+            &[
+                "delete",
+                "mutatingadmissionpolicies,mutatingadmissionpolicybindings,storageclasses,clusterroles,clusterrolebindings,namespaces",
+            ],
         ] {
             let mut delete = place.to_vec();
             delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);

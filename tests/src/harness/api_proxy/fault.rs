@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
@@ -15,6 +16,8 @@ pub enum Fault {
     KilledAfter,
     /// The API server refuses with this code, and nothing is done.
     Status(u16),
+    /// It is carried out, and the connection breaks before the answer is through.
+    BrokenOff,
     /// It is carried out, and no answer ever comes.
     Silence,
     /// It is carried out at once, and the answer comes this late.
@@ -42,6 +45,13 @@ pub(super) fn status(code: u16, method: Option<&Method>) -> Response {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// An answer of which only the head arrives.
+pub(super) fn broken_off(answer: Response) -> Response {
+    let (head, _) = answer.into_parts();
+    let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("as the test wished")) });
+    Response::from_parts(head, Body::from_stream(broken))
 }
 
 /// The API server could not be reached.
