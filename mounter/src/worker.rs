@@ -23,7 +23,7 @@ use crate::sys::graft::Node;
 use crate::sys::{Kernel, Sys};
 use crate::target::Target;
 use crate::{graft, unmount};
-use task::Report;
+use task::{END, Report};
 
 /// Runs the task that comes on standard input and puts the report on standard output.
 ///
@@ -33,6 +33,7 @@ pub fn main() -> std::io::Result<()> {
     if !end_with_the_daemon() {
         return Ok(());
     }
+    std::env::set_current_dir("/")?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
     let task: Task = serde_json::from_slice(&text)?;
@@ -40,8 +41,10 @@ pub fn main() -> std::io::Result<()> {
         Ok(()) => Report::Done,
         Err(error) => Report::Failed(error),
     };
+    let mut text = serde_json::to_vec(&report)?;
+    text.push(END);
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(&serde_json::to_vec(&report)?)?;
+    stdout.write_all(&text)?;
     stdout.flush()
 }
 

@@ -284,19 +284,19 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
         scope.claim_bound("disk").await?;
         let made = scope.provisioned(&uid).await?.context("no volume")?;
         let options = made.spec.and_then(|spec| spec.flex_volume?.options).unwrap_or_default();
-        let (target, lun) = options["source"]
-            .strip_prefix(&format!("iscsi://{}/", server.address))
-            .and_then(|rest| rest.rsplit_once('/'))
-            .with_context(|| format!("not expected: {}", options["source"]))?;
+        let source: Vec<_> = options["source"].trim_start_matches("iscsi://").split('/').collect();
+        let &[portal, target, lun] = source.as_slice() else {
+            anyhow::bail!("not expected: {}", options["source"]);
+        };
 
         scope.drop_in("")?;
-        scope.allow_drop_in("iscsi", "block", &format!("iscsi://{}/**", server.address))?;
+        scope.allow_drop_in("iscsi", "block", &format!("iscsi://{portal}/**"))?;
         let user = |name: &str, command: &str| {
             let mut user = user_of(name, "disk", command);
             user["metadata"]["labels"] = json!({TEST_LABEL: scope.namespace});
             user["spec"]["nodeName"] = "node-2".into();
             user["spec"]["volumes"] = json!([{"name": "data", "iscsi": {
-                "targetPortal": server.address, "iqn": target, "lun": lun.parse::<u8>().unwrap_or_default(), "fsType": "ext4",
+                "targetPortal": portal, "iqn": target, "lun": lun.parse::<u8>().unwrap_or_default(), "fsType": "ext4",
                 "chapAuthSession": true, "secretRef": {"name": "chap"},
             }}]);
             user

@@ -54,7 +54,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
 
         scope.apply(&user_on("node-1", "first").to_string())?;
         scope.pod_ready("first").await?;
-        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file; sync"])?;
+        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
         let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
         let full = scope.exec(
             "first",

@@ -25,6 +25,11 @@ pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
 /// dead daemon.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long a target must have been seen without its mount before the agent clears up unasked. A file system leaves the mount table
+/// first and writes out what it has in memory after that, and its program has to live until then. The mounter, which
+/// unmounts, knows when that is over, and says so.
+const SETTLED: Duration = Duration::from_secs(15);
+
 /// How long a mount that was alive is taken to be so. To ask it keeps it busy for a moment, in which an unmount fails.
 const ALIVE_FOR: Duration = Duration::from_mins(1);
 
@@ -111,6 +116,8 @@ pub struct Mounts {
     busy: Mutex<BTreeSet<String>>,
     /// When each target was last seen alive.
     alive: Mutex<BTreeMap<String, Instant>>,
+    /// Since when each target has been seen without its mount.
+    gone: Mutex<BTreeMap<String, Instant>>,
     /// Targets that were asked whether they are alive and have not answered.
     looking: Mutex<BTreeSet<String>>,
     draining: AtomicBool,
@@ -128,6 +135,7 @@ impl Mounts {
             reviving: Revivals::default(),
             busy: Mutex::default(),
             alive: Mutex::default(),
+            gone: Mutex::default(),
             looking: Mutex::default(),
             draining: AtomicBool::new(false),
         })
@@ -157,6 +165,7 @@ impl Mounts {
                         self.revive(call.clone());
                         Health::Dead
                     }
+                    Found::Nothing if !self.is_gone_for_good(&call.target) => Health::Busy,
                     Found::Nothing => {
                         if let Err(error) = self.clear_up(&call).await {
                             warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
@@ -259,6 +268,13 @@ impl Mounts {
     pub(super) fn seen_alive(&self, target: &str) {
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         alive.insert(target.to_owned(), Instant::now());
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
+    }
+
+    /// Whether a target that has no mount has had none for long enough.
+    fn is_gone_for_good(&self, target: &str) -> bool {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.entry(target.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
     }
 
     /// Undoes what a mount did beside mounting, and forgets it. To be repeated until it succeeds.
@@ -269,6 +285,10 @@ impl Mounts {
             run::run(&invocation, CLEAR_UP_LIMIT).await?;
         }
         self.store.discard(&call.target)?;
+        self.gone
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&call.target);
         Ok(self.store.forget(&call.target)?)
     }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
 use tracing::{info, warn};
 
-use super::task::{Report, Task};
+use super::task::{END, Report, Task};
 use crate::client::MountError;
 
 /// How long a killed worker is waited for before it is left behind.
@@ -83,10 +83,10 @@ impl Workers {
     pub async fn run(&self, task: &Task, deadline: Instant) -> Result<(), WorkerError> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
+        // No directory is named: with one the standard library forks, and the kernel copies all of the daemon's page tables.
         let mut child = Command::new("/proc/self/exe")
             .arg("worker")
             .env_clear()
-            .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -95,8 +95,14 @@ impl Workers {
             .map_err(failed("start"))?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         match tokio::time::timeout(limit, converse(&mut child, &text)).await {
-            Ok(Ok(Report::Done)) => Ok(()),
-            Ok(Ok(Report::Failed(error))) => Err(error.into()),
+            Ok(Ok(report)) => {
+                // All that is left for it is to end.
+                tokio::spawn(async move { child.wait().await });
+                match report {
+                    Report::Done => Ok(()),
+                    Report::Failed(error) => Err(error.into()),
+                }
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => {
                 self.end(child, group).await;
@@ -130,27 +136,31 @@ async fn converse(child: &mut Child, task: &[u8]) -> Result<Report, WorkerError>
         // A worker that has ended says why on standard error.
         let _ = stdin.write_all(task).await;
     }
+    let words = tokio::spawn(last_words(child.stderr.take()));
     let mut report = Vec::new();
-    let mut words = Vec::new();
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let read_report = async {
-        if let Some(stdout) = stdout {
-            stdout.take(MAX_REPORT).read_to_end(&mut report).await?;
-        }
-        Ok::<_, std::io::Error>(())
-    };
-    let read_words = async {
-        if let Some(stderr) = stderr {
-            stderr.take(MAX_REPORT).read_to_end(&mut words).await?;
-        }
-        Ok::<_, std::io::Error>(())
-    };
-    tokio::try_join!(read_report, read_words).map_err(failed("hear"))?;
-    let status = child.wait().await.map_err(failed("wait for"))?;
-    serde_json::from_slice(&report).map_err(|_| WorkerError::Silent {
-        status,
-        words: String::from_utf8_lossy(&words).trim().to_owned(),
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout.take(MAX_REPORT));
+        stdout.read_until(END, &mut report).await.map_err(failed("hear"))?;
+    }
+    if report.last() == Some(&END)
+        && let Ok(report) = serde_json::from_slice(&report)
+    {
+        return Ok(report);
+    }
+    Err(WorkerError::Silent {
+        status: child.wait().await.map_err(failed("wait for"))?,
+        words: words.await.unwrap_or_default(),
     })
+}
+
+/// All that it says on standard error.
+async fn last_words(stderr: Option<ChildStderr>) -> String {
+    let mut words = Vec::new();
+    if let Some(stderr) = stderr {
+        // What was heard before it failed counts.
+        let _ = stderr.take(MAX_REPORT).read_to_end(&mut words).await;
+    }
+    String::from_utf8_lossy(&words).trim().to_owned()
 }
 
 fn failed(attempted: &'static str) -> impl FnOnce(std::io::Error) -> WorkerError {

@@ -115,6 +115,9 @@ impl FlatVolume {
     }
 }
 
+/// Ends a report: the daemon goes on when it has come, not when the worker has ended.
+pub const END: u8 = b'\n';
+
 /// What became of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
