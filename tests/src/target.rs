@@ -132,8 +132,7 @@ impl Target {
     /// A manifest with the images' names as this cluster has them.
     pub fn with_image_names(&self, manifest: &str) -> String {
         match &self.delivery {
-            Delivery::Registry(registry) => manifest
-                .replace(&format!("{}/", images::HOST), &format!("{registry}/"))
+            Delivery::Registry(registry) => with_host(manifest, registry)
                 // The image of the original ConfigMap, with and without Docker's registry before it.
                 .replace("docker.io/custom/", &format!("{registry}/custom/"))
                 .replace("image: custom/", &format!("image: {registry}/custom/")),
@@ -225,14 +224,48 @@ fn run_loader(words: &[String], archive: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A text with another host in the names of images. Names of plugins, annotations and labels begin like images and stay as they
+/// are: an image has a version behind its name, or is a pattern.
+fn with_host(text: &str, host: &str) -> String {
+    let own = format!("{}/", images::HOST);
+    let mut parts = text.split(&own);
+    let mut written = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        let rest = end.map_or("", |end| &part[end..]);
+        let has_version = rest
+            .strip_prefix(':')
+            .is_some_and(|tag| tag.starts_with(|c: char| c.is_ascii_digit()));
+        if has_version || rest.starts_with('*') {
+            written.push_str(host);
+            written.push('/');
+        } else {
+            written.push_str(&own);
+        }
+        written.push_str(part);
+    }
+    written
+}
+
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::{with_host, words};
 
     #[test]
     fn a_loader_must_say_where_the_archive_goes() {
         assert_eq!(words("kind load image-archive {archive}").unwrap().len(), 4);
         let error = words("docker load").unwrap_err().to_string();
         assert!(error.contains("write {archive}"), "{error}");
+    }
+
+    #[test]
+    fn images_get_the_registry_s_name_and_nothing_else_does() {
+        let text = |host: &str| {
+            format!(
+                "image: {host}/mounter:0.1.0\nimages: {host}/*,{host}/**\nplugin-name: mooring.dev/flex-provisioner\n\
+                 mooring.dev/username: tom\n{{\"mooring.dev/groups\":\"a\"}} driver == 'mooring.dev/vcs'"
+            )
+        };
+        assert_eq!(with_host(&text("mooring.dev"), "r:5000/t"), text("r:5000/t"));
     }
 }

@@ -114,7 +114,9 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             !status["trippedServers"].to_string().contains(&hung.address),
             "{status:#}"
         );
-        Ok(())
+        // Before its server goes: it was told to wait ten minutes for one.
+        scope.delete("pod/late")?;
+        scope.pod_gone("late").await
     });
 }
 

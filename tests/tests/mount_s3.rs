@@ -286,7 +286,8 @@ fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and
     });
 }
 
-/// Writes files with numbers as fast as it can, and notes which of them it was told are written. Beside that it has a file open
+/// Writes files with numbers as fast as it can, and notes which of them it was told are written (by `fsync`: a shell doesn't look at
+/// what `close` says). Beside that it has a file open
 /// before the client is killed, and notes whether it hears of that.
 const WRITE: &str = "
 (
@@ -296,7 +297,7 @@ const WRITE: &str = "
 ) 2>/dev/null &
 i=1
 while :; do
-    if echo $i 2>/dev/null >/data/$i; then echo $i >>/tmp/told; fi
+    if echo $i | dd of=/data/$i conv=fsync 2>/dev/null; then echo $i >>/tmp/told; fi
     i=$((i + 1))
 done";
 

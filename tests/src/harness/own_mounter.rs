@@ -158,7 +158,8 @@ impl OwnMounter {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
-        kill_all(&self.processes("serve")?);
+        // By its folder: the number of a namespace that is gone may be that of another test's mounter by now.
+        kill_all(&self.processes(&format!("--kubelet-root={}/kubelet", self.root.display()))?);
         child.wait().context("failed to wait for the mounter")?;
         Ok(())
     }
