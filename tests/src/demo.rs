@@ -206,9 +206,11 @@ fn farewell(target: &Target, took: Duration) {
         say(format!("  {line}"));
     }
     say("Take it down:");
-    say("  cargo testbed demo --remove    # the demo's objects only");
     if target.own_cluster().is_some() {
+        say("  cargo testbed demo --remove    # the demo's objects only");
         say("  cargo testbed down             # all of it, with the cluster");
+    } else {
+        say("  cargo testbed demo --remove --existing    # the demo's objects only; Mooring stays");
     }
 }
 

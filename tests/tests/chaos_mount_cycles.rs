@@ -194,21 +194,34 @@ impl Lane<'_> {
     }
 }
 
+/// How long something to kill is looked for.
+const HUNT: Duration = Duration::from_millis(300);
+
 /// Kills one thing or another until all cycles are done.
 fn killer(field: &Field, mut lots: Lots) -> Result<()> {
     while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < CYCLES {
         std::thread::sleep(Duration::from_micros(20_000 + lots.below(180_000)));
         let mounter_runs = |what| field.with(|mounter| mounter.processes(what));
+        // Workers and programs live for a few milliseconds.
+        let caught = |what| {
+            let until = Instant::now() + HUNT;
+            loop {
+                let found = mounter_runs(what)?;
+                if !found.is_empty() || Instant::now() > until {
+                    return anyhow::Ok(found);
+                }
+            }
+        };
         match lots.below(4) {
             0 => {
-                let workers = mounter_runs("worker")?;
+                let workers = caught("worker")?;
                 if !workers.is_empty() {
                     kill_all(&workers);
                     field.count("worker");
                 }
             }
             1 => {
-                let programs = mounter_runs("mkfs.")?;
+                let programs = caught("mkfs.")?;
                 if !programs.is_empty() {
                     kill_all(&programs);
                     field.count("mkfs");

@@ -91,10 +91,9 @@ fn measure_here(name: &str, rounds: usize) -> Result<Vec<Timing>> {
         for turn in 0..ways.len() {
             let at = (round + turn) % ways.len();
             let way = &ways[at];
-            // The kubelet clears directories of Pods away that it does not know.
-            std::fs::create_dir_all(&way.directory)
-                .with_context(|| format!("failed to make {}", way.directory.display()))?;
-            let mounted = way.mount().with_context(|| format!("failed to mount by {}", way.who))?;
+            // The kubelet clears directories of Pods away that it does not know, now and then just before the mount.
+            let mounted = way.make_and_mount().or_else(|_| way.make_and_mount());
+            let mounted = mounted.with_context(|| format!("failed to mount by {}", way.who))?;
             ensure!(is_mounted(&way.directory)?, "nothing was mounted by {}", way.who);
             let unmounted = way
                 .unmount()
@@ -156,6 +155,13 @@ fn is_mounted(directory: &Path) -> Result<bool> {
 }
 
 impl Way {
+    /// The time is that of the mount alone.
+    fn make_and_mount(&self) -> Result<Duration> {
+        std::fs::create_dir_all(&self.directory)
+            .with_context(|| format!("failed to make {}", self.directory.display()))?;
+        self.mount()
+    }
+
     fn mount(&self) -> Result<Duration> {
         match self.who {
             OURS => {
