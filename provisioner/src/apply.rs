@@ -371,7 +371,8 @@ impl<'a> Apply<'a> {
         };
         let name = volume.name_any();
         let uid = volume.metadata.uid.clone().unwrap_or_default();
-        if self.shared.seen_to.is_deleted(&uid) {
+        // In this order: a PV that is gone is forgotten only after it has left what is watched.
+        if self.shared.seen_to.is_deleted(&uid) || !self.shared.watched.has_volume(&name, &uid) {
             return Ok(Action::await_change());
         }
         self.say(let_go.say);
@@ -398,6 +399,9 @@ impl<'a> Apply<'a> {
         }
         // What the watch shows of it until it has caught up is over.
         self.shared.seen_to.deleted(&uid);
+        if !self.shared.watched.has_volume(&name, &uid) {
+            self.shared.seen_to.gone(&uid);
+        }
         if let Some(took) = let_go.took {
             self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
         }

@@ -168,6 +168,12 @@ impl Watched {
         claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
     }
 
+    /// Whether a PV with this uid is there.
+    pub fn has_volume(&self, name: &str, uid: &str) -> bool {
+        let volume = self.volumes.get(&ObjectRef::new(name));
+        volume.is_some_and(|volume| volume.metadata.uid.as_deref() == Some(uid))
+    }
+
     /// The Pods that are not over.
     pub fn in_flight(&self) -> Vec<InFlight> {
         let over = |pod: &Pod| matches!(observe(pod), PodState::Finished(_));
