@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::command::{command, find_program, line};
+use crate::command::{self, line};
 use crate::harness::EXISTING_VARIABLE;
 use crate::images::Selection;
 use crate::install::install_for_tests;
@@ -173,16 +173,12 @@ fn check_tests(name: &str, run: impl FnOnce() -> (Vec<String>, Result<()>)) -> O
 /// Runs cargo, showing what it says; gives the lines that say which tests failed and how many passed.
 fn cargo(arguments: &[&str], environment: &[(&str, String)]) -> (Vec<String>, Result<()>) {
     let mut results = Vec::new();
-    let ended = find_program("cargo")
-        .context("cargo is not on the PATH: install Rust from https://rustup.rs/")
-        .and_then(|program| {
-            let mut cargo = command(program, arguments);
-            cargo.current_dir(repository());
-            for (key, value) in environment {
-                cargo.env(key, value);
-            }
-            shown(&mut cargo, &mut results)
-        });
+    let ended = command::cargo(arguments).and_then(|mut cargo| {
+        for (key, value) in environment {
+            cargo.env(key, value);
+        }
+        shown(&mut cargo, &mut results)
+    });
     (results, ended)
 }
 

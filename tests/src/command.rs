@@ -5,6 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
+use anyhow::Context;
+
+use crate::layout::repository;
+
 /// A program that could not be run or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -55,6 +59,32 @@ where
     let mut command = Command::new(program);
     command.args(args);
     command
+}
+
+/// A call of cargo in the repository, as if it were made from a shell: `cargo run`, by which the testbed is started, leaves its
+/// package in the environment, and build scripts that look at that would build their crates anew at each turn.
+///
+/// # Errors
+/// There is no cargo.
+pub fn cargo<I, S>(args: I) -> anyhow::Result<Command>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let program = find_program("cargo").context("cargo is not on the PATH: install Rust from https://rustup.rs/")?;
+    let mut cargo = command(program, args);
+    cargo.current_dir(repository());
+    for (name, _) in std::env::vars_os() {
+        if is_of_the_caller_s_package(&name) {
+            cargo.env_remove(name);
+        }
+    }
+    Ok(cargo)
+}
+
+fn is_of_the_caller_s_package(variable: &OsStr) -> bool {
+    let variable = variable.to_string_lossy();
+    variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
 /// Runs a command to its end and gives its standard output.

@@ -15,7 +15,7 @@ pub use recipes::{Recipe, recipes};
 
 use crate::base_images::{self, Archive};
 use crate::binaries::{ensure_for_image, host_target, names_for_images};
-use crate::command::{command, find_program, watched};
+use crate::command::{cargo, watched};
 use crate::layout::{cache, make_folder, repository};
 use crate::lock::Lock;
 use crate::progress::{Step, say};
@@ -44,26 +44,21 @@ pub(crate) fn program_folder() -> Result<String> {
 pub fn build_programs() -> Result<()> {
     let mut step = Step::begin("build the programs for the images");
     let target = host_target()?;
-    let cargo = find_program("cargo").context("cargo is not on the PATH: install Rust from https://rustup.rs/")?;
     // At a fixed address: nothing has to be relocated at each start, of which every mount has one, and no memory is taken by it.
     let flags = format!("target.{target}.rustflags=[\"-Ctarget-feature=+crt-static\",\"-Crelocation-model=static\"]");
-    let mut build = command(
-        cargo,
-        [
-            "build",
-            "--profile",
-            "dist",
-            "--target",
-            target,
-            "--config",
-            &flags,
-            "--bins",
-        ],
-    );
+    let mut build = cargo([
+        "build",
+        "--profile",
+        "dist",
+        "--target",
+        target,
+        "--config",
+        &flags,
+        "--bins",
+    ])?;
     for package in ["flex-provisioner", "mooring-mounter", "mooring-shim", "pv"] {
         build.args(["--package", package]);
     }
-    build.current_dir(repository());
     watched(&mut build, |line| step.update(line.trim()))?;
     step.done("");
     Ok(())
