@@ -100,7 +100,7 @@ impl Core {
 
     /// Mooring's mounts on this node, by file system type, as the mount table has them.
     pub fn mounts(&self) -> std::io::Result<Vec<(PathBuf, String)>> {
-        let table = Table::parse(&std::fs::read("/proc/self/mountinfo")?);
+        let table = Table::read()?;
         let volumes = table.volumes(&self.places.kubelet_root);
         Ok(volumes
             .map(|entry| (entry.mount_point.clone(), entry.fs_type.clone()))
@@ -281,8 +281,7 @@ impl Core {
 }
 
 fn is_on_a_device(target: &Target) -> bool {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let table = Table::parse(&text);
+    let table = Table::read().unwrap_or_default();
     let top = table.top(&target.path());
     top.is_some_and(|entry| entry.source.starts_with("/dev/"))
 }

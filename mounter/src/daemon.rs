@@ -108,6 +108,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         .map(|pods| Arc::new(ContainerClient::new(pods)) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
     let core = Arc::new(core.unless(readiness::not_shared));
+    core.workers().start_ahead();
     if let (Some(kube), Some(pods)) = (&kube, pods) {
         let teller = Teller::new(kube.clone(), args.node_name.clone());
         let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);

@@ -1,6 +1,8 @@
 //! The mount table, `/proc/self/mountinfo`: what is mounted is what it says, and nothing else is remembered.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +50,17 @@ impl Entry {
 pub struct Table(pub Vec<Entry>);
 
 impl Table {
+    /// The table of this process's mount namespace.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read() -> io::Result<Self> {
+        // The kernel gives at most a page at a time, and says nothing of the size before.
+        let mut text = Vec::with_capacity(16 << 10);
+        File::open("/proc/self/mountinfo")?.read_to_end(&mut text)?;
+        Ok(Self::parse(&text))
+    }
+
     /// Reads the text of a `mountinfo` file; a line that can't be read is left out.
     pub fn parse(text: &[u8]) -> Self {
         Self(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())

@@ -13,7 +13,7 @@ pub mod watch;
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -147,7 +147,7 @@ impl Reviver {
                 }));
             }
         }
-        let table = match own_table() {
+        let table = match Table::read() {
             Ok(table) => table,
             Err(error) => {
                 warn!(%error, "failed to read the mount table");
@@ -282,10 +282,6 @@ impl Reviver {
 fn is_mounted_anew(table: &Table, one: &Revived) -> bool {
     let top = table.top(&one.target.path());
     top.is_some_and(|top| !one.dead.devices.contains(&top.device))
-}
-
-fn own_table() -> std::io::Result<Table> {
-    Ok(Table::parse(&std::fs::read(PathBuf::from("/proc/self/mountinfo"))?))
 }
 
 /// How long ago a time in milliseconds since 1970 is.

@@ -50,8 +50,7 @@ pub async fn if_unwanted(client: Client, namespace: &str, daemonset: &str, plugi
 }
 
 fn remove(plugin_dir: &Path, kubelet_root: &Path) -> Result<(), UninstallError> {
-    let text = std::fs::read("/proc/self/mountinfo").map_err(UninstallError::Table)?;
-    let table = Table::parse(&text);
+    let table = Table::read().map_err(UninstallError::Table)?;
     let mounted: Vec<_> = table
         .volumes(kubelet_root)
         .map(|entry| entry.mount_point.clone())

@@ -10,6 +10,7 @@ pub mod task;
 pub use process::{WorkerError, Workers};
 pub use task::{MountTask, Task};
 
+use std::ffi::CStr;
 use std::io::{Read, Write};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,6 +26,9 @@ use crate::target::Target;
 use crate::{graft, unmount};
 use task::{END, Report};
 
+/// A worker's name (`comm`) from when it has its task: until then it is called as its program is.
+pub const BUSY: &CStr = c"mounter-worker";
+
 /// Runs the task that comes on standard input and puts the report on standard output.
 ///
 /// # Errors
@@ -34,8 +38,13 @@ pub fn main() -> std::io::Result<()> {
         return Ok(());
     }
     std::env::set_current_dir("/")?;
-    let mut text = Vec::new();
+    let mut text = Vec::with_capacity(4096);
     std::io::stdin().read_to_end(&mut text)?;
+    if text.is_empty() {
+        // It was started ahead, and is not needed.
+        return Ok(());
+    }
+    rustix::thread::set_name(BUSY)?;
     let task: Task = serde_json::from_slice(&text)?;
     let report = match perform(&Kernel, &task) {
         Ok(()) => Report::Done,

@@ -203,28 +203,36 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
         std::thread::sleep(Duration::from_micros(20_000 + lots.below(180_000)));
         let mounter_runs = |what| field.with(|mounter| mounter.processes(what));
         // Workers and programs live for a few milliseconds.
-        let caught = |what| {
+        let caught = |look: &dyn Fn(&OwnMounter) -> Result<Vec<i32>>| {
             let until = Instant::now() + HUNT;
             loop {
-                let found = mounter_runs(what)?;
+                let found = field.with(look)?;
                 if !found.is_empty() || Instant::now() > until {
                     return anyhow::Ok(found);
                 }
             }
         };
-        match lots.below(4) {
+        match lots.below(5) {
             0 => {
-                let workers = caught("worker")?;
+                let workers = caught(&OwnMounter::busy_workers)?;
                 if !workers.is_empty() {
                     kill_all(&workers);
                     field.count("worker");
                 }
             }
             1 => {
-                let programs = caught("mkfs.")?;
+                let programs = caught(&|mounter| mounter.processes("mkfs."))?;
                 if !programs.is_empty() {
                     kill_all(&programs);
                     field.count("mkfs");
+                }
+            }
+            2 => {
+                // The one that waits as well.
+                let workers = mounter_runs("worker")?;
+                if !workers.is_empty() {
+                    kill_all(&workers);
+                    field.count("any worker");
                 }
             }
             // Most often the mounter: its calls break off in the middle.
@@ -293,7 +301,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         let kills = field.kills.into_inner().unwrap_or_else(PoisonError::into_inner);
         note(format!("kills: {kills:?}; {} s", started.elapsed().as_secs()));
         let volumes: Vec<Volume> = results.into_iter().collect::<Result<Vec<_>>>()?.concat();
-        for what in ["mounter", "worker", "mkfs", "shim"] {
+        for what in ["mounter", "worker", "any worker", "mkfs", "shim"] {
             ensure!(
                 kills.contains_key(what),
                 "no {what} was ever killed, so nothing was tried"
@@ -310,7 +318,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
                 &format!("cat /sys/block/loop*/loop/backing_file 2>/dev/null | grep {root} || true"),
             )?;
             ensure!(loops.is_empty(), "loop devices are left: {loops}");
-            let workers = mounter.processes("worker")?;
+            let workers = mounter.busy_workers()?;
             ensure!(workers.is_empty(), "workers are left: {workers:?}");
             let programs = mounter.processes("mkfs.")?;
             ensure!(programs.is_empty(), "mkfs is left: {programs:?}");

@@ -208,7 +208,7 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
             ))?;
         }
         wait_until("all workers to have ended", Duration::from_secs(20), async || {
-            let left = mounter.processes("worker")?;
+            let left = mounter.busy_workers()?;
             ensure!(left.is_empty(), "{left:?}");
             Ok(Some(()))
         })

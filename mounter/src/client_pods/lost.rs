@@ -127,7 +127,7 @@ async fn look(kubelet_root: &Path, target: &str) -> Found {
 }
 
 fn is_fuse(target: &str) -> bool {
-    let table = Table::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default());
+    let table = Table::read().unwrap_or_default();
     let top = table.top(Path::new(target));
     top.is_some_and(|top| top.fs_type.starts_with("fuse"))
 }

@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn this_process_is_in_one() {
-        let device = Table::parse(&std::fs::read("/proc/self/mountinfo").unwrap()).0[0].device;
+        let device = Table::read().unwrap().0[0].device;
         let found = namespaces(Path::new("/proc"), &[device]).unwrap();
         assert_eq!(Some(found[0].id), namespace_of(Path::new("/proc/self")));
     }

@@ -53,8 +53,7 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
 /// its root lies in with us (that is what Bidirectional propagation is).
 fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     let attempted = "find the kubelet's mount namespace";
-    let read = |path: &Path| std::fs::read(path).map_err(|e| SysError::io(attempted, &e));
-    let ours = Table::parse(&read(Path::new("/proc/self/mountinfo"))?);
+    let ours = Table::read().map_err(|e| SysError::io(attempted, &e))?;
     let processes = std::fs::read_dir("/proc").map_err(|e| SysError::io(attempted, &e))?;
     for process in processes.flatten() {
         let is_kubelet =

@@ -43,8 +43,7 @@ pub struct Kernel;
 impl Sys for Kernel {
     fn mount_table(&self) -> Result<Table> {
         // A worker has one thread, so /proc/self is right also after it has entered another namespace.
-        let text = std::fs::read("/proc/self/mountinfo").map_err(|e| SysError::io("read the mount table", &e))?;
-        Ok(Table::parse(&text))
+        Table::read().map_err(|e| SysError::io("read the mount table", &e))
     }
 
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {

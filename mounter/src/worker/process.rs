@@ -1,8 +1,8 @@
 //! The daemon's side of a worker: start it, wait for it, end it when its time is over.
 
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -67,10 +67,11 @@ impl WorkerError {
     }
 }
 
-/// Starts workers.
+/// Starts workers, one of them before it is needed: to start a program takes longer than to mount a volume.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
     left_behind: Arc<AtomicUsize>,
+    ahead: Arc<Mutex<Option<Child>>>,
 }
 
 impl Workers {
@@ -83,21 +84,16 @@ impl Workers {
     pub async fn run(&self, task: &Task, deadline: Instant) -> Result<(), WorkerError> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
-        // No directory is named: with one the standard library forks, and the kernel copies all of the daemon's page tables.
-        let mut child = Command::new("/proc/self/exe")
-            .arg("worker")
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(failed("start"))?;
+        let mut child = self.take().map_err(failed("start"))?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         match tokio::time::timeout(limit, converse(&mut child, &text)).await {
             Ok(Ok(report)) => {
-                // All that is left for it is to end.
-                tokio::spawn(async move { child.wait().await });
+                // All that is left for it is to end. The next one is started when the answer has had its turn.
+                let workers = self.clone();
+                tokio::spawn(async move {
+                    let _ = child.wait().await;
+                    workers.start_ahead();
+                });
                 match report {
                     Report::Done => Ok(()),
                     Report::Failed(error) => Err(error.into()),
@@ -109,6 +105,26 @@ impl Workers {
                 Err(WorkerError::Late { limit })
             }
         }
+    }
+
+    /// Has a worker wait for the next task, if none does.
+    pub fn start_ahead(&self) {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_none() {
+            // Whoever needs one starts it, and is told why it can't be.
+            *ahead = start().ok();
+        }
+    }
+
+    /// The worker that waits, or else a new one.
+    fn take(&self) -> std::io::Result<Child> {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut child) = ahead
+            && matches!(child.try_wait(), Ok(None))
+        {
+            return Ok(child);
+        }
+        start()
     }
 
     /// Kills a worker and what it has started. One that hangs in the kernel is reaped later.
@@ -129,6 +145,19 @@ impl Workers {
             });
         }
     }
+}
+
+fn start() -> std::io::Result<Child> {
+    // No directory is named: with one the standard library forks, and the kernel copies all of the daemon's page tables.
+    Command::new("/proc/self/exe")
+        .arg0("mounter")
+        .arg("worker")
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
 }
 
 async fn converse(child: &mut Child, task: &[u8]) -> Result<Report, WorkerError> {

@@ -17,6 +17,9 @@ pub(super) const CONTROLLER: &str = "flex-provisioner";
 pub(super) const STANDBY: &str = "flex-provisioner (standby)";
 /// The node daemon.
 pub(super) const MOUNTER: &str = "mounter";
+/// The worker that each node daemon has waiting. It is the same program, so most of its memory is the daemon's as well: only what is
+/// not is counted.
+pub(super) const WORKER: &str = "mounter's waiting worker";
 /// The peer.
 pub(super) const PEER: &str = "local-path-provisioner";
 
@@ -38,7 +41,7 @@ pub(super) struct Taken {
     pub(super) processes: usize,
     /// Processor time of all of them and of their children that have ended, in milliseconds.
     pub(super) milliseconds: u64,
-    /// Resident memory of the largest in KiB.
+    /// Resident memory of the largest in KiB; of [`WORKER`] what it shares with no other process.
     pub(super) resident: u64,
 }
 
@@ -70,9 +73,15 @@ pub(super) fn snapshot(layout: &Layout, leader: &str) -> Result<Snapshot> {
     let mut found = Snapshot::new();
     for (&pid, stat) in stats.iter().filter(|(pid, _)| is_below(**pid, &inits, &stats)) {
         let folder = Path::new("/proc").join(pid.to_string());
-        let (Some(name), Some(resident)) = (name_of(&folder, leader), resident(&folder)) else {
+        let Some(name) = name_of(&folder, leader) else {
             continue;
         };
+        let resident = if name == WORKER {
+            unshared(&folder)
+        } else {
+            resident(&folder)
+        };
+        let Some(resident) = resident else { continue };
         let taken = found.entry(name).or_default();
         taken.processes += 1;
         taken.milliseconds += stat.ticks * 1000 / TICKS_PER_SECOND;
@@ -115,6 +124,13 @@ fn resident(folder: &Path) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+fn unshared(folder: &Path) -> Option<u64> {
+    let all = std::fs::read_to_string(folder.join("smaps_rollup")).ok()?;
+    let parts = all.lines().filter_map(|line| line.strip_prefix("Private_"));
+    let sizes = parts.map(|part| part.split_whitespace().nth(1)?.parse::<u64>().ok());
+    sizes.sum()
+}
+
 fn name_of(folder: &Path, leader: &str) -> Option<String> {
     let program = std::fs::read_link(folder.join("exe")).ok()?;
     let program = program.file_name()?.to_str()?;
@@ -127,8 +143,12 @@ fn name_of(folder: &Path, leader: &str) -> Option<String> {
         text.split('\0').map(str::to_owned).collect::<Vec<_>>()
     };
     match program {
-        // Agents and workers are the same program.
-        "mounter" => (words("cmdline").get(1)? == "serve").then(|| MOUNTER.to_owned()),
+        // Agents are the same program.
+        "mounter" => match words("cmdline").get(1)?.as_str() {
+            "serve" => Some(MOUNTER.to_owned()),
+            "worker" => Some(WORKER.to_owned()),
+            _ => None,
+        },
         "flex-provisioner" => {
             let leads = words("environ").contains(&format!("MOORING_IDENTITY={leader}"));
             Some(if leads { CONTROLLER } else { STANDBY }.to_owned())

@@ -10,7 +10,7 @@ use super::audit::{Counts, Window};
 use super::burst::{self, Outcome};
 use super::observer::Observer;
 use super::peer::{Peer, USUAL_THREADS};
-use super::processes::{CONTROLLER, MOUNTER, Snapshot, between, snapshot};
+use super::processes::{CONTROLLER, MOUNTER, Snapshot, WORKER, between, snapshot};
 use super::report::{Aim, Burst, FORMAT, Machine, ProcessUse, Report, Requests, Summary, Timing};
 use super::summary::number;
 use super::systems::{BARE, LOCAL, MOORING, System, World};
@@ -298,6 +298,7 @@ fn aims(times: &[Timing], bursts: &[Burst], processes: &[ProcessUse]) -> Vec<Aim
         let of = processes.iter().find(|process| process.process == name);
         of.map(|process| process.idle_mib.max(process.loaded_mib).max(process.after_mib))
     };
+    let mounter = largest(MOUNTER).map(|daemon| daemon + largest(WORKER).unwrap_or_default());
     let slowest = bursts
         .iter()
         .filter(|burst| burst.what == BOUND && burst.who == MOORING);
@@ -342,7 +343,7 @@ fn aims(times: &[Timing], bursts: &[Burst], processes: &[ProcessUse]) -> Vec<Aim
             "ms more",
         ),
         program.and_then(|program| at_most("mount, at most what mount(8) takes", program, ours, "ms")),
-        at_most("mounter's memory, at most", 8.0, largest(MOUNTER), "MiB"),
+        at_most("mounter's memory, at most", 8.0, mounter, "MiB"),
         at_most("controller's memory, at most", 24.0, largest(CONTROLLER), "MiB"),
     ]
     .into_iter()

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET};
+use mooring_mounter::worker::BUSY;
 use serde_json::Value;
 
 use super::Scope;
@@ -190,6 +191,15 @@ impl OwnMounter {
                 && namespace(*pid, "pid") == namespace(self.init, "pid")
         };
         Ok(pids.filter(is_own).collect())
+    }
+
+    /// Those of its workers that have a task.
+    pub fn busy_workers(&self) -> Result<Vec<i32>> {
+        let is_busy = |pid: &i32| {
+            let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim_ascii() == BUSY.to_bytes()
+        };
+        Ok(self.processes("worker")?.into_iter().filter(is_busy).collect())
     }
 
     /// Runs its shim as the kubelet does.
