@@ -8,3 +8,5 @@ pub mod local;
 mod nfs;
 pub mod pool;
 pub mod registry;
+mod remote;
+mod smb;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::client::Secrets;
 use crate::mount_options::MountFlags;
 use crate::mount_table::Table;
 use crate::target::{Target, TargetError};
@@ -89,6 +90,8 @@ pub struct NewMount {
     pub source: String,
     /// Options of the file system itself, with their values.
     pub options: Vec<(String, Option<String>)>,
+    /// More of these that nobody may see. They reach the kernel by their keys, so no comma in one makes another option of it.
+    pub credentials: Secrets,
     /// Flags of the mount.
     pub flags: MountFlags,
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use mooring_contract::volume::check_kind;
 
-use super::nfs;
-use crate::client::MountError;
+use super::{nfs, smb};
+use crate::client::{MountError, Secrets};
 use crate::mount_options;
 use crate::mount_table::Entry;
 use crate::sys::{NewMount, Sys};
@@ -18,6 +18,9 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     // Its own helper would have more to do than to hand over the options.
     if nfs::is_nfs(&volume) {
         return nfs::mount(sys, namespace, task, &volume);
+    }
+    if smb::is_smb(&volume) {
+        return smb::mount(sys, namespace, task, &volume);
     }
     let fs_type = if volume.fs_type.is_empty() {
         volume.client.as_str()
@@ -41,6 +44,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         fs_type: fs_type.to_owned(),
         source: source.to_owned(),
         options: options.file_system,
+        credentials: Secrets::default(),
         flags: options.flags,
     })?;
     let directory = sys.open_target(&task.target)?;

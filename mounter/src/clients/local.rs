@@ -14,7 +14,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::image::{Content, FileSystem};
-use crate::client::MountError;
+use crate::client::{MountError, Secrets};
 use crate::mount_options::{self, MountOptions};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
 use crate::target::Target;
@@ -249,6 +249,7 @@ fn attach(
         fs_type: file_system.as_str().to_owned(),
         source: device.path.display().to_string(),
         options: options.file_system,
+        credentials: Secrets::default(),
         flags: options.flags,
     })?;
     let directory = sys.open_target(target)?;

@@ -3,9 +3,6 @@
 //! What `mount.nfs` does for the kernel is done here: the server's name becomes an address, and the newest version that
 //! both sides speak is found. Version 4 needs no daemon beside that; version 3 would need `rpc.statd` for its locks, in a
 //! place that outlives every container, and is refused.
-//!
-//! A mount speaks with its server from the network that it was made in, for as long as it lives. The mounter's own is that
-//! of a Pod and goes with it, so the worker makes the mount in the host's; and by the host's name, which tells clients apart.
 
 mod failure;
 mod options;
@@ -14,13 +11,12 @@ mod source;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
 
 use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
-use super::kernel::already;
-use crate::client::MountError;
+use super::remote::{self, Remote, text_of};
+use crate::client::{MountError, Secrets};
 use crate::mount_table::Entry;
 use crate::sys::{NewMount, Sys, SysError};
 use crate::worker::task::MountTask;
@@ -46,41 +42,7 @@ pub(super) fn mount(
     task: &MountTask,
     volume: &Volume,
 ) -> Result<(), MountError> {
-    let plan = Plan::of(volume, task.read_only)?;
-    let table = sys.mount_table()?;
-    let there = table.top(&task.target.path());
-    if let Some(entry) = there
-        && !plan.may_be(entry)
-    {
-        return already(entry, task, TYPES[0], &plan.source.text);
-    }
-    // By the resolver of the mounter's Pod, and so before its network is left.
-    let found = sys.resolve(&plan.source.host).map_err(|error| MountError::Failed {
-        attempted: error.attempted,
-        message: format!(
-            "{}: correct the server's name in the volume's source, or see to the DNS of the mounter's Pod",
-            error.words
-        ),
-    })?;
-    let addresses = plan.options.family.of(found);
-    if addresses.is_empty() {
-        return Err(MountError::BadOptions(format!(
-            "server {} has no address for mount option {}: leave the option out",
-            plan.source.host, plan.options.family
-        )));
-    }
-    if let Some(entry) = there {
-        let is_same = |address: &SocketAddr| entry.option("addr") == Some(&address.ip().to_string());
-        if addresses.iter().any(is_same) {
-            return Ok(());
-        }
-        return already(entry, task, TYPES[0], &plan.source.text);
-    }
-    sys.enter_host_network(namespace, &task.target)
-        .map_err(|error| MountError::Node(error.to_string()))?;
-    let mount = first_that_works(sys, &plan, &addresses)?;
-    let directory = sys.open_target(&task.target)?;
-    Ok(sys.attach(&mount, &directory)?)
+    remote::mount(sys, namespace, task, &Plan::of(volume, task.read_only)?)
 }
 
 /// What is to be mounted, and how.
@@ -108,67 +70,73 @@ impl Plan {
         })
     }
 
-    /// Whether what is mounted may be this by another name. All mounts of one server bear the name by which the kernel got to
-    /// know it first, whatever each of them was mounted from.
+    /// One version of the mount, from one address.
+    fn new_mount(&self, address: &SocketAddr, version: &str) -> NewMount {
+        let own = [("vers", version.to_owned()), ("addr", text_of(address))];
+        let own = own.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
+        NewMount {
+            fs_type: FS_TYPE.to_owned(),
+            source: self.source.text.clone(),
+            options: own.chain(self.options.rest.iter().cloned()).collect(),
+            credentials: Secrets::default(),
+            flags: self.options.flags,
+        }
+    }
+}
+
+impl Remote for Plan {
+    const FS_TYPE: &'static str = TYPES[0];
+
+    fn host(&self) -> &str {
+        &self.source.host
+    }
+
+    fn source(&self) -> &str {
+        &self.source.text
+    }
+
+    fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
+        let meant = self.options.family.of(addresses);
+        if meant.is_empty() {
+            return Err(MountError::BadOptions(format!(
+                "server {} has no address for mount option {}: leave the option out",
+                self.source.host, self.options.family
+            )));
+        }
+        Ok(meant)
+    }
+
+    /// All mounts of one server bear the name by which the kernel got to know it first, whatever each of them was mounted from.
     fn may_be(&self, entry: &Entry) -> bool {
         let shown: Result<Source, _> = entry.source.parse();
         TYPES.contains(&entry.fs_type.as_str())
             && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
     }
 
-    /// One version of the mount, from one address.
-    fn new_mount(&self, address: &SocketAddr, version: &str) -> NewMount {
-        let own = [("vers", version.to_owned()), ("addr", source::text_of(address))];
-        let own = own.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
-        NewMount {
-            fs_type: FS_TYPE.to_owned(),
-            source: self.source.text.clone(),
-            options: own.chain(self.options.rest.iter().cloned()).collect(),
-            flags: self.options.flags,
+    /// Tries the versions from the newest on, as `mount.nfs` does.
+    fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {
+        let mut last = SysError::call("mount", Errno::PROTONOSUPPORT);
+        for version in &self.options.versions {
+            match sys.new_mount(&self.new_mount(address, version)) {
+                Ok(mount) => return Ok(mount),
+                Err(error) if failure::is_about_the_version(&error) => last = error,
+                Err(error) => return Err(error),
+            }
         }
+        Err(last)
     }
-}
 
-/// Tries each address, and at each the versions from the newest on, as `mount.nfs` does.
-fn first_that_works(sys: &impl Sys, plan: &Plan, addresses: &[SocketAddr]) -> Result<OwnedFd, MountError> {
-    let started = Instant::now();
-    let told = |error: SysError, address: &SocketAddr| {
+    fn told(&self, error: SysError, address: &SocketAddr) -> MountError {
         failure::told(
             error,
             &Circumstances {
-                source: &plan.source,
-                versions: &plan.options.versions,
-                port: plan.options.port,
+                source: &self.source,
+                versions: &self.options.versions,
+                port: self.options.port,
                 address,
-                took: started.elapsed(),
             },
         )
-    };
-    let mut first = None;
-    for address in addresses {
-        match newest_that_works(sys, plan, address) {
-            Ok(mount) => return Ok(mount),
-            // Another of its addresses may be reached.
-            Err(error) if failure::is_about_the_way(&error) => {
-                first.get_or_insert((error, address));
-            }
-            Err(error) => return Err(told(error, address)),
-        }
     }
-    let (error, address) = first.unwrap_or_else(|| (SysError::call("mount", Errno::DESTADDRREQ), &addresses[0]));
-    Err(told(error, address))
-}
-
-fn newest_that_works(sys: &impl Sys, plan: &Plan, address: &SocketAddr) -> Result<OwnedFd, SysError> {
-    let mut last = SysError::call("mount", Errno::PROTONOSUPPORT);
-    for version in &plan.options.versions {
-        match sys.new_mount(&plan.new_mount(address, version)) {
-            Ok(mount) => return Ok(mount),
-            Err(error) if failure::is_about_the_version(&error) => last = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(last)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
 use super::{DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
+use crate::client::Secrets;
 use crate::mount_options::MountFlags;
 use crate::mount_table::{Entry, Table};
 use crate::target::{Target, TargetError};
@@ -29,6 +30,8 @@ pub(crate) fn task(line: &str) -> MountTask {
         volume: (&Volume::from_line(line).unwrap()).into(),
         target: target(),
         read_only: false,
+        secrets: Secrets::default(),
+        fs_group: None,
     }
 }
 
@@ -243,6 +246,8 @@ impl Sys for Fake {
             Some(value) => format!("{key}={value}"),
             None => key.clone(),
         });
+        let secret = |(key, value): (&String, &Vec<u8>)| format!("{key}={}", String::from_utf8_lossy(value));
+        let options = options.chain(mount.credentials.0.iter().map(secret));
         let options = options.collect::<Vec<_>>().join(",");
         let text = format!("{} {} {options}", mount.fs_type, mount.source);
         self.0.borrow_mut().new_mounts.push(text);

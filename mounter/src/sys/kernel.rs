@@ -105,6 +105,10 @@ impl Sys for Kernel {
             }
             .map_err(said(format!("{} with mount option {key}", attempted())))?;
         }
+        for (key, value) in &mount.credentials.0 {
+            fsconfig_set_string(&context, &**key, value.as_slice())
+                .map_err(said(format!("{} with the Secret's {key}", attempted())))?;
+        }
         fsconfig_create(&context).map_err(said(attempted()))?;
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, mount.flags.attributes()).map_err(said(attempted()))
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{MountError, MountJob};
+use crate::client::{MountError, MountJob, Secrets};
 use crate::graft::GraftTask;
 use crate::target::Target;
 
@@ -85,6 +85,10 @@ pub struct MountTask {
     pub target: Target,
     /// Whether it may only be read.
     pub read_only: bool,
+    /// The volume's secrets. They come over the pipe only, like all of the task.
+    pub secrets: Secrets,
+    /// The group that the Pod's files should belong to.
+    pub fs_group: Option<u32>,
 }
 
 impl From<&MountJob> for MountTask {
@@ -93,6 +97,8 @@ impl From<&MountJob> for MountTask {
             volume: FlatVolume::from(&job.volume),
             target: job.target.clone(),
             read_only: job.read_only,
+            secrets: job.secrets.clone(),
+            fs_group: job.fs_group,
         }
     }
 }

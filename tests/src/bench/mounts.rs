@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use mooring_mounter::client::Secrets;
 use mooring_mounter::mount_options::MountFlags;
 use mooring_mounter::sys::{Kernel, NewMount, Sys};
 use nix::mount::{MntFlags, umount2};
@@ -179,6 +180,7 @@ impl Way {
                     fs_type: "ext4".to_owned(),
                     source: device.path.display().to_string(),
                     options: Vec::new(),
+                    credentials: Secrets::default(),
                     flags: MountFlags::safe(),
                 })?;
                 let directory = Kernel.open_or_make_directory(&self.directory, 0o755)?;

@@ -11,13 +11,31 @@ use crate::lock::Lock;
 use crate::progress::Step;
 
 /// Raised when what is unpacked changes.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// Stands for the newest kernel of the distribution, and depends on its package.
 const PACKAGE: &str = "linux-image-amd64";
 
 /// The modules that are wanted; what they depend on comes with them.
-const WANTED: &[&str] = &["virtio_pci", "virtio_net", "nfs", "nfsv4"];
+const WANTED: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "nfs",
+    "nfsv4",
+    "cifs",
+    // The kernel asks for these by what they do, so nothing depends on them: the cryptography of SMB, and UTF-8 in its names.
+    "aes_generic",
+    "cmac",
+    "ccm",
+    "ctr",
+    "gcm",
+    "ghash_generic",
+    "hmac",
+    "md5",
+    "sha256_generic",
+    "sha512_generic",
+    "nls_utf8",
+];
 
 /// The names of the modules, in the order in which they are loaded.
 const ORDER: &str = "order";

@@ -1,12 +1,12 @@
 //! Why an NFS mount failed, in words and with what to do about it. The kernel says little more than a number.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::source::{Source, text_of};
+use super::source::Source;
 use crate::client::MountError;
+use crate::clients::remote;
 use crate::sys::SysError;
 
 /// What was being done when it failed.
@@ -19,28 +19,10 @@ pub(super) struct Circumstances<'a> {
     pub(super) port: u16,
     /// The server's address.
     pub(super) address: &'a SocketAddr,
-    /// How long all tries together took.
-    pub(super) took: Duration,
 }
 
 /// What the kernel says where it has NFS, but not version 4.
 const NO_VERSION: &str = "Version unavailable";
-
-/// Whether another address of the server may be of use.
-pub(super) fn is_about_the_way(error: &SysError) -> bool {
-    matches!(
-        error.errno,
-        Some(
-            Errno::CONNREFUSED
-                | Errno::NETUNREACH
-                | Errno::HOSTUNREACH
-                | Errno::HOSTDOWN
-                | Errno::TIMEDOUT
-                | Errno::ADDRNOTAVAIL
-                | Errno::AFNOSUPPORT
-        )
-    )
-}
 
 /// Whether an older version may be of use: the server does not speak this one, or (`INVAL`) the kernel does not.
 pub(super) fn is_about_the_version(error: &SysError) -> bool {
@@ -50,27 +32,11 @@ pub(super) fn is_about_the_version(error: &SysError) -> bool {
 /// The error as the user reads it.
 pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
     let server = &about.source.host;
-    let address = text_of(about.address);
     let versions = about.versions.join(", ");
     let cure = match error.errno {
         Some(Errno::NODEV) => return no_nfs("has no NFS"),
         Some(Errno::PROTONOSUPPORT) if error.words.contains(NO_VERSION) => {
             return no_nfs("has NFS, but not version 4");
-        }
-        // Whoever does not answer is left alone for a while.
-        Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::HOSTDOWN) => {
-            return MountError::Timeout {
-                attempted: format!("the mount of {}", about.source.text),
-                seconds: about.took.as_secs(),
-                server: server.clone(),
-            };
-        }
-        Some(Errno::CONNREFUSED) => format!(
-            "no NFS server listens on port {} of {server} ({address}): start it there, or name another port by mount option port=",
-            about.port
-        ),
-        Some(Errno::NETUNREACH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => {
-            format!("the node has no way to {server} ({address}): see to its routes and addresses")
         }
         Some(Errno::ACCESS | Errno::PERM) => format!(
             "{server} does not let this node have it: add the node's own address (not a Pod's) to the clients that the export is \
@@ -83,17 +49,12 @@ pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
         Some(Errno::PROTONOSUPPORT) => {
             format!("{server} does not speak NFS {versions}: let it, or ask for another version by mount option vers=")
         }
-        _ => {
-            return MountError::Failed {
-                attempted: error.attempted,
-                message: error.words,
-            };
-        }
+        _ => match remote::cure_of_the_way(&error, "NFS", server, about.address, about.port) {
+            Some(cure) => cure,
+            None => return remote::without_cure(error),
+        },
     };
-    MountError::Failed {
-        attempted: error.attempted,
-        message: format!("{cure} ({})", error.words),
-    }
+    remote::with_cure(error, &cure)
 }
 
 fn no_nfs(what: &str) -> MountError {

@@ -1,8 +1,8 @@
 //! Mount options of NFS: those that a volume can have, and what becomes of them.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 
+use crate::clients::remote::value::{Choices, Numbers, check_number, words_of};
 use crate::mount_options::{self, ForbiddenOption, MountFlags};
 
 /// Versions that are tried where none is asked for, newest first.
@@ -39,7 +39,7 @@ const WORDS: &[&str] = &[
 const DROPPED: &[&str] = &["bg", "fg", "intr", "nointr", "retry", "tcp"];
 
 /// Options with a number, and which.
-const NUMBERS: &[(&str, RangeInclusive<u32>)] = &[
+const NUMBERS: &Numbers = &[
     ("rsize", 1..=u32::MAX),
     ("wsize", 1..=u32::MAX),
     ("timeo", 1..=i32::MAX.cast_unsigned()),
@@ -55,7 +55,7 @@ const NUMBERS: &[(&str, RangeInclusive<u32>)] = &[
 ];
 
 /// Options with a word, and which.
-const CHOICES: &[(&str, &[&str])] = &[
+const CHOICES: &Choices = &[
     ("lookupcache", &["all", "none", "pos", "positive"]),
     ("write", &["lazy", "eager", "wait"]),
     ("sec", &["sys", "none", "null"]),
@@ -117,20 +117,14 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// The addresses that are meant, in their order, each once.
-    pub(super) fn of(self, found: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        for address in found {
-            let meant = match self {
-                Self::Any => true,
-                Self::Four => address.is_ipv4(),
-                Self::Six => address.is_ipv6(),
-            };
-            if meant && !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        addresses
+    /// The addresses that are meant, in their order.
+    pub(super) fn of(self, mut found: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        found.retain(|address| match self {
+            Self::Any => true,
+            Self::Four => address.is_ipv4(),
+            Self::Six => address.is_ipv6(),
+        });
+        found
     }
 }
 
@@ -232,17 +226,10 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOpti
         wanted,
     };
     let daemon = DAEMONS.iter().find(|(name, _)| *name == key).map(|(_, daemon)| *daemon);
-    if let Some((_, range)) = NUMBERS.iter().find(|(name, _)| *name == key) {
-        // Digits alone: a number that is written otherwise the kernel may read as another.
-        let number = value
-            .filter(|value| value.bytes().all(|b| b.is_ascii_digit()))
-            .and_then(|value| value.parse().ok());
-        return match number {
-            Some(number) if range.contains(&number) => Ok(()),
-            _ => Err(wrong(format!("a number from {} to {}", range.start(), range.end()))),
-        };
+    if let Some(checked) = check_number(NUMBERS, key, value) {
+        return checked.map_err(wrong);
     }
-    if let Some((_, words)) = CHOICES.iter().find(|(name, _)| *name == key) {
+    if let Some(words) = words_of(CHOICES, key) {
         // `sec` may have several, separated by colons.
         let given: Vec<_> = value.unwrap_or_default().split(':').collect();
         if given.iter().all(|word| words.contains(word)) {
@@ -314,11 +301,11 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_wanted_kind_are_left_each_once() {
-        let found: Vec<_> = ["[2001:db8::4]:0", "10.0.0.4:0", "10.0.0.4:0"]
+    fn only_addresses_of_the_wanted_kind_are_left() {
+        let found: Vec<_> = ["[2001:db8::4]:0", "10.0.0.4:0"]
             .map(|text| text.parse().unwrap())
             .into();
-        assert_eq!(Family::Any.of(found.clone()).len(), 2);
+        assert_eq!(Family::Any.of(found.clone()), found);
         assert_eq!(Family::Four.of(found.clone()), found[1..2]);
         assert_eq!(Family::Six.of(found.clone()), found[..1]);
     }

@@ -1,7 +1,9 @@
 //! Where an NFS volume is: `server:/path`, `[address]:/path`.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::str::FromStr;
+
+use crate::clients::remote::{LONGEST, is_host_name};
 
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +18,8 @@ pub(super) enum BadSource {
     BadHost(String),
     #[error("option source={0:?} has a part \".\" or \"..\" in its path: write the path without it")]
     Dots(String),
+    #[error("option source={0:?} is longer than the {LONGEST} bytes that the kernel takes: shorten the path")]
+    TooLong(String),
 }
 
 /// See the module.
@@ -47,8 +51,7 @@ impl FromStr for Source {
                 return Err(BadSource::NoBrackets(whole()));
             }
             // The kernel takes the first of several, separated by commas, and says nothing.
-            let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-            if host.is_empty() || host.starts_with('-') || !host.chars().all(is_name) {
+            if !is_host_name(host) {
                 return Err(BadSource::BadHost(whole()));
             }
             (host, host.to_owned(), path)
@@ -61,25 +64,21 @@ impl FromStr for Source {
             return Err(BadSource::Dots(whole()));
         }
         let path = format!("/{}", parts.join("/"));
-        Ok(Self {
+        let read = Self {
             host: host.to_owned(),
             text: format!("{shown}:{path}"),
             path,
-        })
-    }
-}
-
-/// An address as the kernel reads it: without a port, with the interface where it needs one.
-pub(super) fn text_of(address: &SocketAddr) -> String {
-    match address {
-        SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
-        other => other.ip().to_string(),
+        };
+        if read.text.len() > LONGEST {
+            return Err(BadSource::TooLong(whole()));
+        }
+        Ok(read)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BadSource, Source, text_of};
+    use super::{BadSource, Source};
 
     #[test]
     fn a_server_and_a_path_are_read_and_needless_slashes_go() {
@@ -98,6 +97,14 @@ mod tests {
             let source: Source = text.parse().unwrap();
             assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
         }
+    }
+
+    #[test]
+    fn a_source_that_the_kernel_would_not_take_is_too_long() {
+        let longest = format!("nas:/{}", "a".repeat(250));
+        assert!(longest.parse::<Source>().is_ok());
+        let longer = format!("{longest}a");
+        assert_eq!(longer.parse::<Source>(), Err(BadSource::TooLong(longer.clone())));
     }
 
     #[test]
@@ -120,17 +127,6 @@ mod tests {
             ("nas:/./x", BadSource::Dots),
         ] {
             assert_eq!(text.parse::<Source>(), Err(error(text.to_owned())), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_address_keeps_its_interface() {
-        for (address, text) in [
-            ("10.0.0.4:0", "10.0.0.4"),
-            ("[2001:db8::4]:0", "2001:db8::4"),
-            ("[fe80::1%3]:0", "fe80::1%3"),
-        ] {
-            assert_eq!(text_of(&address.parse().unwrap()), text);
         }
     }
 }
