@@ -150,6 +150,7 @@ fn the_examples_are_fine() {
         ("local", include_str!("../../../configmaps/examples/local.yaml")),
         ("sshfs", include_str!("../../../configmaps/examples/sshfs.yaml")),
         ("s3", include_str!("../../../configmaps/examples/s3.yaml")),
+        ("smb", include_str!("../../../configmaps/examples/smb.yaml")),
         ("silver", include_str!("../../../configmaps/examples/silver.yaml")),
     ] {
         let (well, text) = lint(text);
