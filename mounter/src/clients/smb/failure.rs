@@ -26,7 +26,7 @@ pub(super) fn told(error: SysError, source: &Source, options: &Options, address:
         ),
         Some(Errno::NOENT) => format!(
             "{server} has no share or no directory {path}: correct the volume's source, or make it there; if it is there, the node's \
-             kernel may lack the cryptography of SMB (its log says \"Could not allocate\"): run modprobe -a cmac ccm gcm on the host"
+             kernel may lack the cryptography of SMB (its log then has \"crypto alloc failed\"): run modprobe -a cmac ccm gcm on the host"
         ),
         Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT) => format!(
             "{server} does not speak SMB {}, or not as the volume's mount options want it: let it, or ask for another version by \
