@@ -18,6 +18,7 @@ use crate::core::{Core, Places};
 use crate::flex::socket::{Socket, SocketError};
 use crate::install::{InstallError, driver_directory, install};
 use crate::metrics::Metrics;
+use crate::publish::{self, Publisher};
 use crate::revive::Reviver;
 use crate::revive::tell::Teller;
 use crate::status::Status;
@@ -114,6 +115,10 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
         tokio::spawn(reviver.run());
     }
+    let publisher = kube.clone().zip(args.node_name.clone()).map(|(kube, node)| {
+        let publisher = Publisher::new(kube, node, status.clone(), registry.clone());
+        tokio::spawn(publisher.run(stop.clone()))
+    });
     if let Some(kube) = kube.clone() {
         let (namespace, node) = (args.namespace.clone(), args.node_name.clone());
         tokio::spawn(config_watch::follow(
@@ -139,7 +144,12 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     }
     if let Some(kube) = kube {
         let (plugins, root) = (&args.node.plugin_dir, &args.node.kubelet_root);
-        uninstall::if_unwanted(kube, &args.namespace, &args.daemonset, plugins, root).await;
+        let unwanted = uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, plugins, root).await;
+        if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
+            // What it has begun to say comes before it is taken back.
+            let _ = publisher.await;
+            publish::take_back(&kube, node).await;
+        }
     }
     info!("ended");
     Ok(())

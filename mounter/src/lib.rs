@@ -7,7 +7,7 @@
 //!
 //! [`core`] is where both doors lead (`FlexVolume` through the shim now, CSI later); [`client`] is what passes between it
 //! and whoever makes a mount; [`target`] is the only way to a volume's directory; [`sys`] has every system call that
-//! mounting takes. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
+//! mounting takes. [`publish`] tells the cluster what the node can mount. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod mount_options;
 pub mod mount_table;
 pub mod privilege;
+pub mod publish;
 pub mod readiness;
 pub mod revive;
 pub mod status;

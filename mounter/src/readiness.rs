@@ -1,12 +1,28 @@
 //! What this node can do, and the cure in words for what it can't.
 
-use std::path::Path;
+pub mod clients;
+pub mod kernel;
 
-use rustix::fs::{Access, access};
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
 use crate::args::ServeArgs;
 use crate::mount_table::Table;
+use clients::Verdict;
+use kernel::Kernel;
+
+/// Checks by name, for those that a client depends on.
+const LOOP_DEVICES: &str = "loop-devices";
+const POOL: &str = "pool";
+const FUSE: &str = "fuse";
+const HOST_NAMESPACE: &str = "host-namespace";
+
+/// Numbers of `/dev/fuse`, on every Linux.
+const FUSE_NUMBERS: (u32, u32) = (10, 229);
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,13 +47,23 @@ impl Check {
             message: result.unwrap_or_else(|cure| cure),
         }
     }
+
+    /// Nothing if it is as it should be, else what to do.
+    fn verdict(&self) -> Verdict {
+        if self.ok { Ok(()) } else { Err(self.message.clone()) }
+    }
+}
+
+/// The node's kernel, with the modules that the kubelet sees.
+pub fn kernel() -> Kernel {
+    Kernel::look(&kubelets().unwrap_or_default())
 }
 
 /// Looks at the node. Asks no server and no volume.
 pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let table = Table::parse(&table);
-    let file_systems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let kernel = kernel();
     vec![
         Check::new("propagation", true, propagation(&table, &args.node.kubelet_root)),
         Check::new(
@@ -45,11 +71,11 @@ pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
             true,
             installed.map(|()| format!("the shim is in {}", args.node.plugin_dir.display())),
         ),
-        Check::new("loop-devices", false, loop_devices(Path::new("/dev/loop-control"))),
-        Check::new("local-file-systems", false, local_file_systems(&file_systems)),
-        Check::new("pool", false, pool(&args.pool_dir)),
-        Check::new("fuse", false, fuse(Path::new("/dev/fuse"), &file_systems)),
-        Check::new("host-namespace", false, host_pid(args.host_mount_namespace.as_deref())),
+        Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
+        Check::new("local-file-systems", false, local_file_systems(&kernel)),
+        Check::new(POOL, false, pool(&args.pool_dir)),
+        Check::new(FUSE, false, fuse(Path::new("/dev/fuse"))),
+        Check::new(HOST_NAMESPACE, false, host_pid(args.host_mount_namespace.as_deref())),
     ]
 }
 
@@ -86,11 +112,8 @@ fn loop_devices(control: &Path) -> Result<String, String> {
         })
 }
 
-fn local_file_systems(file_systems: &str) -> Result<String, String> {
-    let missing: Vec<_> = ["ext4", "xfs"]
-        .into_iter()
-        .filter(|name| !knows(file_systems, name))
-        .collect();
+fn local_file_systems(kernel: &Kernel) -> Result<String, String> {
+    let missing: Vec<_> = ["ext4", "xfs"].into_iter().filter(|name| !kernel.has(name)).collect();
     if missing.is_empty() {
         return Ok("the kernel has ext4 and xfs".to_owned());
     }
@@ -113,8 +136,13 @@ fn pool(pool: &Path) -> Result<String, String> {
         })
 }
 
-fn fuse(device: &Path, file_systems: &str) -> Result<String, String> {
-    if knows(file_systems, "fuse") && device.exists() {
+/// The device can be there before its module, which is loaded when it is opened.
+fn fuse(device: &Path) -> Result<String, String> {
+    let is_fuse = |found: std::fs::Metadata| {
+        found.file_type().is_char_device() && found.rdev() == makedev(FUSE_NUMBERS.0, FUSE_NUMBERS.1)
+    };
+    let there = std::fs::metadata(device).is_ok_and(is_fuse);
+    if there && File::options().read(true).write(true).open(device).is_ok() {
         return Ok(format!("{} is there", device.display()));
     }
     Err(
@@ -134,26 +162,29 @@ fn host_pid(namespace: Option<&Path>) -> Result<String, String> {
             ))
         };
     }
-    let processes = std::fs::read_dir("/proc").map_err(|error| format!("/proc can't be read: {error}"))?;
-    let found = processes
-        .flatten()
-        .any(|process| std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "kubelet"));
-    if found {
+    let found = kubelets().map_err(|error| format!("/proc can't be read: {error}"))?;
+    if !found.is_empty() {
         return Ok("the kubelet is seen, so types can be served by host".to_owned());
     }
     Err("no process named kubelet is seen, so no type can be served by host: give the mounter's Pod hostPID, or set --host-mount-namespace".to_owned())
 }
 
-/// `/proc/filesystems` has a line each, `nodev` before those without a device.
-fn knows(file_systems: &str, name: &str) -> bool {
-    file_systems
-        .lines()
-        .any(|line| line.split_whitespace().next_back() == Some(name))
+/// The processes named kubelet, in `/proc`.
+fn kubelets() -> std::io::Result<Vec<PathBuf>> {
+    let is_kubelet =
+        |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
+    let processes = std::fs::read_dir("/proc")?;
+    Ok(processes
+        .flatten()
+        .map(|process| process.path())
+        .filter(is_kubelet)
+        .collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{fuse, knows, local_file_systems, loop_devices, propagation};
+    use super::kernel::Kernel;
+    use super::{fuse, local_file_systems, loop_devices, propagation};
     use crate::mount_table::Table;
     use std::path::Path;
 
@@ -168,11 +199,12 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_is_named_with_its_cure() {
-        let text = "nodev\tfuse\n\text4\n";
-        assert!(knows(text, "ext4") && !knows(text, "ext"));
-        assert!(local_file_systems(text).unwrap_err().contains("modprobe xfs"));
-        assert!(fuse(Path::new("/dev/null"), text).is_ok());
-        assert!(fuse(Path::new("/nonexistent"), text).is_err());
+        let kernel = Kernel::with_modules("nodev\tfuse\n\text4\n", &[]);
+        assert!(local_file_systems(&kernel).unwrap_err().contains("modprobe xfs"));
+        // Neither another device in its place will do.
+        for device in ["/dev/null", "/nonexistent"] {
+            assert!(fuse(Path::new(device)).unwrap_err().contains("module fuse"), "{device}");
+        }
         assert!(
             loop_devices(Path::new("/nonexistent"))
                 .unwrap_err()

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::args::ServeArgs;
+use crate::clients::registry::Registry;
 use crate::core::Core;
 use crate::metrics::Snapshot;
-use crate::readiness::{Check, checks};
+use crate::readiness::clients::Readiness;
+use crate::readiness::{Check, checks, kernel};
 
 #[derive(Debug, Default)]
 struct State {
@@ -35,6 +37,8 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// Who serves which type.
     pub clients: BTreeMap<String, String>,
+    /// Types that this node can't mount, and what to do.
+    pub unable: BTreeMap<String, String>,
     /// What is wrong with the ConfigMap `mounter-config`.
     pub config_error: Option<String>,
     /// Servers that did not answer.
@@ -76,6 +80,13 @@ impl Status {
         checks(&self.args, installed)
     }
 
+    /// Which clients the node can mount; nothing before the kubelet's door was opened, or could not be.
+    pub fn readiness(&self, registry: &Registry) -> Option<Readiness> {
+        let installed = self.lock().installed.clone()?;
+        let checks = checks(&self.args, installed);
+        Some(Readiness::of(&checks, &kernel(), &registry.servings()))
+    }
+
     /// What keeps the daemon from being ready; nothing if it is.
     pub fn obstacles(&self) -> Vec<String> {
         let checks = self.checks().into_iter().filter(|check| check.required && !check.ok);
@@ -89,10 +100,12 @@ impl Status {
     /// Everything.
     pub fn report(&self, core: &Core) -> Report {
         let mounts = core.mounts().unwrap_or_default();
+        let readiness = self.readiness(core.registry());
         Report {
             ready: self.obstacles().is_empty(),
             checks: self.checks(),
             clients: core.registry().rules(),
+            unable: readiness.map(|found| found.unable()).unwrap_or_default(),
             config_error: self.lock().config.clone(),
             tripped_servers: core.trips().tripped(),
             mounts: mounts
@@ -132,11 +145,13 @@ impl Report {
             format!("{mark:>7}  {}: {}", check.name, check.message)
         }));
         lines.push("types of volumes, and who serves them:".to_owned());
-        lines.extend(
-            self.clients
-                .iter()
-                .map(|(client, serving)| format!("  {client} = {serving}")),
-        );
+        lines.extend(self.clients.iter().map(|(client, serving)| {
+            let unable = self
+                .unable
+                .get(client)
+                .map(|words| format!(", not on this node: {words}"));
+            format!("  {client} = {serving}{}", unable.unwrap_or_default())
+        }));
         if let Some(error) = &self.config_error {
             lines.push(format!(
                 "ConfigMap mounter-config is not in force as it stands: {error}"

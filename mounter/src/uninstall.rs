@@ -38,15 +38,22 @@ pub fn run(args: &UninstallArgs) -> Result<(), UninstallError> {
     remove(&args.node.plugin_dir, &args.node.kubelet_root)
 }
 
-/// Removes shim and socket if the DaemonSet is gone or going, and nothing is mounted any more.
-pub async fn if_unwanted(client: Client, namespace: &str, daemonset: &str, plugin_dir: &Path, kubelet_root: &Path) {
+/// Removes shim and socket if the DaemonSet is gone or going, and nothing is mounted any more; whether it is gone.
+pub async fn if_unwanted(
+    client: Client,
+    namespace: &str,
+    daemonset: &str,
+    plugin_dir: &Path,
+    kubelet_root: &Path,
+) -> bool {
     if !is_unwanted(client, namespace, daemonset).await {
-        return;
+        return false;
     }
     match remove(plugin_dir, kubelet_root) {
         Ok(()) => info!("DaemonSet {daemonset} is deleted: the shim is removed from the kubelet's plugin directory"),
         Err(error) => warn!("DaemonSet {daemonset} is deleted, but the shim stays: {error}"),
     }
+    true
 }
 
 fn remove(plugin_dir: &Path, kubelet_root: &Path) -> Result<(), UninstallError> {

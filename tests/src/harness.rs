@@ -24,6 +24,7 @@ pub mod credentials;
 mod drop_in;
 mod dump;
 
+pub mod hidden;
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;

@@ -327,7 +327,8 @@ async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -
     no_client_pods(scope).await?;
     rights.take_away(scope, right).await?;
     match (right.resource.as_str(), right.verb.as_str()) {
-        ("pods" | "configmaps", "list" | "watch") => {
+        // Its node is marked at its start.
+        ("pods" | "configmaps", "list" | "watch") | ("nodes", "patch") => {
             restart(scope, node).await?;
             says(scope, node, right).await
         }

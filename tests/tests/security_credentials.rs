@@ -344,12 +344,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             refusal(elsewhere.list(&ListParams::default()).await);
         }
         has_no_right_to_secrets_and_pods(&client, &[NAMESPACE, CONFIG_NAMESPACE, "kube-system"]).await?;
-        let nodes: Api<Node> = Api::all(client.clone());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
-        for node in ["node-1", "node-2"] {
-            refusal(nodes.patch(node, &PatchParams::default(), &patch).await);
-            refusal(nodes.patch_status(node, &PatchParams::default(), &patch).await);
-        }
         let configs: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         refusal(
             configs
@@ -369,6 +364,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             (scope.namespace.as_str(), "kubelet", "Pod"),
             (&scope.namespace, "mooring-mounter", "PersistentVolumeClaim"),
             (&scope.namespace, "mooring-mounter", "ConfigMap"),
+            ("default", "mooring-mounter", "Node"),
         ] {
             let event = json!({
                 "metadata": {"name": "forged"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
@@ -384,6 +380,114 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
         let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
         let pods: Api<Pod> = Api::namespaced(scope.with_token(&unbound).await?, NAMESPACE);
         let said = refusal(pods.create(&dry_run(), &parsed(&good)?).await);
+        assert!(said.contains("bound to no node"), "{said}");
+        Ok(())
+    });
+}
+
+/// What a mounter says of its own node.
+fn mark(part: &str, key: &str, value: Value) -> Value {
+    let mut marks = json!({});
+    marks[key] = value;
+    json!({"metadata": {part: marks}})
+}
+
+#[test]
+fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
+    on_own_nodes("sec-node", async |scope| {
+        let mounter = scope.mounter("node-1").await?;
+        let token = scope.token_of(NAMESPACE, "mounter", Some(&mounter)).await?;
+        let client = scope.with_token(&token).await?;
+        let nodes: Api<Node> = Api::all(client.clone());
+        let dry = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let ours = format!("{}x", labels::NODE_CLIENT_PREFIX);
+        let good = mark("labels", &ours, json!(labels::READY));
+        for patch in [
+            &good,
+            &mark("labels", labels::NODE_MOUNTER, json!(labels::NOT_READY)),
+            &mark("annotations", &ours, json!("load the kernel module fuse")),
+            &mark("labels", labels::NODE_MOUNTER, Value::Null),
+        ] {
+            nodes.patch("node-1", &dry, &Patch::Merge(patch)).await?;
+        }
+        let others = "and no others";
+        let elsewhere = "client.mooring.dev.example.com/x";
+        for (patch, why) in [
+            (mark("labels", "a", json!("b")), others),
+            (mark("labels", elsewhere, json!(labels::READY)), others),
+            (mark("labels", "kubernetes.io/hostname", json!("node-2")), others),
+            (mark("labels", "kubernetes.io/hostname", Value::Null), others),
+            (
+                mark("labels", "node-role.kubernetes.io/control-plane", json!("")),
+                others,
+            ),
+            (mark("labels", "mooring.dev/component", json!(labels::READY)), others),
+            (mark("labels", &ours, json!("maybe")), "ready or not-ready"),
+            (mark("annotations", "a", json!("b")), others),
+            (mark("annotations", &ours, json!("x".repeat(1001))), "1000 letters"),
+            (json!({"spec": {"unschedulable": true}}), "no taint"),
+            (
+                json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}),
+                "no taint",
+            ),
+            (json!({"metadata": {"finalizers": ["a.example.com/b"]}}), "no taint"),
+            (
+                json!({"metadata": {"ownerReferences":
+                    [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]}}),
+                "no taint",
+            ),
+        ] {
+            let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&patch)).await);
+            assert!(said.contains(why), "{patch}: {why:?} is not in {said}");
+        }
+        // In whatever way it is said.
+        let apply = PatchParams {
+            dry_run: true,
+            ..PatchParams::apply("mooring-mounter").force()
+        };
+        let mut all = json!({"apiVersion": "v1", "kind": "Node"});
+        all["metadata"] = good["metadata"].clone();
+        nodes.patch("node-1", &apply, &Patch::Apply(&all)).await?;
+        for patch in [Patch::Merge(&good), Patch::Strategic(&good)] {
+            let said = refusal(nodes.patch("node-2", &dry, &patch).await);
+            assert!(said.contains("no other node"), "{said}");
+        }
+        let said = refusal(nodes.patch("node-2", &apply, &Patch::Apply(&all)).await);
+        assert!(said.contains("no other node"), "{said}");
+
+        // It can neither read them all, nor make, replace or delete one, nor change a node's status.
+        assert!(refusal(nodes.list(&ListParams::default()).await).contains("cannot list"));
+        assert!(refusal(nodes.get("node-1").await).contains("cannot get"));
+        assert!(refusal(nodes.patch_status("node-1", &dry, &Patch::Merge(&good)).await).contains("cannot patch"));
+        let mine = Api::<Node>::all(scope.client.clone()).get("node-1").await?;
+        assert!(refusal(nodes.replace("node-1", &dry_run(), &mine).await).contains("cannot update"));
+        assert!(refusal(nodes.create(&dry_run(), &mine).await).contains("cannot create"));
+        let delete = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        assert!(refusal(nodes.delete("node-1", &delete).await).contains("cannot delete"));
+
+        // It tells of its own node only.
+        let event = |node: &str| {
+            json!({
+                "metadata": {"name": "told"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
+                "action": "Look", "reason": "Told", "reportingController": "mooring-mounter", "reportingInstance": "x",
+                "regarding": {"kind": "Node", "name": node},
+            })
+        };
+        let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client, "default");
+        events.create(&dry_run(), &parsed(&event("node-1"))?).await?;
+        let said = refusal(events.create(&dry_run(), &parsed(&event("node-2"))?).await);
+        assert!(said.contains("its own node"), "{said}");
+
+        // Without its node in it, a token is good for nothing.
+        let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
+        let nodes: Api<Node> = Api::all(scope.with_token(&unbound).await?);
+        let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&good)).await);
         assert!(said.contains("bound to no node"), "{said}");
         Ok(())
     });

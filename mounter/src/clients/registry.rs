@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use mooring_contract::image::ImageRef;
 use mooring_contract::volume::{ClientName, Volume};
+use tokio::sync::Notify;
 
 use crate::client::MountError;
 
@@ -126,6 +127,7 @@ pub struct BadConfig {
 pub struct Registry {
     flags: BTreeMap<ClientName, Serving>,
     config: Arc<RwLock<BTreeMap<ClientName, Serving>>>,
+    news: Arc<Notify>,
 }
 
 impl Registry {
@@ -134,6 +136,7 @@ impl Registry {
         Self {
             flags: flags.into_iter().map(|rule| (rule.client, rule.serving)).collect(),
             config: Arc::default(),
+            news: Arc::default(),
         }
     }
 
@@ -153,7 +156,15 @@ impl Registry {
         let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let news = *config != rules;
         *config = rules;
+        if news {
+            self.news.notify_one();
+        }
         Ok(news)
+    }
+
+    /// Waits until a ConfigMap has said something new since the last such wait.
+    pub async fn changed(&self) {
+        self.news.notified().await;
     }
 
     /// Who serves a volume. Its own `client-image` comes first: that image is checked against those that are allowed
@@ -183,18 +194,26 @@ impl Registry {
             .any(|serving| *serving == Serving::Host)
     }
 
-    /// All rules in force, for the status page.
-    pub fn rules(&self) -> BTreeMap<String, String> {
+    /// Who serves each type, by all rules in force.
+    pub fn servings(&self) -> BTreeMap<String, Serving> {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        let text = |serving: &Serving| match serving {
-            Serving::Container(image) => image.clone(),
-            other => other.as_str().to_owned(),
-        };
-        let own = [ClientName::LOCAL, ClientName::POOL].map(|name| (name.to_owned(), "the mounter".to_owned()));
+        let own = [(ClientName::LOCAL, Serving::Local), (ClientName::POOL, Serving::Pool)];
         let rules = self.flags.iter().chain(config.iter());
         own.into_iter()
-            .chain(rules.map(|(client, serving)| (client.to_string(), text(serving))))
+            .map(|(client, serving)| (client.to_owned(), serving))
+            .chain(rules.map(|(client, serving)| (client.to_string(), serving.clone())))
             .collect()
+    }
+
+    /// The same, for the status page.
+    pub fn rules(&self) -> BTreeMap<String, String> {
+        let text = |serving| match serving {
+            Serving::Local | Serving::Pool => "the mounter".to_owned(),
+            Serving::Container(image) => image,
+            other => other.as_str().to_owned(),
+        };
+        let servings = self.servings().into_iter();
+        servings.map(|(client, serving)| (client, text(serving))).collect()
     }
 }
 

@@ -88,6 +88,15 @@ pub mod labels {
     pub const NODE: &str = "mooring.dev/node";
     /// On a client Pod: the client (the `client` option of the volumes that it serves).
     pub const CLIENT: &str = "mooring.dev/client";
+    /// On a Node, with a client's name behind it: whether the node can mount that client's volumes, [`READY`] or [`NOT_READY`]. An
+    /// annotation of the same name says what to do where it can't.
+    pub const NODE_CLIENT_PREFIX: &str = "client.mooring.dev/";
+    /// On a Node: whether it can mount anything at all, [`READY`] or [`NOT_READY`].
+    pub const NODE_MOUNTER: &str = "mooring.dev/mounter";
+    /// See [`NODE_CLIENT_PREFIX`].
+    pub const READY: &str = "ready";
+    /// See [`NODE_CLIENT_PREFIX`].
+    pub const NOT_READY: &str = "not-ready";
     /// On objects that Mooring made and keeps.
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     /// Value of [`MANAGED_BY`].
@@ -152,6 +161,10 @@ pub mod reasons {
     pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
     /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
     pub const VOLUME_LOST: &str = "VolumeLost";
+    /// On a Node: it can't mount the volumes of a client any more.
+    pub const CLIENT_NOT_READY: &str = "ClientNotReady";
+    /// On a Node: it can mount the volumes of a client again.
+    pub const CLIENT_READY: &str = "ClientReady";
 }
 
 /// Finalizers.

@@ -1,0 +1,361 @@
+//! Publishes on the mounter's own Node which clients it can mount: labels, by which volumes keep Pods away (the PersistentVolume's
+//! node affinity), annotations with what to do, and an Event where something has changed.
+//!
+//! It is one server-side apply, so that what is not said any more goes by itself. The right to patch Nodes is narrowed to these labels
+//! and annotations of the mounter's own Node by the admission policy `mooring-mounter-nodes`.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use mooring_contract::names::{MOUNTER, labels, reasons};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::clients::registry::Registry;
+use crate::readiness::clients::Readiness;
+use crate::status::Status;
+
+/// How often the node is looked at.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether the kubelet's door was tried yet, before there is anything to publish.
+const START_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often the same is written again, in case somebody has taken it away: a write that changes nothing is none.
+const REPEAT: Duration = Duration::from_mins(10);
+
+/// Longest that one call to the API may take.
+const API_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest wait after failed tries: each is twice as long as the one before.
+const MAX_WAIT: Duration = Duration::from_mins(10);
+
+/// Longest text of an annotation or an Event; the admission policy goes by it too.
+const MAX_WORDS: usize = 1000;
+
+/// Why the node was not marked.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error("failed to mark node {node}: {source}")]
+    Api { node: String, source: Box<kube::Error> },
+    #[error("failed to mark node {node}: the API did not answer within {API_LIMIT:?}")]
+    Slow { node: String },
+}
+
+/// One who publishes about a node.
+pub struct Publisher {
+    client: Client,
+    node: String,
+    status: Status,
+    registry: Registry,
+    /// What was published last, and when.
+    published: Option<(Readiness, Instant)>,
+    /// What the node's labels say.
+    said: Option<BTreeMap<String, String>>,
+}
+
+/// A change that is worth an Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum News {
+    /// These can't be mounted, for one reason.
+    Unable { clients: Vec<String>, words: String },
+    /// These can be mounted again.
+    Able { clients: Vec<String> },
+}
+
+impl Publisher {
+    /// One for this node.
+    pub fn new(client: Client, node: String, status: Status, registry: Registry) -> Self {
+        Self {
+            client,
+            node,
+            status,
+            registry,
+            published: None,
+            said: None,
+        }
+    }
+
+    /// Publishes whatever changes, until `stop`. What was published stays.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut failures = 0;
+        loop {
+            let wait = match self.status.readiness(&self.registry) {
+                None => START_PERIOD,
+                Some(found) if !self.is_due(&found) => PERIOD,
+                Some(found) => match self.publish(found).await {
+                    Ok(()) => {
+                        failures = 0;
+                        PERIOD
+                    }
+                    Err(error) => {
+                        let wait = PERIOD.saturating_mul(1 << failures).min(MAX_WAIT);
+                        warn!("{error}; trying again in {wait:?}");
+                        failures = (failures + 1).min(8);
+                        wait
+                    }
+                },
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                () = self.registry.changed() => {}
+            }
+        }
+    }
+
+    fn is_due(&self, found: &Readiness) -> bool {
+        let published = self.published.as_ref();
+        published.is_none_or(|(last, at)| last != found || at.elapsed() >= REPEAT)
+    }
+
+    async fn publish(&mut self, found: Readiness) -> Result<(), PublishError> {
+        if self.said.is_none() {
+            // A patch that changes nothing reads: the right to read Nodes would be for all of them.
+            let params = PatchParams::default();
+            let there = patch(&self.client, &self.node, &params, &Patch::Merge(json!({}))).await?;
+            self.said = Some(said(&there));
+        }
+        let there = apply(&self.client, &self.node, &marks(&found)).await?;
+        let before = self.said.replace(said(&there)).unwrap_or_default();
+        for news in news(&before, &found) {
+            self.tell(&there, &news).await;
+        }
+        self.published = Some((found, Instant::now()));
+        Ok(())
+    }
+
+    async fn tell(&self, there: &ObjectMeta, news: &News) {
+        let (type_, reason, note) = match news {
+            News::Unable { clients, words } => (
+                EventType::Warning,
+                reasons::CLIENT_NOT_READY,
+                format!(
+                    "volumes of {} can't be mounted on this node: {words}",
+                    clients.join(", ")
+                ),
+            ),
+            News::Able { clients } => (
+                EventType::Normal,
+                reasons::CLIENT_READY,
+                format!("volumes of {} can be mounted on this node again", clients.join(", ")),
+            ),
+        };
+        info!(reason, "{note}");
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(cut(&note)),
+            action: "Look".to_owned(),
+            secondary: None,
+        };
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.clone()),
+            uid: there.uid.clone(),
+            ..ObjectReference::default()
+        };
+        let reporter = Reporter {
+            controller: MOUNTER.to_owned(),
+            instance: Some(self.node.clone()),
+        };
+        // One each time: it would take another note for the same Event once more.
+        let recorder = Recorder::new(self.client.clone(), reporter);
+        match tokio::time::timeout(API_LIMIT, recorder.publish(&event, &about)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "failed to make an Event about node {}", self.node),
+            Err(_) => warn!(
+                "failed to make an Event about node {}: the API did not answer",
+                self.node
+            ),
+        }
+    }
+}
+
+/// Takes everything off the node that was published about it.
+pub async fn take_back(client: &Client, node: &str) {
+    match apply(client, node, &json!({})).await {
+        Ok(_) => info!("the node's labels and annotations are taken back"),
+        Err(error) => warn!("the node's labels and annotations stay: {error}"),
+    }
+}
+
+async fn apply(client: &Client, node: &str, metadata: &Value) -> Result<ObjectMeta, PublishError> {
+    let mut object = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+    object["metadata"]["name"] = node.into();
+    patch(
+        client,
+        node,
+        &PatchParams::apply(MOUNTER).force(),
+        &Patch::Apply(object),
+    )
+    .await
+}
+
+async fn patch(
+    client: &Client,
+    node: &str,
+    params: &PatchParams,
+    patch: &Patch<Value>,
+) -> Result<ObjectMeta, PublishError> {
+    let api: Api<Node> = Api::all(client.clone());
+    match tokio::time::timeout(API_LIMIT, api.patch_metadata(node, params, patch)).await {
+        Ok(Ok(there)) => Ok(there.metadata),
+        Ok(Err(source)) => Err(PublishError::Api {
+            node: node.to_owned(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(PublishError::Slow { node: node.to_owned() }),
+    }
+}
+
+fn word(is_ready: bool) -> &'static str {
+    if is_ready { labels::READY } else { labels::NOT_READY }
+}
+
+fn key(client: &str) -> String {
+    format!("{}{client}", labels::NODE_CLIENT_PREFIX)
+}
+
+/// The node's labels and annotations.
+fn marks(found: &Readiness) -> Value {
+    let clients = found.clients.iter();
+    let mut labels: BTreeMap<String, &str> = clients
+        .map(|(client, verdict)| (key(client), word(verdict.is_ok())))
+        .collect();
+    labels.insert(labels::NODE_MOUNTER.to_owned(), word(found.node.is_ok()));
+    let unable = found.unable().into_iter();
+    let mut annotations: BTreeMap<String, String> = unable.map(|(client, words)| (key(&client), cut(&words))).collect();
+    if let Err(words) = &found.node {
+        annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(words));
+    }
+    json!({"labels": labels, "annotations": annotations})
+}
+
+/// What a node's labels say, by client.
+fn said(node: &ObjectMeta) -> BTreeMap<String, String> {
+    let labels = node.labels.iter().flatten();
+    let ours = |(key, value): (&String, &String)| {
+        let client = key.strip_prefix(labels::NODE_CLIENT_PREFIX)?;
+        Some((client.to_owned(), value.clone()))
+    };
+    labels.filter_map(ours).collect()
+}
+
+/// What has changed since the node said `before`, one for each reason.
+fn news(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<News> {
+    let mut unable: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+    let mut able = Vec::new();
+    for (client, verdict) in &found.clients {
+        let was = before.get(client).map(String::as_str);
+        match verdict {
+            Err(words) if was != Some(labels::NOT_READY) => unable.entry(words).or_default().push(client.clone()),
+            Ok(()) if was == Some(labels::NOT_READY) => able.push(client.clone()),
+            _ => {}
+        }
+    }
+    let unable = unable.into_iter().map(|(words, clients)| News::Unable {
+        clients,
+        words: words.clone(),
+    });
+    let able = Some(able).filter(|clients| !clients.is_empty());
+    unable.chain(able.map(|clients| News::Able { clients })).collect()
+}
+
+fn cut(words: &str) -> String {
+    let mut words = words.to_owned();
+    while words.len() > MAX_WORDS {
+        words.pop();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readiness(clients: &[(&str, &str)]) -> Readiness {
+        let verdict = |words: &str| {
+            if words.is_empty() {
+                Ok(())
+            } else {
+                Err(words.to_owned())
+            }
+        };
+        Readiness {
+            node: Ok(()),
+            clients: clients
+                .iter()
+                .map(|(client, words)| ((*client).to_owned(), verdict(words)))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn labels_say_whether_and_annotations_what_to_do() {
+        let long = "x".repeat(MAX_WORDS + 1);
+        let marks = marks(&readiness(&[("a", ""), ("b", "do this"), ("c", &long)]));
+        assert_eq!(
+            marks["labels"],
+            json!({
+                "client.mooring.dev/a": "ready", "client.mooring.dev/b": "not-ready", "client.mooring.dev/c": "not-ready",
+                "mooring.dev/mounter": "ready",
+            })
+        );
+        assert_eq!(marks["annotations"].as_object().unwrap().len(), 2);
+        assert_eq!(marks["annotations"]["client.mooring.dev/b"], "do this");
+        assert_eq!(
+            marks["annotations"]["client.mooring.dev/c"].as_str().unwrap().len(),
+            MAX_WORDS
+        );
+        let none = super::marks(&Readiness {
+            node: Err("do that".into()),
+            ..readiness(&[])
+        });
+        assert_eq!(none["labels"], json!({"mooring.dev/mounter": "not-ready"}));
+        assert_eq!(none["annotations"], json!({"mooring.dev/mounter": "do that"}));
+    }
+
+    #[test]
+    fn a_change_is_told_once_and_what_has_one_reason_together() {
+        let found = readiness(&[
+            ("a", "do this"),
+            ("b", "do this"),
+            ("c", "do that"),
+            ("d", ""),
+            ("e", ""),
+        ]);
+        let before = [
+            ("a", "ready"),
+            ("c", "not-ready"),
+            ("d", "not-ready"),
+            ("gone", "ready"),
+        ];
+        let before = before.map(|(client, word)| (client.to_owned(), word.to_owned())).into();
+        let unable = |clients: &[&str], words: &str| News::Unable {
+            clients: clients.iter().map(|&client| client.to_owned()).collect(),
+            words: words.to_owned(),
+        };
+        let able = News::Able {
+            clients: vec!["d".into()],
+        };
+        assert_eq!(news(&before, &found), [unable(&["a", "b"], "do this"), able]);
+        // A mounter that starts again finds on the node what it has told.
+        let marked = ObjectMeta {
+            labels: serde_json::from_value(marks(&found)["labels"].clone()).unwrap(),
+            ..ObjectMeta::default()
+        };
+        assert!(news(&said(&marked), &found).is_empty());
+        assert_eq!(
+            news(&BTreeMap::new(), &readiness(&[("a", "x"), ("b", "")])),
+            [unable(&["a"], "x")]
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! Which clients' volumes this node can mount: from what was looked at, and from who serves each.
+
+use std::collections::BTreeMap;
+
+use super::kernel::Kernel;
+use super::{Check, FUSE, HOST_NAMESPACE, LOOP_DEVICES, POOL};
+use crate::clients::registry::Serving;
+
+/// Nothing, or what to do.
+pub type Verdict = Result<(), String>;
+
+/// Clients whose images mount by FUSE. Of an image that Mooring does not know, nobody knows what it needs.
+const BY_FUSE: [&str; 4] = ["sshfs", "glusterfs", "s3", "block"];
+
+/// Clients that need loop devices beside that.
+const BY_LOOP: [&str; 1] = ["block"];
+
+/// Clients served by the kernel that name a file system of it, and the module that has it. By any other name a volume says its
+/// file system itself.
+const BY_KERNEL: [(&str, &str, &str); 6] = [
+    ("nfs", "nfs4", "nfsv4"),
+    ("nfs4", "nfs4", "nfsv4"),
+    ("cifs", "cifs", "cifs"),
+    ("smb3", "smb3", "cifs"),
+    ("ceph", "ceph", "ceph"),
+    ("9p", "9p", "9p"),
+];
+
+/// What is published of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readiness {
+    /// Whether anything can be mounted at all.
+    pub node: Verdict,
+    /// By client: all that have a rule, and those that need none.
+    pub clients: BTreeMap<String, Verdict>,
+}
+
+impl Readiness {
+    /// Judges what was looked at.
+    pub fn of(checks: &[Check], kernel: &Kernel, servings: &BTreeMap<String, Serving>) -> Self {
+        let mut required = checks.iter().filter(|check| check.required);
+        let node = required.try_for_each(Check::verdict);
+        let judge = |(client, serving): (&String, &Serving)| {
+            let verdict = node.clone().and_then(|()| judge(client, serving, checks, kernel));
+            (client.clone(), verdict)
+        };
+        Self {
+            clients: servings.iter().map(judge).collect(),
+            node,
+        }
+    }
+
+    /// The clients that can't be mounted, and what to do.
+    pub fn unable(&self) -> BTreeMap<String, String> {
+        let unable = |(client, verdict): (&String, &Verdict)| Some((client.clone(), verdict.clone().err()?));
+        self.clients.iter().filter_map(unable).collect()
+    }
+}
+
+fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> Verdict {
+    let need = |name: &str| {
+        checks
+            .iter()
+            .filter(|check| check.name == name)
+            .try_for_each(Check::verdict)
+    };
+    match serving {
+        Serving::Pool => need(POOL),
+        Serving::Local => {
+            need(POOL)?;
+            need(LOOP_DEVICES)?;
+            // A volume has one of them.
+            kernel
+                .can_have("ext4", "ext4")
+                .or_else(|_| kernel.can_have("xfs", "xfs"))
+        }
+        Serving::Host => need(HOST_NAMESPACE),
+        Serving::Kernel => match BY_KERNEL.iter().find(|(name, ..)| *name == client) {
+            Some((_, fs_type, module)) => kernel.can_have(fs_type, module),
+            None => Ok(()),
+        },
+        Serving::Container(_) => {
+            if BY_FUSE.contains(&client) {
+                need(FUSE)?;
+            }
+            if BY_LOOP.contains(&client) {
+                need(LOOP_DEVICES)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Readiness, Serving};
+    use crate::readiness::kernel::Kernel;
+    use crate::readiness::{Check, FUSE, HOST_NAMESPACE, LOOP_DEVICES, POOL};
+
+    const ALL: [&str; 5] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE];
+
+    /// The clients that a node can mount if this of it is missing.
+    fn able_without(missing: &[&str], kernel: &Kernel) -> Vec<String> {
+        let checks = ALL.map(|name| {
+            let result = if missing.contains(&name) {
+                Err("do something")
+            } else {
+                Ok("well")
+            };
+            Check::new(
+                name,
+                name == "propagation",
+                result.map(str::to_owned).map_err(str::to_owned),
+            )
+        });
+        let container = || Serving::Container("mooring.dev/x".into());
+        let servings = [
+            ("block", container()),
+            ("local", Serving::Local),
+            ("nfs", Serving::Kernel),
+            ("pool", Serving::Pool),
+            ("sshfs", container()),
+            ("tmpfs", Serving::Kernel),
+            ("vendor", container()),
+            ("zfs", Serving::Host),
+        ];
+        let servings = servings.map(|(client, serving)| (client.to_owned(), serving)).into();
+        let readiness = Readiness::of(&checks, kernel, &servings);
+        let unable = readiness.unable();
+        assert_eq!(unable.len() == servings.len(), readiness.node.is_err());
+        servings
+            .into_keys()
+            .filter(|client| !unable.contains_key(client))
+            .collect()
+    }
+
+    #[test]
+    fn a_client_is_ready_where_what_it_is_served_by_is_there() {
+        let all = ["block", "local", "nfs", "pool", "sshfs", "tmpfs", "vendor", "zfs"];
+        let kernel = Kernel::with_modules("ext4\n", &["nfsv4"]);
+        assert_eq!(able_without(&[], &kernel), all);
+        assert!(able_without(&["propagation"], &kernel).is_empty());
+        let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
+        for (missing, unable) in [
+            (FUSE, &["block", "sshfs"][..]),
+            (LOOP_DEVICES, &["block", "local"]),
+            (POOL, &["local", "pool"]),
+            (HOST_NAMESPACE, &["zfs"]),
+        ] {
+            assert_eq!(able_without(&[missing], &kernel), but(unable), "without {missing}");
+        }
+        assert_eq!(able_without(&[], &Kernel::with_modules("xfs\n", &[])), but(&["nfs"]));
+        assert_eq!(able_without(&[], &Kernel::with_modules("nfs4\n", &[])), but(&["local"]));
+    }
+}

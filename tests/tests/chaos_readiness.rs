@@ -1,0 +1,171 @@
+//! A node that can't mount the volumes of a client says so in the API, with the cure, and goes by itself when it can again. Alone,
+//! since other tests need their nodes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, ResourceExt};
+use mooring_contract::names::{NAMESPACE, labels, reasons};
+use mooring_testbed::command::output_with_input;
+use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::progress::note;
+use serde_json::json;
+
+/// Longest wait for a node to be marked: its mounter looks every half minute.
+const LIMIT: Duration = Duration::from_mins(2);
+
+fn key(client: &str) -> String {
+    format!("{}{client}", labels::NODE_CLIENT_PREFIX)
+}
+
+async fn node(scope: &Scope, name: &str) -> Result<Node> {
+    Ok(Api::<Node>::all(scope.client.clone()).get(name).await?)
+}
+
+/// What a node's label says of a client; empty if there is none.
+fn says(node: &Node, client: &str) -> String {
+    node.labels().get(&key(client)).cloned().unwrap_or_default()
+}
+
+async fn until_node_says(scope: &Scope, name: &str, client: &str, word: &str) -> Result<Node> {
+    wait_until(&format!("{name} to be {word:?} for {client}"), LIMIT, async || {
+        let node = node(scope, name).await?;
+        Ok((says(&node, client) == word).then_some(node))
+    })
+    .await
+}
+
+/// Waits for an Event about a node that is no older than `since`.
+async fn told(scope: &Scope, name: &str, reason: &str, since: Timestamp) -> Result<String> {
+    let events: Api<Event> = Api::namespaced(scope.client.clone(), "default");
+    let selector = ListParams::default().fields(&format!("involvedObject.name={name},reason={reason}"));
+    wait_until(&format!("an Event {reason} on {name}"), LIMIT, async || {
+        let all = events.list(&selector).await?.items;
+        let new = all
+            .into_iter()
+            .find(|event| event.creation_timestamp().is_some_and(|time| time.0 >= since));
+        Ok(new.map(|event| event.message.unwrap_or_default()))
+    })
+    .await
+}
+
+#[test]
+fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can() {
+    on_own_nodes("readiness", async |scope| {
+        scope.require_mooring().await?;
+        let ready = labels::READY;
+        let node = until_node_says(&scope, "node-1", "sshfs", ready).await?;
+        for client in ["local", "pool", "s3", "glusterfs", "block"] {
+            ensure!(says(&node, client) == ready, "{client}: {:?}", node.labels());
+        }
+        // Seconds are all that an object's age has.
+        let began = Timestamp::from_second(Timestamp::now().as_second())?;
+        let hidden = scope.hide_from_mounter("node-1", "/dev/fuse").await?;
+        let node = until_node_says(&scope, "node-1", "sshfs", labels::NOT_READY).await?;
+        let cure = node.annotations().get(&key("sshfs")).context("no annotation")?;
+        ensure!(cure.contains("load the kernel module fuse"), "{cure}");
+        // What needs no FUSE is not concerned, nor is another node.
+        ensure!(says(&node, "s3") == labels::NOT_READY && says(&node, "local") == ready);
+        ensure!(
+            node.labels()
+                .get(labels::NODE_MOUNTER)
+                .is_some_and(|word| word == ready)
+        );
+        until_node_says(&scope, "node-2", "sshfs", ready).await?;
+        // One Event for one reason, and people find it all.
+        let words = told(&scope, "node-1", reasons::CLIENT_NOT_READY, began).await?;
+        ensure!(
+            words.contains("block, glusterfs, s3, sshfs") && words.contains("module fuse"),
+            "{words}"
+        );
+        let described = scope.kubectl(["describe", "node", "node-1"])?;
+        ensure!(
+            described.contains(reasons::CLIENT_NOT_READY) && described.contains(cure),
+            "{described}"
+        );
+        let status = scope.mounter_status("node-1").await?;
+        ensure!(status["unable"]["sshfs"] == cure.as_str(), "{status}");
+
+        drop(hidden);
+        let node = until_node_says(&scope, "node-1", "sshfs", ready).await?;
+        ensure!(
+            !node.annotations().contains_key(&key("sshfs")),
+            "{:?}",
+            node.annotations()
+        );
+        told(&scope, "node-1", reasons::CLIENT_READY, began).await?;
+        Ok(())
+    });
+}
+
+/// The mounters' DaemonSet, which is there again when this is dropped.
+struct Away<'a> {
+    scope: &'a Scope,
+    manifest: String,
+}
+
+impl<'a> Away<'a> {
+    async fn new(scope: &'a Scope) -> Result<Self> {
+        let api: Api<DaemonSet> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        let there = api.get("mounter").await?;
+        let manifest = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {
+                "name": "mounter", "namespace": NAMESPACE, "labels": there.metadata.labels,
+                "annotations": there.metadata.annotations,
+            },
+            "spec": there.spec,
+        });
+        api.delete("mounter", &DeleteParams::background()).await?;
+        let manifest = manifest.to_string();
+        Ok(Self { scope, manifest })
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let mut create = self.scope.target.kubectl(["create", "-f", "-"]);
+        if let Err(error) = output_with_input(&mut create, self.manifest.as_bytes()) {
+            note(format!("the mounters stay away, install Mooring again: {error:#}"));
+        }
+    }
+}
+
+#[test]
+fn what_a_node_says_goes_with_the_mounters_and_comes_back_with_them() {
+    on_own_nodes("readiness-gone", async |scope| {
+        scope.require_mooring().await?;
+        let names: Vec<_> = (1..=scope.own_cluster()?.description.nodes)
+            .map(|number| format!("node-{number}"))
+            .collect();
+        for name in &names {
+            until_node_says(&scope, name, "pool", labels::READY).await?;
+        }
+        let away = Away::new(&scope).await?;
+        for name in &names {
+            wait_until(&format!("{name} to say nothing"), LIMIT, async || {
+                let node = node(&scope, name).await?;
+                let ours = |key: &&String| key.starts_with(labels::NODE_CLIENT_PREFIX) || *key == labels::NODE_MOUNTER;
+                let left: Vec<_> = node
+                    .labels()
+                    .keys()
+                    .chain(node.annotations().keys())
+                    .filter(ours)
+                    .collect();
+                ensure!(left.is_empty(), "{left:?}");
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        drop(away);
+        for name in &names {
+            until_node_says(&scope, name, "pool", labels::READY).await?;
+        }
+        Ok(())
+    });
+}
