@@ -22,7 +22,7 @@ use crate::readiness::clients::Readiness;
 use crate::status::Status;
 
 /// How often the node is looked at.
-const PERIOD: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether the kubelet's door was tried yet, before there is anything to publish.
 const START_PERIOD: Duration = Duration::from_millis(500);

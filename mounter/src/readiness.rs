@@ -2,6 +2,7 @@
 
 pub mod clients;
 pub mod kernel;
+mod kubelet;
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,8 +22,9 @@ const POOL: &str = "pool";
 const FUSE: &str = "fuse";
 const HOST_NAMESPACE: &str = "host-namespace";
 
-/// Numbers of `/dev/fuse`, on every Linux.
+/// Numbers of `/dev/fuse` and `/dev/loop-control`, on every Linux.
 const FUSE_NUMBERS: (u32, u32) = (10, 229);
+const LOOP_NUMBERS: (u32, u32) = (10, 237);
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,6 +73,11 @@ pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
             true,
             installed.map(|()| format!("the shim is in {}", args.node.plugin_dir.display())),
         ),
+        Check::new(
+            "kubelet-directories",
+            false,
+            kubelet::check(&kubelets().unwrap_or_default(), &args.node),
+        ),
         Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
         Check::new("local-file-systems", false, local_file_systems(&kernel)),
         Check::new(POOL, false, pool(&args.pool_dir)),
@@ -101,7 +108,7 @@ fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {
 }
 
 fn loop_devices(control: &Path) -> Result<String, String> {
-    access(control, Access::READ_OK | Access::WRITE_OK)
+    usable(control, LOOP_NUMBERS)
         .map(|()| format!("{} can be used", control.display()))
         .map_err(|error| {
             format!(
@@ -110,6 +117,16 @@ fn loop_devices(control: &Path) -> Result<String, String> {
                 control.display()
             )
         })
+}
+
+/// Whether a device can be used and is the one that it is called. It can be there before its module, which is loaded when it is
+/// opened.
+fn usable(device: &Path, (major, minor): (u32, u32)) -> std::io::Result<()> {
+    let found = std::fs::metadata(device)?;
+    if !found.file_type().is_char_device() || found.rdev() != makedev(major, minor) {
+        return Err(std::io::Error::other("it is something else"));
+    }
+    File::options().read(true).write(true).open(device).map(drop)
 }
 
 fn local_file_systems(kernel: &Kernel) -> Result<String, String> {
@@ -136,19 +153,16 @@ fn pool(pool: &Path) -> Result<String, String> {
         })
 }
 
-/// The device can be there before its module, which is loaded when it is opened.
 fn fuse(device: &Path) -> Result<String, String> {
-    let is_fuse = |found: std::fs::Metadata| {
-        found.file_type().is_char_device() && found.rdev() == makedev(FUSE_NUMBERS.0, FUSE_NUMBERS.1)
-    };
-    let there = std::fs::metadata(device).is_ok_and(is_fuse);
-    if there && File::options().read(true).write(true).open(device).is_ok() {
-        return Ok(format!("{} is there", device.display()));
-    }
-    Err(
-        "there is no FUSE, so client containers such as sshfs can't mount: load the kernel module fuse on the host"
-            .to_owned(),
-    )
+    usable(device, FUSE_NUMBERS)
+        .map(|()| format!("{} is there", device.display()))
+        .map_err(|error| {
+            format!(
+                "{} can't be used ({error}), so client containers such as sshfs can't mount: load the kernel module fuse on the \
+                 host, and give the mounter's Pod the host's /dev",
+                device.display()
+            )
+        })
 }
 
 fn host_pid(namespace: Option<&Path>) -> Result<String, String> {
@@ -201,14 +215,10 @@ mod tests {
     fn what_the_kernel_lacks_is_named_with_its_cure() {
         let kernel = Kernel::with_modules("nodev\tfuse\n\text4\n", &[]);
         assert!(local_file_systems(&kernel).unwrap_err().contains("modprobe xfs"));
-        // Neither another device in its place will do.
-        for device in ["/dev/null", "/nonexistent"] {
-            assert!(fuse(Path::new(device)).unwrap_err().contains("module fuse"), "{device}");
+        // Another device in its place won't do.
+        for device in ["/dev/null", "/nonexistent"].map(Path::new) {
+            assert!(fuse(device).unwrap_err().contains("module fuse"), "{device:?}");
+            assert!(loop_devices(device).unwrap_err().contains("module loop"), "{device:?}");
         }
-        assert!(
-            loop_devices(Path::new("/nonexistent"))
-                .unwrap_err()
-                .contains("module loop")
-        );
     }
 }

@@ -166,8 +166,9 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
     }
     check_source(&spec, expected, &mut refusals);
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
+    // Where it can be mounted just now is the scheduler's business: it chooses another node if there is one.
     if let (Some(node), Some(required)) = (expected.node, required)
-        && !topology::selects(&required, &node.name, &node.labels)
+        && !topology::selects(&required, &node.name, &topology::however_able(node))
     {
         refusals.push(Refusal::Node(node.name.clone()));
     }
@@ -382,7 +383,12 @@ pub(crate) mod tests {
         let pv: PersistentVolume = serde_json::from_value(value).unwrap();
         let node = Node {
             name: "node-a".into(),
-            labels: [("kubernetes.io/hostname".to_owned(), "node-a".to_owned())].into(),
+            labels: [
+                ("kubernetes.io/hostname", "node-a"),
+                ("client.mooring.dev/nfs", "not-ready"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
         };
         let expected = Expected {
             claim: &claim(),
@@ -429,6 +435,8 @@ pub(crate) mod tests {
         let here = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
         assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = here), []);
+        let unable = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": crate::topology::able("nfs")}]}});
+        assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = unable), []);
     }
 
     #[test]

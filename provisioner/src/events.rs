@@ -43,6 +43,8 @@ pub mod reasons {
     pub const DELETE_FAILED: &str = "VolumeDeletionFailed";
     /// The volume went with its node.
     pub const NODE_GONE: &str = "VolumeLostWithNode";
+    /// The selected node can't mount the volume.
+    pub const NODE_UNABLE: &str = "NodeCannotMount";
     /// The claim asks for what can't be had.
     pub const BAD_CLAIM: &str = "ClaimRefused";
     /// No ConfigMap is in force for the claim's class.

@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use mooring_contract::names::{FLEX_DRIVER, PROVISIONER, annotations, finalizers};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
 use mooring_contract::request::Request;
 use mooring_contract::volume::{Volume, VolumeError, keys};
 use serde_json::Value;
 
 use crate::capacity;
 use crate::config::ProvisionerConfig;
-use crate::topology::{HOSTNAME, Node};
+use crate::topology::{self, HOSTNAME, Node};
 
 /// What an image printed that is no volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,24 +83,37 @@ pub fn annotations(request: &Request, config: &str) -> BTreeMap<String, String> 
     .into()
 }
 
-/// That a volume can be used from this node only.
-pub fn on_node(node: &Node) -> VolumeNodeAffinity {
-    let host = node.labels.get(HOSTNAME).unwrap_or(&node.name);
-    VolumeNodeAffinity {
+/// Which nodes a volume can be used from: the one that it lives on, if it does, and none that says that it can't mount the volumes of
+/// this client. `client` is [`client_of`] the volume.
+pub fn affinity(client: Option<&str>, node: Option<&Node>) -> Option<VolumeNodeAffinity> {
+    let here = node.map(|node| NodeSelectorRequirement {
+        key: HOSTNAME.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.labels.get(HOSTNAME).unwrap_or(&node.name).clone()]),
+    });
+    let able = client.into_iter().flat_map(topology::able);
+    let requirements: Vec<_> = here.into_iter().chain(able).collect();
+    (!requirements.is_empty()).then(|| VolumeNodeAffinity {
         required: Some(NodeSelector {
             node_selector_terms: vec![NodeSelectorTerm {
-                match_expressions: Some(vec![NodeSelectorRequirement {
-                    key: HOSTNAME.to_owned(),
-                    operator: "In".to_owned(),
-                    values: Some(vec![host.clone()]),
-                }]),
+                match_expressions: Some(requirements),
                 match_fields: None,
             }],
         }),
-    }
+    })
 }
 
-/// The host name that [`on_node`] ties a volume to, if it does.
+/// The client that mounts a volume; none if that is the kubelet itself.
+pub fn client_of(spec: &PersistentVolumeSpec) -> Option<&str> {
+    let flex = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER);
+    let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER);
+    let options = flex
+        .and_then(|flex| flex.options.as_ref())
+        .or_else(|| csi.and_then(|csi| csi.volume_attributes.as_ref()))?;
+    options.get(keys::CLIENT).map(String::as_str)
+}
+
+/// The host name that [`affinity`] ties a volume to, if it does.
 pub fn host_of(pv: &PersistentVolume) -> Option<&str> {
     let affinity = pv.spec.as_ref()?.node_affinity.as_ref()?;
     let mut requirements = affinity
@@ -127,6 +140,7 @@ pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, no
     unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
     unless_said(keys::FS_TYPE, request.fs_type.clone());
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
     let secret_ref = printed.secret.map(|(name, namespace)| SecretReference {
         name: Some(name),
         namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
@@ -155,7 +169,7 @@ pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, no
                 secret_ref,
                 ..FlexPersistentVolumeSource::default()
             }),
-            node_affinity: node.map(on_node),
+            node_affinity,
             persistent_volume_reclaim_policy: Some(request.reclaim_policy.clone()),
             storage_class_name: Some(request.storage_class.clone()),
             volume_mode: Some(request.volume_mode.clone()),
@@ -201,7 +215,7 @@ fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Printed, PrintedError, build, host_of, options};
+    use super::{Printed, PrintedError, build, client_of, host_of, options};
     use crate::acceptance::{self, Expected};
     use crate::operation::tests::config;
     use crate::properties::tests::silver;
@@ -258,6 +272,18 @@ mod tests {
         };
         assert_eq!(acceptance::check(&pv, &expected), []);
         assert_eq!(host_of(&pv), Some("host-a"));
+        let spec = pv.spec.as_ref().unwrap();
+        assert_eq!(client_of(spec), Some("local"));
+        let affinity = serde_json::to_value(&spec.node_affinity).unwrap();
+        assert_eq!(
+            affinity["required"]["nodeSelectorTerms"],
+            json!([{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a"]},
+                {"key": "mooring.dev/mounter", "operator": "NotIn", "values": ["not-ready"]},
+                {"key": "client.mooring.dev/local", "operator": "NotIn", "values": ["not-ready"]},
+            ]}]),
+            "one term: all of it has to hold"
+        );
         let options = options(&pv);
         assert_eq!(
             (options["fs-type"].as_str(), options["mount-options"].as_str()),

@@ -21,6 +21,7 @@ use mooring_contract::volume::{ClientName, keys};
 
 use crate::config::ProvisionerConfig;
 use crate::properties::{REQUEST_KEY, variables};
+use crate::topology;
 
 /// Name of the Pod that runs `operation` on the volume of the claim `uid`: the same at every attempt, so that two of them
 /// can't be at once.
@@ -111,7 +112,10 @@ pub fn build(run: &Run<'_>) -> Pod {
             enable_service_links: Some(false),
             node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
             tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
-            affinity: run.node.map(only_on),
+            affinity: affinity(
+                run.node,
+                config.backend_volume.as_ref().map(|backend| backend.client.as_str()),
+            ),
             security_context: Some(PodSecurityContext {
                 seccomp_profile: Some(SeccompProfile {
                     type_: "RuntimeDefault".to_owned(),
@@ -327,23 +331,30 @@ fn volumes(run: &Run<'_>) -> Vec<Volume> {
     volumes
 }
 
-fn only_on(node: &str) -> Affinity {
-    Affinity {
+/// Where it may run: on this node, if one is given, and on none that can't mount what the image works on.
+fn affinity(node: Option<&str>, backend: Option<&str>) -> Option<Affinity> {
+    let here = node.map(|node| {
+        vec![NodeSelectorRequirement {
+            key: "metadata.name".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(vec![node.to_owned()]),
+        }]
+    });
+    if here.is_none() && backend.is_none() {
+        return None;
+    }
+    Some(Affinity {
         node_affinity: Some(NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(NodeSelector {
                 node_selector_terms: vec![NodeSelectorTerm {
-                    match_expressions: None,
-                    match_fields: Some(vec![NodeSelectorRequirement {
-                        key: "metadata.name".to_owned(),
-                        operator: "In".to_owned(),
-                        values: Some(vec![node.to_owned()]),
-                    }]),
+                    match_expressions: backend.map(topology::able),
+                    match_fields: here,
                 }],
             }),
             ..NodeAffinity::default()
         }),
         ..Affinity::default()
-    }
+    })
 }
 
 fn seconds(duration: std::time::Duration) -> i64 {

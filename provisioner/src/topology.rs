@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement};
+use mooring_contract::names::labels;
 
 /// A node as far as volumes care.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,38 @@ pub struct Node {
 
 /// Label of a node's host name, by which a volume on a node's own disk is tied to it.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes. A node that says nothing is not left out:
+/// it may be a new one, whose mounter has not looked yet, or what a cluster autoscaler thinks a new one would be; and nobody knows
+/// what the client of a vendor needs.
+pub fn able(client: &str) -> Vec<NodeSelectorRequirement> {
+    let is_not = |key: String| NodeSelectorRequirement {
+        key,
+        operator: "NotIn".to_owned(),
+        values: Some(vec![labels::NOT_READY.to_owned()]),
+    };
+    [labels::NODE_MOUNTER.to_owned(), of_client(client)]
+        .map(is_not)
+        .to_vec()
+}
+
+/// Whether a node says that it can't mount a client's volumes.
+pub fn is_unable(node: &Node, client: &str) -> bool {
+    !able(client)
+        .iter()
+        .all(|wanted| meets(wanted, node.labels.get(&wanted.key)))
+}
+
+/// A node without what it says of its clients: that can be otherwise when a volume is used.
+pub fn however_able(node: &Node) -> BTreeMap<String, String> {
+    let says = |key: &String| key == labels::NODE_MOUNTER || key.starts_with(labels::NODE_CLIENT_PREFIX);
+    let others = node.labels.iter().filter(|(key, _)| !says(key));
+    others.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn of_client(client: &str) -> String {
+    format!("{}{client}", labels::NODE_CLIENT_PREFIX)
+}
 
 /// Whether the node `name` with `labels` is selected: any term, each with all its requirements. A term without
 /// requirements selects nothing.
@@ -56,7 +89,7 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> 
 
 #[cfg(test)]
 mod tests {
-    use super::{of_labels, selects};
+    use super::{Node, able, however_able, is_unable, of_labels, selects};
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -114,6 +147,27 @@ mod tests {
         for (terms, want) in table {
             let selector = serde_json::from_value(json!({"nodeSelectorTerms": terms})).unwrap();
             assert_eq!(selects(&selector, "a", &labels()), want, "{terms}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_left_out_only_if_it_says_that_it_can_t() {
+        let selector =
+            serde_json::from_value(json!({"nodeSelectorTerms": [{"matchExpressions": able("sshfs")}]})).unwrap();
+        for (label, word, want) in [
+            ("disks", "4", true),
+            ("client.mooring.dev/sshfs", "ready", true),
+            ("client.mooring.dev/nfs", "not-ready", true),
+            ("client.mooring.dev/sshfs", "not-ready", false),
+            ("mooring.dev/mounter", "not-ready", false),
+        ] {
+            let node = Node {
+                name: "a".into(),
+                labels: [(label.to_owned(), word.to_owned())].into(),
+            };
+            assert_eq!(selects(&selector, "a", &node.labels), want, "{label}={word}");
+            assert_eq!(is_unable(&node, "sshfs"), !want, "{label}={word}");
+            assert!(selects(&selector, "a", &however_able(&node)), "{label}={word}");
         }
     }
 

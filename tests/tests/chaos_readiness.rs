@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, ResourceExt};
 use mooring_contract::names::{NAMESPACE, labels, reasons};
 use mooring_testbed::command::output_with_input;
 use mooring_testbed::harness::nodes::on_own_nodes;
+use mooring_testbed::harness::provisioner::user_of;
 use mooring_testbed::harness::{Scope, wait_until};
 use mooring_testbed::progress::note;
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// Longest wait for a node to be marked: its mounter looks every half minute.
+/// Longest wait for a node to be marked: its mounter looks every 15 s.
 const LIMIT: Duration = Duration::from_mins(2);
 
 fn key(client: &str) -> String {
@@ -166,6 +167,88 @@ fn what_a_node_says_goes_with_the_mounters_and_comes_back_with_them() {
         for name in &names {
             until_node_says(&scope, name, "pool", labels::READY).await?;
         }
+        Ok(())
+    });
+}
+
+/// A Pod with a claim, wherever the scheduler puts it, or on a node of this name.
+fn user(name: &str, node: Option<&str>) -> Value {
+    let mut pod = user_of(name, "data", "echo well >/data/f; sleep 1000000");
+    pod["spec"]["nodeSelector"] = match node {
+        Some(node) => json!({"kubernetes.io/hostname": node}),
+        None => json!({}),
+    };
+    pod
+}
+
+fn node_of(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
+}
+
+#[test]
+fn pods_stay_off_a_node_that_can_t_mount_their_volume_and_come_when_it_can() {
+    on_own_nodes("readiness-pods", async |scope| {
+        scope.require_mooring().await?;
+        for name in ["node-1", "node-2"] {
+            until_node_says(&scope, name, "sshfs", labels::READY).await?;
+        }
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let hidden = scope.hide_from_mounter("node-1", "/dev/fuse").await?;
+        until_node_says(&scope, "node-1", "sshfs", labels::NOT_READY).await?;
+
+        // The scheduler chooses the node before there is a volume, and finds only then that it won't do.
+        let script = format!(
+            "pv options client=sshfs source={} secret-name=ssh secret-namespace=$PVC_NAMESPACE",
+            server.source("data")
+        );
+        let provisioner = scope
+            .provisioner()
+            .key("volume-source", "flexVolume")
+            .key("volume-binding-mode", "WaitForFirstConsumer")
+            .on_provision(&script);
+        provisioner.apply().await?;
+        scope.claim("data", &provisioner.class, "1Mi").await?;
+        scope.apply(&user("late", Some("node-1")).to_string())?;
+        let words = scope
+            .event("late", "didn't match PersistentVolume's node affinity")
+            .await?;
+        ensure!(words.reason.as_deref() == Some("FailedScheduling"), "{words:?}");
+        // Wherever there is another node it goes there.
+        for name in ["one", "two", "three"] {
+            scope.apply(&user(name, None).to_string())?;
+            let pod = scope.pod_ready(name).await?;
+            ensure!(node_of(&pod) == "node-2", "{name} is on {}", node_of(&pod));
+        }
+        let late: Pod = scope.api::<Pod>().get("late").await?;
+        ensure!(node_of(&late).is_empty(), "it is on {}", node_of(&late));
+
+        drop(hidden);
+        let pod = scope.pod_ready("late").await?;
+        ensure!(node_of(&pod) == "node-1", "it is on {}", node_of(&pod));
+        Ok(())
+    });
+}
+
+#[test]
+fn no_local_volume_is_made_on_a_node_that_could_not_mount_it() {
+    on_own_nodes("readiness-local", async |scope| {
+        scope.require_mooring().await?;
+        let hidden = scope.hide_from_mounter("node-1", "/dev/loop-control").await?;
+        until_node_says(&scope, "node-1", "local", labels::NOT_READY).await?;
+        let provisioner = scope.provisioner().example("local.yaml")?;
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "32Mi").await?;
+        scope.apply(&user("user", Some("node-1")).to_string())?;
+        let event = scope.event("data", "node node-1 can't mount volumes of local").await?;
+        ensure!(event.reason.as_deref() == Some("NodeCannotMount"), "{event:?}");
+        ensure!(scope.provisioned(&uid).await?.is_none());
+
+        drop(hidden);
+        let pod = scope.pod_ready("user").await?;
+        ensure!(node_of(&pod) == "node-1", "it is on {}", node_of(&pod));
         Ok(())
     });
 }

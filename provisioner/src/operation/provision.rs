@@ -9,6 +9,7 @@ use mooring_contract::names::{PROVISIONER, annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
+use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
 use super::record::Record;
@@ -24,7 +25,7 @@ use crate::outcome::{Category, Finish};
 use crate::persistent_volume::{self, Printed};
 use crate::pod;
 use crate::storage_class::is_own;
-use crate::topology::Node;
+use crate::topology::{Node, is_unable};
 
 /// A volume that is what was asked for.
 #[derive(Debug, Clone)]
@@ -119,8 +120,11 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     }
     let node = match selected(seen) {
         Ok(node) => node,
-        Err(gone) => return reschedule(None, &gone, None),
+        Err(gone) => return reschedule(None, &Unfit::Gone(gone), None),
     };
+    if let Some(unfit) = unfit(config, node.as_ref()) {
+        return reschedule(None, &unfit, None);
+    }
     let record = Record {
         operation: Operation::Provision,
         attempt: 1,
@@ -240,8 +244,11 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
     }
     let node = match selected(seen) {
         Ok(node) => node,
-        Err(gone) => return reschedule(Some(record), &gone, None),
+        Err(gone) => return reschedule(Some(record), &Unfit::Gone(gone), None),
     };
+    if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !record.may_exist) {
+        return reschedule(Some(record), &unfit, None);
+    }
     let moved = node
         .as_ref()
         .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
@@ -478,10 +485,12 @@ fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     let policy = spec.persistent_volume_reclaim_policy.as_deref();
-    let ties = node.filter(|_| spec.node_affinity.is_none());
+    // It can be set once: an image's own stays.
+    let affinity = persistent_volume::affinity(persistent_volume::client_of(&spec), node);
+    let affinity = affinity.filter(|_| spec.node_affinity.is_none());
     let noted = wanted.iter().all(|(key, value)| has.get(key) == Some(value));
     let held = finalizers.iter().any(|name| name == finalizers::VOLUME);
-    if noted && held && policy == Some(request.reclaim_policy.as_str()) && ties.is_none() {
+    if noted && held && policy == Some(request.reclaim_policy.as_str()) && affinity.is_none() {
         return None;
     }
     if !held {
@@ -495,8 +504,8 @@ fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node
         },
         "spec": {"persistentVolumeReclaimPolicy": request.reclaim_policy},
     });
-    if let Some(node) = ties {
-        patch["spec"]["nodeAffinity"] = json!(persistent_volume::on_node(node));
+    if let Some(affinity) = affinity {
+        patch["spec"]["nodeAffinity"] = json!(affinity);
     }
     Some(patch)
 }
@@ -555,7 +564,7 @@ fn fail(
     pod: Option<PodRef>,
 ) -> Decision {
     if let Err(gone) = selected(seen) {
-        return reschedule(Some(record), &gone, pod);
+        return reschedule(Some(record), &Unfit::Gone(gone), pod);
     }
     let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, pod);
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
@@ -582,19 +591,53 @@ fn selected(seen: &ObservedClaim<'_>) -> Result<Option<Node>, String> {
     }
 }
 
-fn reschedule(record: Option<&Record>, gone: &str, pod: Option<PodRef>) -> Decision {
+/// Why nothing can be made for the selected node.
+enum Unfit {
+    /// This node has left the cluster.
+    Gone(String),
+    /// This node can't mount the volumes of this client.
+    Unable(String, &'static str),
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Gone(node) => write!(f, "node {node} has left the cluster"),
+            Self::Unable(node, client) => write!(
+                f,
+                "node {node} can't mount volumes of {client} (kubectl describe node {node} says what to do)"
+            ),
+        }
+    }
+}
+
+/// Whether a volume that lives on the selected node could neither be made nor used there. One that lives elsewhere is used from
+/// another node: its node affinity says so to the scheduler.
+fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
+    let node = node.filter(|_| config.is_node_local())?;
+    let client = [ClientName::POOL, ClientName::LOCAL]
+        .into_iter()
+        .find(|client| is_unable(node, client))?;
+    Some(Unfit::Unable(node.name.clone(), client))
+}
+
+fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> Decision {
+    let reason = match unfit {
+        Unfit::Gone(_) => reasons::NODE_GONE,
+        Unfit::Unable(..) => reasons::NODE_UNABLE,
+    };
     Decision::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {
             attempt: record.attempt.saturating_add(1),
             node: String::new(),
             not_before: None,
-            last_error: format!("node {gone} has left the cluster"),
+            last_error: unfit.to_string(),
             ..record.clone()
         }),
         say: Note::warning(
-            reasons::NODE_GONE,
+            reason,
             action(Operation::Provision),
-            format!("node {gone}, selected for the volume, has left the cluster: the scheduler is asked for another"),
+            format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
         pod,
     }))

@@ -1,6 +1,5 @@
 //! A world for plans to look at: what tests of all modules build upon.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -123,6 +122,8 @@ pub(crate) struct World {
     pub(crate) volumes: Vec<Value>,
     pub(crate) looked_up: bool,
     pub(crate) nodes: Vec<&'static str>,
+    /// That of them which can't mount local volumes.
+    pub(crate) unable: &'static str,
 }
 
 impl World {
@@ -141,6 +142,7 @@ impl World {
             volumes: vec![],
             looked_up: false,
             nodes: vec!["node-a", "node-b"],
+            unable: "",
         }
     }
 
@@ -183,9 +185,12 @@ impl World {
             .map(|volume| Arc::new(serde_json::from_value(volume.clone()).unwrap()))
             .collect();
         let nodes = |name: &str| {
+            let local = if name == self.unable { "not-ready" } else { "ready" };
             self.nodes.contains(&name).then(|| Node {
                 name: name.to_owned(),
-                labels: BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]),
+                labels: [("kubernetes.io/hostname", name), ("client.mooring.dev/local", local)]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
             })
         };
         super::provision::plan(

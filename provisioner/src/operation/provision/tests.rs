@@ -238,6 +238,11 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
         !patch.to_string().contains("23092390532lksf90kwelklfw"),
         "no secret on the PV"
     );
+    let affinity = patch["spec"]["nodeAffinity"].to_string();
+    assert!(
+        affinity.contains("client.mooring.dev/nfs") && affinity.contains("NotIn"),
+        "{affinity}"
+    );
     let expected = json!([
         {"op": "test", "path": "/metadata/uid", "value": "u1"},
         {"op": "test", "path": "/metadata/annotations/mooring.dev~1operation", "value": null},
@@ -256,6 +261,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
         world.volumes[0]["metadata"]["annotations"][key] = value.clone();
     }
     world.volumes[0]["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
+    world.volumes[0]["spec"]["nodeAffinity"] = patch["spec"]["nodeAffinity"].clone();
     world.claim["spec"]["volumeName"] = json!("pvc-u1");
     let Decision::Accept(accept) = world.plan() else {
         panic!()
@@ -273,6 +279,13 @@ fn a_volume_of_a_node_is_tied_to_it() {
     };
     let patch = accept.volume_patch.unwrap();
     assert!(patch["spec"]["nodeAffinity"].to_string().contains("node-a"), "{patch}");
+    // An image's own can't be changed.
+    world.volumes[0]["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
+    let Decision::Accept(accept) = world.plan() else {
+        panic!()
+    };
+    assert!(accept.volume_patch.unwrap()["spec"]["nodeAffinity"].is_null());
 }
 
 #[test]
@@ -405,6 +418,31 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     // Its node is gone.
     world.nodes = vec!["node-b"];
     assert_eq!(planned(&world), "reschedule");
+}
+
+#[test]
+fn no_volume_is_begun_on_a_node_that_could_not_mount_it() {
+    let pool: Keys = &[("backend-volume", "client=pool")];
+    let mut world = World::new().with_config(pool).selected("node-a");
+    assert_eq!(planned(&world), "start 1 written on node-a");
+    world.unable = "node-a";
+    let Decision::Reschedule(reschedule) = world.plan() else {
+        panic!()
+    };
+    assert_eq!(reschedule.say.reason, reasons::NODE_UNABLE);
+    assert!(reschedule.say.text.contains("node node-a can't mount volumes of local"));
+    // What may have been begun there is not left behind.
+    for (may_exist, want) in [(false, "reschedule"), (true, "start 2 known on node-a")] {
+        let mut again = World::with_record(&json!({"node": "node-a", "attempt": 2, "may-exist": may_exist}))
+            .with_config(pool)
+            .selected("node-a");
+        again.unable = "node-a";
+        assert_eq!(planned(&again), want);
+    }
+    // One that lives elsewhere is used elsewhere.
+    let mut remote = World::new().selected("node-a");
+    remote.unable = "node-a";
+    assert_eq!(planned(&remote), "start 1 written");
 }
 
 #[test]
