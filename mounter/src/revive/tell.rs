@@ -33,6 +33,14 @@ impl News {
         }
     }
 
+    /// What was tried: with the reason it tells Events of one volume apart.
+    fn action(&self) -> &'static str {
+        match self {
+            Self::Revived(_) | Self::Failed(_) => "Mount",
+            Self::Stuck(_) => "Replace",
+        }
+    }
+
     /// In words, with what to do.
     pub fn note(&self, volume: &str) -> String {
         let mut note = match self {
@@ -93,10 +101,10 @@ impl Teller {
                 type_: if well { EventType::Normal } else { EventType::Warning },
                 reason: news.reason().to_owned(),
                 note: Some(note),
-                action: "Mount".to_owned(),
+                action: news.action().to_owned(),
                 secondary: None,
             };
-            if let Err(error) = self.recorder.publish(&event, &reference(pod)).await {
+            if let Err(error) = self.recorder.publish(&event, &reference(pod, target)).await {
                 warn!(%error, pod = format!("{}/{}", pod.namespace, pod.name), "failed to make an Event");
             }
         }
@@ -110,8 +118,12 @@ impl Teller {
     }
 }
 
-fn reference(pod: &PodRef) -> ObjectReference {
+/// The Pod, and which of its volumes: what happens to the same part of an object again is joined into one Event, which keeps the note
+/// of the first time.
+fn reference(pod: &PodRef, target: &Target) -> ObjectReference {
     ObjectReference {
+        // By the volume's directory, which is all that is known of it here: the PersistentVolume's name, or that of an inline volume.
+        field_path: Some(format!("spec.volumes{{{}}}", target.name())),
         api_version: Some("v1".into()),
         kind: Some("Pod".into()),
         name: Some(pod.name.clone()),
@@ -123,7 +135,17 @@ fn reference(pod: &PodRef) -> ObjectReference {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_NOTE, News};
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::{MAX_NOTE, News, Teller};
+    use crate::client::PodRef;
+    use crate::target::Target;
 
     #[test]
     fn whatever_is_not_well_says_what_to_do() {
@@ -131,5 +153,70 @@ mod tests {
         assert!(News::Failed("no server".into()).note("v").contains("no server"));
         assert!(News::Revived(1.25).note("v").contains("opened again"));
         assert!(News::Failed("ä".repeat(2000)).note("v").len() <= MAX_NOTE);
+    }
+
+    /// What an API server was told: the verb and the Event.
+    type Told = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// An API server that keeps each Event as it is told.
+    fn api() -> (Client, Told) {
+        let told = Told::default();
+        let heard = Arc::clone(&told);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let heard = Arc::clone(&heard);
+            async move {
+                let verb = request.method().to_string();
+                let bytes = request.into_body().collect_bytes().await?;
+                heard
+                    .lock()
+                    .unwrap()
+                    .push((verb, serde_json::from_slice(&bytes).unwrap()));
+                Ok::<_, kube::Error>(Response::new(Body::from(bytes.to_vec())))
+            }
+        });
+        (Client::new(service, "default"), told)
+    }
+
+    #[tokio::test]
+    async fn two_volumes_of_a_pod_are_told_of_apart_and_one_that_is_lost_again_is_counted() {
+        let (client, told) = api();
+        let mut teller = Teller::new(client, Some("node-1".into()));
+        let pod = PodRef {
+            name: "web-0".into(),
+            namespace: "shop".into(),
+            uid: "u".into(),
+        };
+        let target = |name: &str| {
+            let directory = format!("/k/pods/u/volumes/mooring.dev~vcs/{name}");
+            Target::parse(Path::new("/k"), &directory).unwrap()
+        };
+        for (volume, news) in [
+            ("one", News::Revived(1.0)),
+            ("two", News::Revived(1.0)),
+            ("one", News::Failed("no server".into())),
+            ("one", News::Stuck("in use".into())),
+            ("one", News::Revived(2.0)),
+        ] {
+            assert!(teller.tell(&target(volume), Some(&pod), news).await);
+        }
+        let told = told.lock().unwrap();
+        let said: Vec<_> = told
+            .iter()
+            .map(|(verb, event)| {
+                let field = event["regarding"]["fieldPath"].as_str().unwrap();
+                (verb.as_str(), field, event["reason"].as_str().unwrap())
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("POST", "spec.volumes{one}", "VolumeRevived"),
+                ("POST", "spec.volumes{two}", "VolumeRevived"),
+                ("POST", "spec.volumes{one}", "VolumeNotRevived"),
+                ("POST", "spec.volumes{one}", "VolumeNotRevived"),
+                ("PATCH", "spec.volumes{one}", "VolumeRevived"),
+            ]
+        );
+        assert!(told[1].1["note"].as_str().unwrap().contains("volume two"));
     }
 }
