@@ -29,6 +29,7 @@ pub mod nodes;
 pub mod own_mounter;
 pub mod processes;
 pub mod provisioner;
+pub mod rights;
 pub mod server;
 pub mod ssh;
 pub mod volumes;

@@ -16,6 +16,7 @@ use kube::api::{
 use kube::{Api, Resource};
 use mooring_contract::names::NAMESPACE;
 use mooring_testbed::harness::provisioner::{SCRIPTED, TEST_LABEL, claim};
+use mooring_testbed::harness::rights::{Right, rights_in, without};
 use mooring_testbed::harness::{Scope, in_namespace, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -37,79 +38,15 @@ struct Rights {
     own: Vec<PolicyRule>,
 }
 
-/// One verb on one resource, as it stands in one rule.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Right {
-    role: &'static str,
-    rule: usize,
-    resource: String,
-    verb: String,
-}
-
-impl std::fmt::Display for Right {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} {} (rule {} of {})",
-            self.verb,
-            self.resource,
-            self.rule + 1,
-            self.role
-        )
-    }
-}
-
-impl Right {
-    /// The request that is refused first where this right is lacking: verb, resource, code.
-    fn refusal(&self) -> (String, String, u16) {
-        let (verb, resource, code) = match (self.verb.as_str(), self.resource.as_str()) {
-            // A controller that isn't the installed one may write its records on claims, by the admission policy
-            // mooring-claim-records, as one that may delete volumes anyway: without this right it gets no further than that.
-            ("delete", "persistentvolumes") => ("patch", "persistentvolumeclaims", 422),
-            (verb, resource) => (verb, resource, 403),
-        };
-        (verb.to_owned(), resource.to_owned(), code)
-    }
-}
-
-/// The single rights in the rules of a role.
-fn rights_in(role: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
-    let mut rights = Vec::new();
-    for (rule, one) in rules.iter().enumerate() {
-        for resource in one.resources.iter().flatten() {
-            for verb in &one.verbs {
-                rights.push(Right {
-                    role,
-                    rule,
-                    resource: resource.clone(),
-                    verb: verb.clone(),
-                });
-            }
-        }
-    }
-    rights
-}
-
-/// The rules without one right. What else its rule gives stays.
-fn without(rules: &[PolicyRule], right: &Right) -> Vec<PolicyRule> {
-    let mut rules = rules.to_vec();
-    let one = rules.remove(right.rule);
-    for resource in one.resources.iter().flatten() {
-        let verbs: Vec<_> = one
-            .verbs
-            .iter()
-            .filter(|verb| *resource != right.resource || **verb != right.verb)
-            .cloned()
-            .collect();
-        if !verbs.is_empty() {
-            rules.push(PolicyRule {
-                resources: Some(vec![resource.clone()]),
-                verbs,
-                ..one.clone()
-            });
-        }
-    }
-    rules
+/// The request that is refused first where a right is lacking: verb, resource, code.
+fn refusal(right: &Right) -> (String, String, u16) {
+    let (verb, resource, code) = match (right.verb.as_str(), right.resource.as_str()) {
+        // A controller that isn't the installed one may write its records on claims, by the admission policy
+        // mooring-claim-records, as one that may delete volumes anyway: without this right it gets no further than that.
+        ("delete", "persistentvolumes") => ("patch", "persistentvolumeclaims", 422),
+        (verb, resource) => (verb, resource, 403),
+    };
+    (verb.to_owned(), resource.to_owned(), code)
 }
 
 impl Rights {
@@ -146,10 +83,21 @@ impl Rights {
 }
 
 /// A Mooring of its own, in a namespace of its own: a controller with these rights and no others, that honours the ConfigMaps there.
-#[derive(Clone)]
+/// What it would have cleaned up is removed when this is dropped, unless it has done that itself.
 struct Mooring {
     scope: Scope,
     namespace: String,
+    cleaned_up: bool,
+}
+
+impl Drop for Mooring {
+    fn drop(&mut self) {
+        if !self.cleaned_up
+            && let Err(error) = self.remove()
+        {
+            note(format!("what {} did was not cleared away: {error:#}", self.namespace));
+        }
+    }
 }
 
 impl Mooring {
@@ -250,6 +198,7 @@ impl Mooring {
         let mooring = Self {
             scope: scope.clone(),
             namespace: format!("{}-{end}", scope.namespace),
+            cleaned_up: false,
         };
         let mut namespace = mooring.object("v1", "Namespace", &mooring.namespace, json!({}));
         namespace["metadata"]["namespace"] = Value::Null;
@@ -357,7 +306,7 @@ impl Mooring {
         })
         .await?;
 
-        let late = format!("{class}-late");
+        let late = self.late_class();
         let taken = self.claim("taken", &late).await?;
         self.apply(&[self.object(
             "v1",
@@ -401,7 +350,7 @@ impl Mooring {
 
     /// Has the controller do everything until it is refused what it lacks; whether it was.
     async fn is_refused(&self, right: &Right) -> Result<bool> {
-        let hit = right.refusal();
+        let hit = refusal(right);
         let what = format!("{right} to be refused");
         let refused = wait_until(&what, LIMIT, async || {
             Ok(self.requests().await?.contains(&hit).then_some(()))
@@ -417,7 +366,7 @@ impl Mooring {
     }
 
     /// Gives the controller what it lacked: it takes up its work again and cleans up after itself.
-    async fn finish(&self, rights: &Rights) -> Result<()> {
+    async fn finish(mut self, rights: &Rights) -> Result<()> {
         self.grant(rights).await?;
         let pods: Api<Pod> = self.api();
         let claims: Api<PersistentVolumeClaim> = self.api();
@@ -450,12 +399,80 @@ impl Mooring {
         configs
             .delete_collection(&DeleteParams::default(), &ListParams::default().labels(TEST_LABEL))
             .await?;
-        let late = format!("{}-late", self.namespace);
-        for class in [&self.namespace, &late] {
-            self.class(class, "to be given up", |class| class.is_none()).await?;
+        for class in self.classes() {
+            self.class(&class, "to be given up", |class| class.is_none()).await?;
         }
         let namespaces: Api<Namespace> = Api::all(self.scope.client.clone());
         namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
+        self.cleaned_up = true;
+        Ok(())
+    }
+
+    /// The classes that it has made, if it came to that.
+    fn classes(&self) -> [String; 2] {
+        [self.namespace.clone(), self.late_class()]
+    }
+
+    fn late_class(&self) -> String {
+        format!("{}-late", self.namespace)
+    }
+
+    /// Removes what it has made and nobody would clean up without it. A step that fails does not keep the others from being done.
+    fn remove(&self) -> Result<()> {
+        let stopped = self.kubectl([
+            "delete",
+            "pod",
+            "controller",
+            "--ignore-not-found",
+            "--grace-period=0",
+            "--force",
+        ]);
+        let claims = self.kubectl(["get", "persistentvolumeclaims", "-o", "name"]);
+        let of_namespace = format!(
+            "jsonpath={{range .items[?(@.spec.claimRef.namespace==\"{}\")]}}persistentvolume/{{.metadata.name}} {{end}}",
+            self.namespace
+        );
+        let volumes = self.kubectl(["get", "persistentvolumes", "-o", &of_namespace]);
+        let mut steps: Vec<Result<()>> = Vec::new();
+        for object in [&claims, &volumes]
+            .into_iter()
+            .flatten()
+            .flat_map(|all| all.split_whitespace())
+        {
+            steps.push(self.let_go(object));
+        }
+        let [class, late] = self.classes();
+        steps.extend([
+            stopped.map(drop),
+            claims.map(drop),
+            volumes.map(drop),
+            self.kubectl(["delete", "--ignore-not-found", "storageclass", &class, &late])
+                .map(drop),
+            self.kubectl([
+                "delete",
+                "--ignore-not-found",
+                "--wait=false",
+                "namespace",
+                &self.namespace,
+            ])
+            .map(drop),
+        ]);
+        steps.into_iter().collect()
+    }
+
+    /// Deletes an object that is held by a finalizer of a controller that has ended.
+    fn let_go(&self, object: &str) -> Result<()> {
+        self.kubectl(["delete", "--ignore-not-found", "--wait=false", object])?;
+        let there = self.kubectl(["get", "--ignore-not-found", "-o", "name", object])?;
+        if !there.is_empty() {
+            self.kubectl([
+                "patch",
+                object,
+                "--type=merge",
+                "-p",
+                r#"{"metadata":{"finalizers":null}}"#,
+            ])?;
+        }
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use mooring_contract::names::{NAMESPACE, reasons};
 use mooring_testbed::harness::clients::{SSH_CLIENT_IMAGE, client_pods_of};
 use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::processes::kill_all;
+use mooring_testbed::harness::rights::{Right, rights_in, without};
 use mooring_testbed::harness::{Scope, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -28,81 +29,18 @@ const CLUSTER_ROLE: &str = "mooring-mounter";
 /// Longest wait for one refusal: the kubelet may let some time pass before it tries again.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// One verb on one resource, for one name where the rule has names.
-#[derive(Debug, Clone)]
-struct Right {
-    /// Of the `ClusterRole`.
-    everywhere: bool,
-    rule: usize,
-    group: String,
-    resource: String,
-    name: Option<String>,
-    verb: String,
+/// The API server's words when a right is missing.
+fn refusal(right: &Right) -> String {
+    format!("cannot {} resource \"{}\"", right.verb, right.resource)
 }
 
-impl Right {
-    /// The API server's words when it is missing.
-    fn refusal(&self) -> String {
-        format!("cannot {} resource \"{}\"", self.verb, self.resource)
-    }
-
-    /// Whether a log has a refusal for want of it.
-    fn is_missed_in(&self, log: &str) -> bool {
-        let named = |line: &str| {
-            let name = self.name.as_ref();
-            name.is_none_or(|name| line.contains(&format!("{} \"{name}\" is forbidden", self.resource)))
-        };
-        log.lines().any(|line| line.contains(&self.refusal()) && named(line))
-    }
-}
-
-/// The names in a rule; one `None` if it is for all.
-fn names_in(rule: &PolicyRule) -> Vec<Option<String>> {
-    let names: Vec<_> = rule.resource_names.iter().flatten().cloned().map(Some).collect();
-    if names.is_empty() { vec![None] } else { names }
-}
-
-/// The single rights in rules.
-fn rights_in(rules: &[PolicyRule], everywhere: bool) -> Vec<Right> {
-    let mut rights = Vec::new();
-    for (rule, one) in rules.iter().enumerate() {
-        for group in one.api_groups.iter().flatten() {
-            for resource in one.resources.iter().flatten() {
-                for name in names_in(one) {
-                    rights.extend(one.verbs.iter().map(|verb| Right {
-                        everywhere,
-                        rule,
-                        group: group.clone(),
-                        resource: resource.clone(),
-                        name: name.clone(),
-                        verb: verb.clone(),
-                    }));
-                }
-            }
-        }
-    }
-    rights
-}
-
-/// The rules without one right. What else its rule gives stays.
-fn without(rules: &[PolicyRule], right: &Right) -> Vec<PolicyRule> {
-    let mut rules = rules.to_vec();
-    let one = rules.remove(right.rule);
-    for resource in one.resources.iter().flatten() {
-        for name in names_in(&one) {
-            let is_other = |verb: &&String| **verb != right.verb || *resource != right.resource || name != right.name;
-            let verbs: Vec<_> = one.verbs.iter().filter(is_other).cloned().collect();
-            if !verbs.is_empty() {
-                rules.push(PolicyRule {
-                    resources: Some(vec![resource.clone()]),
-                    resource_names: name.map(|name| vec![name]),
-                    verbs,
-                    ..one.clone()
-                });
-            }
-        }
-    }
-    rules
+/// Whether a log has a refusal for want of a right.
+fn is_missed_in(right: &Right, log: &str) -> bool {
+    let named = |line: &str| {
+        let name = right.name.as_ref();
+        name.is_none_or(|name| line.contains(&format!("{} \"{name}\" is forbidden", right.resource)))
+    };
+    log.lines().any(|line| line.contains(&refusal(right)) && named(line))
 }
 
 /// The mounters' rights as they are installed, to be put back.
@@ -126,7 +64,7 @@ impl Rights {
     }
 
     fn all(&self) -> Vec<Right> {
-        [rights_in(&self.own, false), rights_in(&self.everywhere, true)].concat()
+        [rights_in(ROLE, &self.own), rights_in(CLUSTER_ROLE, &self.everywhere)].concat()
     }
 
     async fn write(&self, own: &[PolicyRule], everywhere: &[PolicyRule]) -> Result<()> {
@@ -146,7 +84,7 @@ impl Rights {
 
     /// Takes a right away, and waits until the API server goes by that.
     async fn take_away(&self, scope: &Scope, right: &Right) -> Result<()> {
-        if right.everywhere {
+        if right.role == CLUSTER_ROLE {
             self.write(&self.own, &without(&self.everywhere, right)).await?;
         } else {
             self.write(&without(&self.own, right), &self.everywhere).await?;
@@ -159,7 +97,7 @@ impl Rights {
             },
         }}))?;
         let reviews: Api<SubjectAccessReview> = Api::all(scope.client.clone());
-        wait_until(&format!("{right:?} to be gone"), LIMIT, async || {
+        wait_until(&format!("{right} to be gone"), LIMIT, async || {
             let answer = reviews.create(&PostParams::default(), &review).await?;
             let allowed = answer.status.is_some_and(|status| status.allowed);
             Ok((!allowed).then_some(()))
@@ -184,9 +122,9 @@ fn log_of(scope: &Scope, pod: &str) -> Result<String> {
 
 /// Waits until the node's mounter says that it was refused a right.
 async fn says(scope: &Scope, node: &str, right: &Right) -> Result<()> {
-    wait_until(&format!("the mounter to miss {right:?}"), LIMIT, async || {
+    wait_until(&format!("the mounter to miss {right}"), LIMIT, async || {
         let log = log_of(scope, &scope.mounter(node).await?)?;
-        Ok(right.is_missed_in(&log).then_some(()))
+        Ok(is_missed_in(right, &log).then_some(()))
     })
     .await
 }
@@ -245,7 +183,7 @@ async fn give_up(scope: &Scope, name: &str) -> Result<()> {
 async fn mount_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
     let name = format!("{}-{}", right.verb, right.resource);
     use_volume(scope, node, &name)?;
-    let told = scope.event(&name, &right.refusal()).await;
+    let told = scope.event(&name, &refusal(right)).await;
     give_up(scope, &name).await?;
     told.map(|_| ())
 }
@@ -355,7 +293,7 @@ fn without_any_one_of_its_rights_the_mounter_is_refused_something() {
         for right in &all {
             let refused = is_refused(&scope, &node, &rights, right).await;
             rights.put_back().await?;
-            refused.with_context(|| format!("without {right:?}"))?;
+            refused.with_context(|| format!("without {right}"))?;
         }
         // With all of them it misses none.
         no_client_pods(&scope).await?;

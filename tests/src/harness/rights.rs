@@ -1,0 +1,144 @@
+//! The rights that rules of RBAC give, one by one, so that each can be taken away.
+
+use std::fmt;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+/// One verb on one resource, for one name where the rule has names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Right {
+    /// The role whose rule it is in.
+    pub role: &'static str,
+    /// Which of its rules, from 0.
+    pub rule: usize,
+    /// The API group.
+    pub group: String,
+    /// The resource.
+    pub resource: String,
+    /// The only object that it is for.
+    pub name: Option<String>,
+    /// The verb.
+    pub verb: String,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            role,
+            rule,
+            resource,
+            name,
+            verb,
+            ..
+        } = self;
+        write!(f, "{verb} {resource}")?;
+        if let Some(name) = name {
+            write!(f, " {name}")?;
+        }
+        write!(f, " (rule {} of {role})", rule + 1)
+    }
+}
+
+/// What a rule is about, each with one group, one resource and at most one name.
+fn parts(rule: &PolicyRule) -> Vec<(String, String, Option<String>)> {
+    let names: Vec<_> = rule.resource_names.iter().flatten().cloned().map(Some).collect();
+    let names = if names.is_empty() { vec![None] } else { names };
+    let mut parts = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            parts.extend(names.iter().map(|name| (group.clone(), resource.clone(), name.clone())));
+        }
+    }
+    parts
+}
+
+/// The single rights in the rules of a role.
+pub fn rights_in(role: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for (rule, one) in rules.iter().enumerate() {
+        for (group, resource, name) in parts(one) {
+            rights.extend(one.verbs.iter().map(|verb| Right {
+                role,
+                rule,
+                group: group.clone(),
+                resource: resource.clone(),
+                name: name.clone(),
+                verb: verb.clone(),
+            }));
+        }
+    }
+    rights
+}
+
+/// The rules without one right. What else its rule gives stays.
+pub fn without(rules: &[PolicyRule], right: &Right) -> Vec<PolicyRule> {
+    let mut rules = rules.to_vec();
+    let one = rules.remove(right.rule);
+    for (group, resource, name) in parts(&one) {
+        let is_it = group == right.group && resource == right.resource && name == right.name;
+        let verbs: Vec<_> = one
+            .verbs
+            .iter()
+            .filter(|verb| !is_it || **verb != right.verb)
+            .cloned()
+            .collect();
+        if !verbs.is_empty() {
+            rules.push(PolicyRule {
+                api_groups: Some(vec![group]),
+                resources: Some(vec![resource]),
+                resource_names: name.map(|name| vec![name]),
+                verbs,
+                ..PolicyRule::default()
+            });
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::rbac::v1::PolicyRule;
+
+    use super::{Right, rights_in, without};
+
+    #[test]
+    fn each_right_can_be_taken_away_and_all_others_stay() {
+        let rule = |groups: &[&str], resources: &[&str], names: &[&str], verbs: &[&str]| {
+            let list = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
+            PolicyRule {
+                api_groups: Some(list(groups)),
+                resources: Some(list(resources)),
+                resource_names: Some(list(names)).filter(|names| !names.is_empty()),
+                verbs: list(verbs),
+                ..PolicyRule::default()
+            }
+        };
+        let rules = [
+            rule(&[""], &["pods", "secrets"], &[], &["get", "list"]),
+            rule(&["", "events.k8s.io"], &["events"], &[], &["create"]),
+            rule(&["coordination.k8s.io"], &["leases"], &["a", "b"], &["update"]),
+        ];
+        let plain = |rights: &[Right]| {
+            let mut all: Vec<_> = rights
+                .iter()
+                .map(|right| {
+                    (
+                        right.group.clone(),
+                        right.resource.clone(),
+                        right.name.clone(),
+                        right.verb.clone(),
+                    )
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let all = rights_in("x", &rules);
+        assert_eq!(all.len(), 8);
+        for taken in &all {
+            let left = rights_in("x", &without(&rules, taken));
+            let others: Vec<_> = all.iter().filter(|right| *right != taken).cloned().collect();
+            assert_eq!(plain(&left), plain(&others), "without {taken}");
+        }
+    }
+}
