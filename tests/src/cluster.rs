@@ -23,7 +23,7 @@ use crate::pki::Authority;
 use crate::progress::{say, spoken, step};
 use crate::spec::read_json;
 use crate::wait::{Look, wait_for};
-use crate::{control_plane, dns, namespaces, node};
+use crate::{cgroup, control_plane, dns, namespaces, node};
 
 /// What is known of a running cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -276,11 +276,23 @@ impl Cluster {
 
     /// Ends a node with all that is on it, as a power cut would, and starts it again; its files stay. Returns when it is ready.
     pub fn power_cycle(&self, index: u8) -> Result<()> {
+        self.power_off(index)?;
+        self.power_on(index)
+    }
+
+    /// Ends a node with all that is on it, as a power cut would; its files stay.
+    pub fn power_off(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         if let Some(init) = namespaces::find_init(&self.layout, &node)? {
             namespaces::end(&[init], Duration::from_mins(1))?;
         }
         down::detach_loop_devices(&self.layout.node(&node))?;
+        // A kernel that starts has none. The kubelet would look for the container of each for some seconds before it registers its node.
+        cgroup::remove(&node::cgroup_of(&self.layout, index))
+    }
+
+    /// Starts a node that is off. Returns when it is ready.
+    pub fn power_on(&self, index: u8) -> Result<()> {
         let authority = Authority::open(&self.layout.pki())?;
         node::start(&self.layout, &self.binaries, &authority, self.description.block, index)?;
         self.wait_for_node(index)

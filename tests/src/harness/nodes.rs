@@ -188,6 +188,42 @@ impl Scope {
     }
 }
 
+/// A node without power. It has it again when this is dropped, whatever has become of the test.
+pub struct PowerCut {
+    cluster: Cluster,
+    index: u8,
+    over: bool,
+}
+
+impl PowerCut {
+    /// Takes the power from a node.
+    pub fn of(cluster: &Cluster, index: u8) -> Result<Self> {
+        let cut = Self {
+            cluster: cluster.clone(),
+            index,
+            over: false,
+        };
+        cut.cluster.power_off(index)?;
+        Ok(cut)
+    }
+
+    /// Gives it back, and waits until the node is ready.
+    pub fn end(mut self) -> Result<()> {
+        self.over = true;
+        self.cluster.power_on(self.index)
+    }
+}
+
+impl Drop for PowerCut {
+    fn drop(&mut self) {
+        if !self.over
+            && let Err(error) = self.cluster.power_on(self.index)
+        {
+            note(format!("node-{} is not back: {error:#}", self.index));
+        }
+    }
+}
+
 /// Reads what a shim has printed.
 pub fn read_call_out(run: &Output) -> Result<CallOut> {
     let printed = String::from_utf8_lossy(&run.stdout);
