@@ -39,7 +39,8 @@ pub struct MountOptions {
 /// An option that a volume may not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where: remove it from the volume's mount-options"
+    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where, or how options after it are read: \
+     remove it from the volume's mount-options"
 )]
 pub struct ForbiddenOption(String);
 
@@ -78,8 +79,11 @@ pub fn check(options: &[String]) -> Result<(), ForbiddenOption> {
     for option in options {
         let name = option.split_once('=').map_or(option.as_str(), |(name, _)| name);
         let long = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
-        // A comma would be two options where a program gets them joined.
-        if FORBIDDEN.contains(&name) || long || option.contains(',') {
+        // A comma would be two options where a program gets them joined, and where quotation marks are open or a backslash comes before
+        // it, `mount` takes the comma behind this one for a part of it: the next option would be lost, such as `nosuid`.
+        let parted = option.contains(',');
+        let joined = !option.matches('"').count().is_multiple_of(2) || option.ends_with('\\');
+        if FORBIDDEN.contains(&name) || long || parted || joined {
             return Err(ForbiddenOption(option.clone()));
         }
     }
@@ -182,6 +186,8 @@ mod tests {
             "X-mount.mkdir",
             "x-systemd.automount",
             "a,bind",
+            "context=\"a",
+            "a\\",
         ] {
             assert!(sort(&strings(&[option]), false).is_err(), "{option}");
             assert!(join(&strings(&[option]), false).is_err(), "{option}");

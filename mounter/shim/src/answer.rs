@@ -31,7 +31,8 @@ fn is_one_object(bytes: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut in_string = false;
     let mut escaped = false;
-    for (index, byte) in bytes.trim_ascii_end().iter().enumerate() {
+    let bytes = bytes.trim_ascii_end();
+    for (index, byte) in bytes.iter().enumerate() {
         if index == 0 && *byte != b'{' || index > 0 && depth == 0 {
             return false;
         }
@@ -45,7 +46,7 @@ fn is_one_object(bytes: &[u8]) -> bool {
             _ => {}
         }
     }
-    depth == 0 && !in_string && !bytes.is_empty()
+    depth == 0 && !in_string && bytes.ends_with(b"}")
 }
 
 #[cfg(test)]
@@ -65,6 +66,8 @@ mod tests {
             ),
             (r#"{"status":"Not supported"}"#, Answer::Other),
             ("", Answer::Broken),
+            (" \n", Answer::Broken),
+            ("{]", Answer::Broken),
             ("ok", Answer::Broken),
             (r#"{"status":"Success"}{}"#, Answer::Broken),
             (r#"{"status":"Success"} x"#, Answer::Broken),

@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use mooring_contract::names::paths::CLIENT_OVERRIDES;
-use mooring_contract::volume::{NodeAccess, check_kind};
+use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
 use crate::mount_options::{self, ForbiddenOption};
@@ -66,6 +66,9 @@ pub enum InvalidVolume {
     /// A source that a program would take for an option.
     #[error("option source={0:?} begins with a dash: a program would take it for one of its own options")]
     DashedSource(String),
+    /// A name that would lead out of the directory of the image's own programs.
+    #[error(transparent)]
+    Client(#[from] VolumeError),
     /// Two options in one environment variable.
     #[error("options {0:?} and {1:?} would share one environment variable: rename one of them")]
     Collision(String, String),
@@ -93,6 +96,12 @@ pub fn override_path(client: &str) -> PathBuf {
     Path::new(CLIENT_OVERRIDES).join(client)
 }
 
+/// The image's own program for a volume. Whoever sends a client's name has checked it, but what is run here goes by it.
+fn program_of(call: &MountCall) -> Result<PathBuf, InvalidVolume> {
+    let client: ClientName = call.client.parse()?;
+    Ok(override_path(client.as_str()))
+}
+
 /// How to mount a volume on `dir`.
 pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> Result<Invocation, InvalidVolume> {
     if call.source.is_empty() {
@@ -103,10 +112,11 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
     }
     let options = mount_options::join(&call.mount_options, false)?;
     if overridden {
+        let program = program_of(call)?;
         let mut env = environment(call)?;
         env.insert("MOORING_SECRETS".into(), secrets.into());
         return Ok(Invocation {
-            program: override_path(&call.client),
+            program,
             args: vec!["mount".into(), call.source.clone().into(), dir.into()],
             env,
         });
@@ -147,7 +157,7 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
 /// How to undo what the image's own program did beside mounting.
 pub fn unmount(call: &MountCall, dir: &Path) -> Result<Invocation, InvalidVolume> {
     Ok(Invocation {
-        program: override_path(&call.client),
+        program: program_of(call)?,
         args: vec!["unmount".into(), dir.into()],
         env: environment(call)?,
     })
@@ -301,6 +311,12 @@ mod tests {
             call.fs_type = fs_type.into();
             call.source = source.into();
             assert!(plan(&call, false).is_err(), "{fs_type} {option} {source}");
+        }
+        for client in ["../../../bin/sh", "/bin/sh", ""] {
+            let mut call = call(&[], &[]);
+            call.client = client.into();
+            assert!(matches!(plan(&call, true), Err(InvalidVolume::Client(_))), "{client}");
+            assert!(unmount(&call, Path::new("/staging")).is_err(), "{client}");
         }
         let mut dashed = call(&[], &[]);
         dashed.source = "-oProxyCommand=sh".into();
