@@ -17,9 +17,10 @@ const BY_LOOP: [&str; 1] = ["block"];
 
 /// Clients served by the kernel that name a file system of it, and the module that has it. By any other name a volume says its
 /// file system itself.
-const BY_KERNEL: [(&str, &str, &str); 6] = [
+const BY_KERNEL: [(&str, &str, &str); 7] = [
     ("nfs", "nfs4", "nfsv4"),
     ("nfs4", "nfs4", "nfsv4"),
+    ("smb", "cifs", "cifs"),
     ("cifs", "cifs", "cifs"),
     ("smb3", "smb3", "cifs"),
     ("ceph", "ceph", "ceph"),
@@ -119,6 +120,7 @@ mod tests {
             ("local", Serving::Local),
             ("nfs", Serving::Kernel),
             ("pool", Serving::Pool),
+            ("smb", Serving::Kernel),
             ("sshfs", container()),
             ("tmpfs", Serving::Kernel),
             ("vendor", container()),
@@ -136,8 +138,10 @@ mod tests {
 
     #[test]
     fn a_client_is_ready_where_what_it_is_served_by_is_there() {
-        let all = ["block", "local", "nfs", "pool", "sshfs", "tmpfs", "vendor", "zfs"];
-        let kernel = Kernel::with_modules("ext4\n", &["nfsv4"]);
+        let all = [
+            "block", "local", "nfs", "pool", "smb", "sshfs", "tmpfs", "vendor", "zfs",
+        ];
+        let kernel = Kernel::with_modules("ext4\n", &["nfsv4", "cifs"]);
         assert_eq!(able_without(&[], &kernel), all);
         assert!(able_without(&["propagation"], &kernel).is_empty());
         let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
@@ -149,7 +153,13 @@ mod tests {
         ] {
             assert_eq!(able_without(&[missing], &kernel), but(unable), "without {missing}");
         }
-        assert_eq!(able_without(&[], &Kernel::with_modules("xfs\n", &[])), but(&["nfs"]));
-        assert_eq!(able_without(&[], &Kernel::with_modules("nfs4\n", &[])), but(&["local"]));
+        assert_eq!(
+            able_without(&[], &Kernel::with_modules("xfs\n", &[])),
+            but(&["nfs", "smb"])
+        );
+        assert_eq!(
+            able_without(&[], &Kernel::with_modules("nfs4\ncifs\n", &[])),
+            but(&["local"])
+        );
     }
 }
