@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET};
+use mooring_mounter::worker::BUSY;
 use serde_json::Value;
 
 use super::{Machine, Put};
@@ -119,6 +120,13 @@ impl Machine {
         let answer = self.unmount(volume)?;
         ensure!(answer.status() == "Success", "{volume} stays: {}", answer.message());
         Ok(())
+    }
+
+    /// How many of the mounter's workers have a task.
+    pub fn busy_workers(&mut self) -> Result<usize> {
+        let names = self.sh("cat /proc/[0-9]*/comm 2>/dev/null || true")?;
+        let busy = names.lines().filter(|name| name.as_bytes() == BUSY.to_bytes());
+        Ok(busy.count())
     }
 
     /// Lines of the machine's mount table about a volume.
