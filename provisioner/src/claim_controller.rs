@@ -105,12 +105,14 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     let mut volumes = watched.volumes_of(&uid);
     let (mut looked_up, mut made) = (false, false);
     loop {
-        let decision = provision::plan(
-            &ObservedClaim {
+        let now = Timestamp::now();
+        let decision = {
+            let mut seen = ObservedClaim {
                 claim,
                 record: record.as_ref(),
                 class: class.as_deref(),
                 config: &config,
+                unserved_since: now,
                 provision_pod: provision_pod.as_deref(),
                 delete_pod: delete_pod.as_deref(),
                 departed: departed.as_ref(),
@@ -119,9 +121,14 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 nodes: &nodes,
                 kube_api: &shared.context.settings.kube_api,
                 limits: &shared.limits,
-            },
-            Timestamp::now(),
-        );
+            };
+            if provision::is_unserved(&seen) {
+                seen.unserved_since = shared.seen_to.unserved_since(&uid, now);
+            } else {
+                shared.seen_to.served(&uid);
+            }
+            provision::plan(&seen, now)
+        };
         match &decision {
             Decision::LookUp if !looked_up => {
                 volumes = look_up(shared, &uid, volumes).await?;
@@ -157,7 +164,17 @@ pub(crate) fn config_for(
     record: Option<&Record>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
     if let Some(class) = class {
-        return elsewhere(shared, shared.context.configs.for_class(class));
+        return match elsewhere(shared, shared.context.configs.for_class(class)) {
+            Err(NoConfig::Unclaimed { class, label }) => {
+                let (claims, volumes) = (shared.watched.claims.state(), shared.watched.volumes.state());
+                let another_s = another_s_config(&claims, &volumes, &class, |namespace| honours(shared, namespace));
+                Err(match another_s {
+                    Some(reference) => NoConfig::Elsewhere { class, reference },
+                    None => NoConfig::Unclaimed { class, label },
+                })
+            }
+            found => found,
+        };
     }
     if !shared.context.configs.is_synced() {
         return Err(NoConfig::NotReadYet);
@@ -192,6 +209,26 @@ pub(crate) fn elsewhere(
         }
         found => found,
     }
+}
+
+/// The ConfigMap of another Mooring by which volumes of a class are being made or have been made, if there is one.
+fn another_s_config(
+    claims: &[Arc<PersistentVolumeClaim>],
+    volumes: &[Arc<PersistentVolume>],
+    class: &str,
+    honours: impl Fn(&str) -> bool,
+) -> Option<ConfigRef> {
+    let begun = claims.iter().filter_map(|claim| {
+        let of_class = claim.spec.as_ref()?.storage_class_name.as_deref() == Some(class);
+        let record = record_of(claim).ok().flatten().filter(|_| of_class)?;
+        record.config.parse().ok()
+    });
+    let made = volumes.iter().filter_map(|volume| {
+        let of_class = volume.spec.as_ref()?.storage_class_name.as_deref() == Some(class);
+        let config = volume.annotations().get(annotations::CONFIG).filter(|_| of_class)?;
+        config.parse().ok()
+    });
+    begun.chain(made).find(|config: &ConfigRef| !honours(&config.namespace))
 }
 
 /// The namespace of a claim's Pods: where the record says that they are, else where they would be.
@@ -260,4 +297,54 @@ async fn look_up(
 fn error_policy(claim: Arc<PersistentVolumeClaim>, error: &ApplyError, work: Arc<Work>) -> Action {
     work.retries
         .failed(NAME, &ObjectRef::from_obj(&*claim).to_string(), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use serde_json::{Value, json};
+
+    use super::another_s_config;
+    use crate::operation::tests::record;
+
+    /// A claim in the hands of the Mooring whose ConfigMap this is.
+    fn claim(class: &str, config: &str) -> Arc<PersistentVolumeClaim> {
+        let record = record(&json!({"config": config})).to_text();
+        let claim = json!({
+            "metadata": {"annotations": {"mooring.dev/operation": record}}, "spec": {"storageClassName": class},
+        });
+        Arc::new(serde_json::from_value(claim).unwrap())
+    }
+
+    fn volume(class: &str, annotations: &Value) -> Arc<PersistentVolume> {
+        let volume = json!({"metadata": {"annotations": annotations}, "spec": {"storageClassName": class}});
+        Arc::new(serde_json::from_value(volume).unwrap())
+    }
+
+    #[test]
+    fn a_class_is_another_mooring_s_if_that_makes_or_made_volumes_of_it() {
+        let honours = |namespace: &str| namespace == "ours";
+        let by = |config: &str| json!({"mooring.dev/config": config});
+        for (claims, volumes, found) in [
+            (vec![], vec![], None),
+            (vec![claim("gold", "theirs/c")], vec![], Some("theirs/c")),
+            (vec![claim("silver", "theirs/c")], vec![], None),
+            (vec![claim("gold", "ours/c")], vec![volume("gold", &by("ours/c"))], None),
+            (vec![], vec![volume("gold", &by("theirs/c"))], Some("theirs/c")),
+            (
+                vec![],
+                vec![volume("silver", &by("theirs/c")), volume("gold", &json!({}))],
+                None,
+            ),
+        ] {
+            let seen = another_s_config(&claims, &volumes, "gold", honours);
+            assert_eq!(
+                seen.map(|config| config.to_string()).as_deref(),
+                found,
+                "{claims:?} {volumes:?}"
+            );
+        }
+    }
 }

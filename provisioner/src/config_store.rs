@@ -67,9 +67,10 @@ pub enum NoConfig {
         /// The ConfigMap.
         reference: ConfigRef,
     },
-    /// No ConfigMap's label names the class.
+    /// No ConfigMap's label names the class, of those that this Mooring honours.
     #[error(
-        "storage class {class:?} has no provisioner ConfigMap: label one {}={label}, or name it in the class's parameters {} and {}",
+        "storage class {class:?} has no provisioner ConfigMap in the namespaces that this Mooring honours: label one {}={label}, or name \
+         it in the class's parameters {} and {}",
         labels::STORAGE_CLASS,
         parameters::CONFIG_NAMESPACE,
         parameters::CONFIG_NAME

@@ -36,7 +36,7 @@ pub struct Limits {
     pub start_grace: Duration,
     /// A claim of a class without a ConfigMap may be another Mooring's for this long.
     pub claim_grace: Duration,
-    /// So long another Mooring is given for a volume of its own, before it is spoken of.
+    /// So long another Mooring is given for what is its own, before it is spoken of.
     pub elsewhere_grace: Duration,
     /// A Pod younger than this may belong to what has not been seen yet.
     pub orphan_age: Duration,
@@ -242,6 +242,8 @@ pub struct ObservedClaim<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
+    pub unserved_since: Timestamp,
     /// The Pod named for its provisioning.
     pub provision_pod: Option<&'a Pod>,
     /// The Pod named for its deletion.

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 
 /// By uid of the object.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ struct State {
     spoken_of: HashSet<String>,
     /// Resource version of the last write.
     written: HashMap<String, u64>,
+    /// Claims without a ConfigMap to go by, and since when that is known.
+    unserved: HashMap<String, Timestamp>,
 }
 
 impl SeenTo {
@@ -45,6 +48,16 @@ impl SeenTo {
     /// Whether it is news that the Pod does not start; after this it is not.
     pub fn is_news(&self, uid: &str) -> bool {
         self.lock().spoken_of.insert(uid.to_owned())
+    }
+
+    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap to go by.
+    pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
+        *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
+    }
+
+    /// The claim has what it needs, or wants nothing.
+    pub fn served(&self, uid: &str) {
+        self.lock().unserved.remove(uid);
     }
 
     /// A claim or a PV has been written.
@@ -78,6 +91,7 @@ impl SeenTo {
         state.supplied.remove(uid);
         state.spoken_of.remove(uid);
         state.written.remove(uid);
+        state.unserved.remove(uid);
     }
 
     /// Keeps only what is about these Pods.
@@ -101,6 +115,7 @@ fn version(meta: &ObjectMeta) -> Option<(String, u64)> {
 mod tests {
     use super::SeenTo;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use k8s_openapi::jiff::Timestamp;
 
     #[test]
     fn what_is_at_hand_is_old_until_the_last_write_is_seen() {
@@ -115,6 +130,18 @@ mod tests {
         assert!(seen.is_old(&meta("9")) && !seen.is_old(&meta("10")) && !seen.is_old(&meta("9")));
         seen.written(&meta("x"));
         assert!(!seen.is_old(&meta("x")));
+    }
+
+    #[test]
+    fn a_claim_is_unserved_since_the_first_time_that_this_was_seen() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let seen = SeenTo::default();
+        assert_eq!(seen.unserved_since("a", at(1)), at(1));
+        assert_eq!(seen.unserved_since("a", at(2)), at(1));
+        seen.served("a");
+        assert_eq!(seen.unserved_since("a", at(3)), at(3));
+        seen.gone("a");
+        assert_eq!(seen.unserved_since("a", at(4)), at(4));
     }
 
     #[test]

@@ -94,8 +94,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
             Decision::Tidy(leftovers)
         };
     }
-    let wanted = seen.annotation(annotations::STORAGE_PROVISIONER) == Some(PROVISIONER);
-    if !wanted || (seen.waits_for_consumer() && seen.selected().is_none()) {
+    if !is_wanted(seen) {
         return Decision::Rest;
     }
     let config = match seen.config {
@@ -104,7 +103,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
         // Made by the Mooring that honours that namespace, which serves it.
         Err(NoConfig::Elsewhere { .. }) if seen.class.is_some_and(is_own) => return Decision::Rest,
         Err(error) => {
-            if let (NoConfig::Unclaimed { .. }, Some(left)) = (error, young(seen, now)) {
+            if let Some(left) = left_to_another(seen, error, now) {
                 return Decision::wait(left);
             }
             return Decision::wait_for(Note::warning(
@@ -148,10 +147,30 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     begin(seen, config, node.as_ref(), record, true)
 }
 
-/// How long a claim is still given to be taken up by another Mooring, whose ConfigMap can name the class as well.
-fn young(seen: &ObservedClaim<'_>, now: Timestamp) -> Option<Duration> {
-    let made = seen.claim.metadata.creation_timestamp.as_ref()?.0;
-    let left = seen.limits.claim_grace.saturating_sub(elapsed(made, now));
+/// Whether Kubernetes asks for a volume for the claim now.
+fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
+    seen.annotation(annotations::STORAGE_PROVISIONER) == Some(PROVISIONER)
+        && (!seen.waits_for_consumer() || seen.selected().is_some())
+}
+
+/// Whether the claim wants a volume and has no ConfigMap to go by.
+pub fn is_unserved(seen: &ObservedClaim<'_>) -> bool {
+    seen.record.is_none()
+        && seen.config.is_err()
+        && is_wanted(seen)
+        && seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_none())
+}
+
+/// How long a claim is still given to be taken up by another Mooring, whose ConfigMap its class may have.
+fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -> Option<Duration> {
+    let grace = match error {
+        NoConfig::Unclaimed { .. } => seen.limits.claim_grace,
+        // It is known to be another's, who may have many others before it.
+        NoConfig::Elsewhere { .. } => seen.limits.elsewhere_grace,
+        _ => return None,
+    };
+    // Not the claim's age: it may have waited for a Pod until now, or this may have started just now.
+    let left = grace.saturating_sub(elapsed(seen.unserved_since, now));
     Some(left).filter(|left| !left.is_zero())
 }
 

@@ -498,11 +498,18 @@ fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
 
 #[test]
 fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
+    // However old the claim is: it may have waited for its Pod until now.
     let mut world = World::new();
+    world.claim["metadata"]["creationTimestamp"] = json!(ago(1000));
+    let since = |seconds: i64| ago(seconds).parse().unwrap();
+    // One whose class says that it is another's.
     world.config = Err(NoConfig::Elsewhere {
         class: "silver".into(),
         reference: "other/c".parse().unwrap(),
     });
+    world.unserved_since = since(1);
+    assert_eq!(planned(&world), "wait 299");
+    world.unserved_since = since(301);
     let Decision::Wait { say: Some(say), .. } = world.plan() else {
         panic!()
     };
@@ -511,18 +518,23 @@ fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
         "{}",
         say.text
     );
-    // A class that the other Mooring made.
-    let made = json!({"metadata": {"name": "silver", "annotations": {"mooring.dev/config-uid": "1"}, "labels": {
-        "app.kubernetes.io/managed-by": "mooring", "storage-class": "silver"}}});
-    world.class = Some(super::super::tests::class(&made));
-    assert_eq!(planned(&world), "rest");
     // One that it may have by its label.
     world.config = Err(NoConfig::Unclaimed {
         class: "silver".into(),
         label: "silver".into(),
     });
-    world.claim["metadata"]["creationTimestamp"] = json!(ago(1));
+    world.unserved_since = since(1);
     assert_eq!(planned(&world), "wait 4");
-    world.claim["metadata"]["creationTimestamp"] = json!(ago(6));
+    world.unserved_since = since(6);
     assert_eq!(planned(&world), "wait NoProvisionerConfig");
+    // A class that the other Mooring made.
+    world.config = Err(NoConfig::Elsewhere {
+        class: "silver".into(),
+        reference: "other/c".parse().unwrap(),
+    });
+    world.unserved_since = since(1000);
+    let made = json!({"metadata": {"name": "silver", "annotations": {"mooring.dev/config-uid": "1"}, "labels": {
+        "app.kubernetes.io/managed-by": "mooring", "storage-class": "silver"}}});
+    world.class = Some(super::super::tests::class(&made));
+    assert_eq!(planned(&world), "rest");
 }
