@@ -157,12 +157,15 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
     on_own_nodes("mount-frozen", async |scope| {
         let mut mounter = OwnMounter::new(&scope, "frozen", &[CALL_TIMEOUT, MEMORY], "")?;
         let root = mounter.root().display().to_string();
-        // As if mkfs had been ended in its middle once: the first thing to be written is the image itself.
+        // As if mkfs had been ended in its middle once: a file system that lacks a part, and the mark. So the first thing to be written is
+        // the image itself.
         scope.on_node(
             1,
             &format!(
                 "truncate -s 192M {root}/disk && mkfs.ext4 -q {root}/disk && mount -o loop {root}/disk {root}/pool
-                 truncate -s 32M {root}/pool/marked.img {root}/pool/blank.img && touch {root}/pool/.marked.img.formatting && sync"
+                 truncate -s 32M {root}/pool/marked.img {root}/pool/blank.img && touch {root}/pool/.marked.img.formatting
+                 mkfs.ext4 -q -F {root}/pool/marked.img
+                 dd if=/dev/zero of={root}/pool/marked.img bs=4k seek=1 count=1000 conv=notrunc status=none && sync"
             ),
         )?;
         mounter.start()?;
@@ -181,6 +184,9 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
             &["did not answer"],
         )?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
+        // It can't be ended while the disk hangs, and nobody starts another on the same image.
+        let programs = mounter.processes("marked.img")?;
+        ensure!(programs.len() == 1, "{} programs format one image", programs.len());
         drop(frozen);
         for volume in ["marked", "blank"] {
             wait_until(
