@@ -164,17 +164,19 @@ pub(crate) fn config_for(
     record: Option<&Record>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
     if let Some(class) = class {
-        return match elsewhere(shared, shared.context.configs.for_class(class)) {
-            Err(NoConfig::Unclaimed { class, label }) => {
-                let (claims, volumes) = (shared.watched.claims.state(), shared.watched.volumes.state());
-                let another_s = another_s_config(&claims, &volumes, &class, |namespace| honours(shared, namespace));
-                Err(match another_s {
-                    Some(reference) => NoConfig::Elsewhere { class, reference },
-                    None => NoConfig::Unclaimed { class, label },
-                })
+        let found = elsewhere(shared, shared.context.configs.for_class(class));
+        if let Err(NoConfig::Unclaimed { class, .. } | NoConfig::Elsewhere { class, .. }) = &found {
+            let (claims, volumes) = (shared.watched.claims.state(), shared.watched.volumes.state());
+            let another_s = another_s_config(&claims, &volumes, class, |namespace| honours(shared, namespace));
+            if let Some(reference) = another_s {
+                return Err(NoConfig::Elsewhere {
+                    class: class.clone(),
+                    reference,
+                    is_at_work: true,
+                });
             }
-            found => found,
-        };
+        }
+        return found;
     }
     if !shared.context.configs.is_synced() {
         return Err(NoConfig::NotReadYet);
@@ -205,7 +207,11 @@ pub(crate) fn elsewhere(
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
     match found {
         Err(NoConfig::Missing { class, reference }) if !honours(shared, &reference.namespace) => {
-            Err(NoConfig::Elsewhere { class, reference })
+            Err(NoConfig::Elsewhere {
+                class,
+                reference,
+                is_at_work: false,
+            })
         }
         found => found,
     }

@@ -66,6 +66,8 @@ pub enum NoConfig {
         class: String,
         /// The ConfigMap.
         reference: ConfigRef,
+        /// There is one that does: it makes or has made volumes of the class.
+        is_at_work: bool,
     },
     /// No ConfigMap's label names the class, of those that this Mooring honours.
     #[error(

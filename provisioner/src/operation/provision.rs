@@ -164,9 +164,9 @@ pub fn is_unserved(seen: &ObservedClaim<'_>) -> bool {
 /// How long a claim is still given to be taken up by another Mooring, whose ConfigMap its class may have.
 fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -> Option<Duration> {
     let grace = match error {
-        NoConfig::Unclaimed { .. } => seen.limits.claim_grace,
         // It is known to be another's, who may have many others before it.
-        NoConfig::Elsewhere { .. } => seen.limits.elsewhere_grace,
+        NoConfig::Elsewhere { is_at_work: true, .. } => seen.limits.elsewhere_grace,
+        NoConfig::Elsewhere { .. } | NoConfig::Unclaimed { .. } => seen.limits.claim_grace,
         _ => return None,
     };
     // Not the claim's age: it may have waited for a Pod until now, or this may have started just now.

@@ -405,6 +405,7 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
 fn another_mooring_s_volume_is_spoken_of_only_when_it_is_forsaken() {
     let mut world = Released::new();
     world.config = Err(NoConfig::Elsewhere {
+        is_at_work: true,
         class: "silver".into(),
         reference: "other/c".parse().unwrap(),
     });

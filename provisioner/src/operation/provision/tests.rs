@@ -504,6 +504,7 @@ fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
     let since = |seconds: i64| ago(seconds).parse().unwrap();
     // One whose class says that it is another's.
     world.config = Err(NoConfig::Elsewhere {
+        is_at_work: true,
         class: "silver".into(),
         reference: "other/c".parse().unwrap(),
     });
@@ -518,6 +519,16 @@ fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
         "{}",
         say.text
     );
+    // One whose class names a ConfigMap that nobody is known to go by: it may be a slip.
+    world.config = Err(NoConfig::Elsewhere {
+        is_at_work: false,
+        class: "silver".into(),
+        reference: "other/c".parse().unwrap(),
+    });
+    world.unserved_since = since(1);
+    assert_eq!(planned(&world), "wait 4");
+    world.unserved_since = since(6);
+    assert_eq!(planned(&world), "wait NoProvisionerConfig");
     // One that it may have by its label.
     world.config = Err(NoConfig::Unclaimed {
         class: "silver".into(),
@@ -529,6 +540,7 @@ fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
     assert_eq!(planned(&world), "wait NoProvisionerConfig");
     // A class that the other Mooring made.
     world.config = Err(NoConfig::Elsewhere {
+        is_at_work: true,
         class: "silver".into(),
         reference: "other/c".parse().unwrap(),
     });
