@@ -371,10 +371,6 @@ impl<'a> Apply<'a> {
         };
         let name = volume.name_any();
         let uid = volume.metadata.uid.clone().unwrap_or_default();
-        // In this order: a PV that is gone is forgotten only after it has left what is watched.
-        if self.shared.seen_to.is_deleted(&uid) || !self.shared.watched.has_volume(&name, &uid) {
-            return Ok(Action::await_change());
-        }
         self.say(let_go.say);
         if let_go.delete && volume.metadata.deletion_timestamp.is_none() {
             self.delete_volume(&name, &uid).await?;
@@ -397,8 +393,7 @@ impl<'a> Apply<'a> {
                 _ => return Err(error),
             },
         }
-        // What the watch shows of it until it has caught up is over.
-        self.shared.seen_to.deleted(&uid);
+        self.shared.seen_to.let_go(&uid);
         if !self.shared.watched.has_volume(&name, &uid) {
             self.shared.seen_to.gone(&uid);
         }

@@ -16,6 +16,7 @@ pub struct SeenTo {
 #[derive(Debug, Default)]
 struct State {
     deleted: HashSet<String>,
+    let_go: HashSet<String>,
     supplied: HashSet<String>,
     spoken_of: HashSet<String>,
     /// Resource version of the last write.
@@ -25,12 +26,22 @@ struct State {
 }
 
 impl SeenTo {
-    /// Whether the Pod has been asked to go, or the PV let go.
+    /// Whether the PV has been let go.
+    pub fn is_let_go(&self, uid: &str) -> bool {
+        self.lock().let_go.contains(uid)
+    }
+
+    /// The PV has been let go.
+    pub fn let_go(&self, uid: &str) {
+        self.lock().let_go.insert(uid.to_owned());
+    }
+
+    /// Whether the Pod has been asked to go.
     pub fn is_deleted(&self, uid: &str) -> bool {
         self.lock().deleted.contains(uid)
     }
 
-    /// The Pod has been asked to go, or the PV let go.
+    /// The Pod has been asked to go.
     pub fn deleted(&self, uid: &str) {
         self.lock().deleted.insert(uid.to_owned());
     }
@@ -88,14 +99,20 @@ impl SeenTo {
     pub fn gone(&self, uid: &str) {
         let mut state = self.lock();
         state.deleted.remove(uid);
+        state.let_go.remove(uid);
         state.supplied.remove(uid);
         state.spoken_of.remove(uid);
         state.written.remove(uid);
         state.unserved.remove(uid);
     }
 
-    /// Keeps only what is about these Pods.
-    pub fn keep(&self, uids: &HashSet<String>) {
+    /// Of PVs, keeps only what is about these.
+    pub fn keep_volumes(&self, uids: &HashSet<String>) {
+        self.lock().let_go.retain(|uid| uids.contains(uid));
+    }
+
+    /// Of Pods, keeps only what is about these.
+    pub fn keep_pods(&self, uids: &HashSet<String>) {
         let mut state = self.lock();
         state.deleted.retain(|uid| uids.contains(uid));
         state.supplied.retain(|uid| uids.contains(uid));
@@ -153,8 +170,11 @@ mod tests {
         assert!(seen.is_deleted("a") && seen.is_supplied("a") && !seen.is_deleted("b"));
         seen.gone("a");
         assert!(!seen.is_deleted("a") && !seen.is_supplied("a") && seen.is_supplied("b"));
-        seen.keep(&["c".to_owned()].into());
-        assert!(!seen.is_supplied("b"));
+        seen.let_go("volume");
+        seen.keep_pods(&["c".to_owned()].into());
+        assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
+        seen.keep_volumes(&["c".to_owned()].into());
+        assert!(!seen.is_let_go("volume"));
         assert!(seen.is_news("a") && !seen.is_news("a"));
     }
 }

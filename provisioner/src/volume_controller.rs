@@ -69,6 +69,12 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         return Ok(Action::await_change());
     }
     let watched = &shared.watched;
+    let own_uid = volume.uid().unwrap_or_default();
+    // What the watch shows of a PV that was let go is over, until it has caught up. In this order: a PV that is gone is forgotten only
+    // after it has left what is watched.
+    if shared.seen_to.is_let_go(&own_uid) || !watched.has_volume(&volume.name_any(), &own_uid) {
+        return Ok(Action::await_change());
+    }
     let spec = volume.spec.clone().unwrap_or_default();
     let claim = spec.claim_ref.unwrap_or_default();
     let uid = claim.uid.unwrap_or_default();

@@ -405,7 +405,11 @@ pub async fn watch(
                         }
                     }
                     Event::InitApply(volume) => watched.note_volume(&volume, true),
-                    Event::InitDone => watched.wake_all(&waker),
+                    Event::InitDone => {
+                        let volumes = watched.volumes.state();
+                        seen_to.keep_volumes(&volumes.iter().filter_map(|volume| volume.uid()).collect());
+                        watched.wake_all(&waker);
+                    }
                     Event::Init => {}
                 }
             },
@@ -433,7 +437,7 @@ pub async fn watch(
                     let mut listed = watched.listed.write().unwrap_or_else(PoisonError::into_inner);
                     listed.insert(namespace.clone());
                     drop(listed);
-                    seen_to.keep(&watched.pods(|_| true).iter().filter_map(|pod| pod.uid()).collect());
+                    seen_to.keep_pods(&watched.pods(|_| true).iter().filter_map(|pod| pod.uid()).collect());
                     watched.wake_all(&waker);
                 }
                 Event::Init | Event::InitApply(_) => {}
