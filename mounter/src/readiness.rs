@@ -63,8 +63,7 @@ pub fn kernel() -> Kernel {
 
 /// Looks at the node. Asks no server and no volume.
 pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let table = Table::parse(&table);
+    let table = Table::read().unwrap_or_default();
     let kernel = kernel();
     vec![
         Check::new("propagation", true, propagation(&table, &args.node.kubelet_root)),
@@ -88,8 +87,8 @@ pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
 
 /// What keeps mounts beneath the kubelet's root from reaching the host, as things are now; nothing if they do.
 pub fn not_shared(kubelet_root: &Path) -> Option<String> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    propagation(&Table::parse(&text), kubelet_root).err()
+    let table = Table::read().unwrap_or_default();
+    propagation(&table, kubelet_root).err()
 }
 
 fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {

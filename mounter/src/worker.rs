@@ -20,6 +20,7 @@ use crate::agent;
 use crate::agent::kernel::Found;
 use crate::client::MountError;
 use crate::clients::{host, kernel, local, pool};
+use crate::mount_table::Table;
 use crate::sys::graft::Node;
 use crate::sys::{Kernel, Sys};
 use crate::target::Target;
@@ -38,6 +39,8 @@ pub fn main() -> std::io::Result<()> {
         return Ok(());
     }
     std::env::set_current_dir("/")?;
+    // What nearly every task begins with, so that its pages are there when somebody waits for them.
+    drop(Table::read());
     let mut text = Vec::with_capacity(4096);
     std::io::stdin().read_to_end(&mut text)?;
     if text.is_empty() {
