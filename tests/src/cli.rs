@@ -9,6 +9,7 @@ use crate::checks::TestArgs;
 use crate::images::Selection;
 use crate::layout::Layout;
 use crate::namespaces::INIT_COMMAND;
+use crate::progress::say;
 use crate::target::TargetArgs;
 use crate::{cluster, install};
 
@@ -33,6 +34,16 @@ enum Command {
         /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
         #[arg(long, default_value_t = cluster::USUAL_NODES)]
         nodes: u8,
+    },
+    /// Add a node in a virtual machine, machine-1, or start it anew: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and the like.
+    ///
+    /// Mooring has to be installed. Pods come there if nothing else will do, or by name. It is seen as other nodes are: logs machine-1/kubelet, kubectl get nodes.
+    Machine {
+        /// Images that it is to have beside mounter and busybox, by the last parts of their names, such as client-sshfs.
+        images: Vec<String>,
+        /// Take it away instead; the cluster stays.
+        #[arg(long, conflicts_with = "images")]
+        remove: bool,
     },
     /// Take the cluster away: processes, mounts, links, control groups and files, whatever a crash left.
     Down,
@@ -84,6 +95,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Up { nodes } => {
             cluster::up(&layout, nodes)?;
         }
+        Command::Machine { images, remove } => machine(&layout, &images, remove)?,
         Command::Down => cluster::down(&layout)?,
         Command::Status => {
             if !cluster::status(&layout)? {
@@ -111,6 +123,21 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::InternalInit { state, role } => crate::init::run(&Layout::of(state), &role)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn machine(layout: &Layout, images: &[String], remove: bool) -> Result<()> {
+    let cluster = cluster::connect(layout)?;
+    if remove {
+        let removed = cluster.remove_machine()?;
+        say(if removed {
+            "The machine is gone."
+        } else {
+            "There was no machine."
+        });
+        return Ok(());
+    }
+    let names: Vec<_> = images.iter().map(String::as_str).collect();
+    cluster.start_machine(&names)
 }
 
 /// Becomes kubectl, so that terminals, signals and exit codes are its own.

@@ -1,6 +1,7 @@
 //! The cluster as a whole: up, down, and how it stands.
 
 mod down;
+mod machine;
 mod status;
 
 use std::path::PathBuf;
@@ -211,7 +212,7 @@ impl Cluster {
     fn wait_for_node(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         // The taint of a node that was not ready is taken off a moment after it is.
-        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[*].key}";
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[?(@.effect!=\"PreferNoSchedule\")].key}";
         // The kubelet itself is asked too: the status of one that died says "ready" for a while yet.
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         let logs = self.node_logs(index);

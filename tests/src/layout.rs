@@ -95,6 +95,11 @@ impl Layout {
         self.state.join("nodes").join(node)
     }
 
+    /// What a node in a virtual machine is started from.
+    pub fn machine(&self, node: &str) -> PathBuf {
+        self.state.join("machines").join(node)
+    }
+
     /// The description of the running cluster, see [`crate::cluster::Description`].
     pub fn description(&self) -> PathBuf {
         self.state.join("cluster.json")

@@ -4,8 +4,8 @@
 //! that are put into it. It runs without KVM, so a process takes long to start there, and a mount does not. It reaches what the
 //! network that it is started in reaches, under the same addresses. Commands go in and answers come out by a serial line.
 
-mod initramfs;
-mod kernel;
+pub(crate) mod initramfs;
+pub(crate) mod kernel;
 mod node;
 
 use std::fs::File;
@@ -45,6 +45,30 @@ const ACCELERATOR: &str = "MOORING_TESTBED_ACCEL";
 
 /// Memory in MiB.
 const MEMORY: &str = "512";
+
+/// The modules that are loaded; what they depend on comes with them.
+const WANTED: &[&str] = &[
+    "virtio_pci",
+    "virtio_net",
+    "nfs",
+    "nfsv4",
+    "cifs",
+    // The kernel asks for these by what they do, so nothing depends on them: the cryptography of SMB, and UTF-8 in its names.
+    "aes_generic",
+    "cmac",
+    "ccm",
+    "ctr",
+    "gcm",
+    "ghash_generic",
+    "hmac",
+    "md5",
+    "sha256_generic",
+    "sha512_generic",
+    "nls_utf8",
+];
+
+/// What the kernel is told.
+pub(crate) const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on";
 
 /// A file to be put into the machine.
 #[derive(Debug, Clone)]
@@ -219,15 +243,25 @@ fn contents(kernel: &kernel::Kernel, files: &[Put]) -> Result<Vec<u8>> {
     archive.character_device("dev/console", 5, 1);
     archive.file("init", 0o755, include_bytes!("machine/init"));
     archive.file("bin/busybox", 0o755, &base_images::busybox_program()?);
-    for (index, module) in kernel.modules.iter().enumerate() {
-        // In the order in which they are to be loaded.
-        let name = module.file_name().unwrap_or_default().to_string_lossy();
-        archive.file(&format!("modules/{index:02}-{name}"), 0o644, &read(module)?);
-    }
+    add_modules(&mut archive, kernel, WANTED)?;
     for file in files {
         archive.file(file.to.trim_start_matches('/'), 0o755, &read(&file.from)?);
     }
     Ok(archive.finish())
+}
+
+/// Adds modules to a root file system, in its folder `modules`, named so that they come in the order in which to load them.
+pub(crate) fn add_modules(archive: &mut Archive, kernel: &kernel::Kernel, wanted: &[&str]) -> Result<()> {
+    for (index, module) in kernel.to_load(wanted)?.iter().enumerate() {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        archive.file(&format!("modules/{index:02}-{name}"), 0o644, &read(module)?);
+    }
+    Ok(())
+}
+
+/// The accelerator that qemu is to use.
+pub(crate) fn accelerator() -> String {
+    std::env::var(ACCELERATOR).unwrap_or_else(|_| "tcg,thread=multi".to_owned())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -236,7 +270,6 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 fn qemu(network_of: i32, kernel: &Path, initramfs: &Path, folder: &Path) -> Result<Child> {
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
-    let accelerator = std::env::var(ACCELERATOR).unwrap_or_else(|_| "tcg,thread=multi".to_owned());
     let log = File::create(folder.join("qemu.log")).context("failed to make qemu's log")?;
     // In the network alone; and it goes with the thread that starts it, whatever becomes of that.
     let mut enter: Command = command("nsenter", ["--net"]);
@@ -244,15 +277,12 @@ fn qemu(network_of: i32, kernel: &Path, initramfs: &Path, folder: &Path) -> Resu
         .arg(format!("--target={network_of}"))
         .args(["--", "setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-        .args(["-machine", "pc", "-accel", &accelerator, "-smp", "1", "-m", MEMORY])
+        .args(["-machine", "pc", "-accel", &accelerator(), "-smp", "1", "-m", MEMORY])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
         .arg(initramfs)
-        .args([
-            "-append",
-            "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on",
-        ])
+        .args(["-append", KERNEL_ARGUMENTS])
         .args(["-chardev", &format!("file,id=console,path={}", path("console"))])
         .args(["-serial", "chardev:console"])
         .args([

@@ -150,6 +150,27 @@ pub fn connect_node(layout: &Layout, block: Block, index: u8, pid: i32) -> Resul
     Ok(())
 }
 
+/// Makes the link of a node in a virtual machine, for qemu to open, and the route to its Pods.
+pub fn connect_machine(layout: &Layout, block: Block, index: u8) -> Result<()> {
+    disconnect_machine(layout, block, index);
+    let (link, bridge) = (layout.link(index), layout.bridge());
+    ip(&format!("tuntap add dev {link} mode tap"))
+        .context("failed to make the machine's link, which takes /dev/net/tun")?;
+    ip(&format!("link set {link} master {bridge} up"))?;
+    ip(&format!(
+        "route replace {} via {} dev {bridge}",
+        block.pods(index),
+        block.node(index)
+    ))?;
+    Ok(())
+}
+
+/// Takes them away.
+pub fn disconnect_machine(layout: &Layout, block: Block, index: u8) {
+    ip_anyway(&format!("link delete {}", layout.link(index)));
+    ip_anyway(&format!("route delete {} dev {}", block.pods(index), layout.bridge()));
+}
+
 /// What a node does for itself, in its own network namespace.
 pub fn configure_node(block: Block, index: u8, nodes: u8) -> Result<()> {
     ip("link set lo up")?;

@@ -1,6 +1,7 @@
 //! A node from the outside: its folders, its certificates, its link, its init process.
 
 mod config;
+pub mod machine;
 
 pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
 
@@ -20,6 +21,12 @@ use crate::{cgroup, namespaces, progress};
 
 /// A testbed cluster has at most as many nodes as this.
 pub const MAX_NODES: u8 = 3;
+
+/// The number of the node in a virtual machine, behind all others: see [`machine`].
+pub const MACHINE: u8 = MAX_NODES + 1;
+
+/// As many nodes as there can be with that.
+pub const ALL_NODES: u8 = MACHINE;
 
 /// Folders that each node has for itself, so that ordinary manifests with ordinary host paths work on each.
 const OWN_FOLDERS: &[&str] = &[
@@ -59,7 +66,10 @@ const HIDDEN_PROGRAMS: &[&str] = &[
 
 /// A node's name; nodes count from 1.
 pub fn name(index: u8) -> String {
-    format!("node-{index}")
+    match index {
+        MACHINE => "machine-1".to_owned(),
+        _ => format!("node-{index}"),
+    }
 }
 
 /// The control group under which a node's Pods run.
@@ -72,14 +82,14 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
     let node = name(index);
     cgroup::make(&cgroup_of(layout, index)).with_context(|| format!("failed to make the control groups of {node}"))?;
     make_mount_points()?;
-    write_files(layout, binaries, authority, block, index)?;
+    write_files(layout, binaries, authority, block, index, &cgroup_of(layout, index))?;
     let spec = InitSpec {
         logs: layout.logs(&node),
         environment: environment(&binaries.search_path()),
         node: Some(NodeSpec {
             block,
             index,
-            nodes: MAX_NODES,
+            nodes: ALL_NODES,
             hostname: node.clone(),
             binds: binds(layout, &node),
             memory: MEMORY_FOLDERS.iter().map(PathBuf::from).collect(),
@@ -179,7 +189,14 @@ fn hidden_programs() -> Vec<PathBuf> {
     found
 }
 
-fn write_files(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block, index: u8) -> Result<()> {
+fn write_files(
+    layout: &Layout,
+    binaries: &Binaries,
+    authority: &Authority,
+    block: Block,
+    index: u8,
+    cgroup: &str,
+) -> Result<()> {
     let node = name(index);
     for folder in OWN_FOLDERS {
         make_folder(&own(layout, &node, folder))?;
@@ -188,12 +205,9 @@ fn write_files(layout: &Layout, binaries: &Binaries, authority: &Authority, bloc
     let json = |value: &serde_json::Value| format!("{value:#}\n");
     put(config::CONTAINERD_FILE, config::containerd(binaries))?;
     put(config::CNI_FILE, json(&config::cni(block, index)))?;
-    put(
-        config::KUBELET_FILE,
-        json(&config::kubelet(block, &cgroup_of(layout, index))),
-    )?;
+    put(config::KUBELET_FILE, json(&config::kubelet(block, cgroup)))?;
     put(config::PROXY_FILE, json(&config::proxy(block, &node)))?;
-    put("/etc/hosts", config::hosts(block, MAX_NODES))?;
+    put("/etc/hosts", config::hosts(block, ALL_NODES))?;
     put("/etc/resolv.conf", String::new())?;
     put(
         config::CA_FILE,

@@ -37,7 +37,7 @@ pub fn down(layout: &Layout) -> Result<()> {
 /// machine, never by what was written down: a crash may have come before the writing.
 pub(super) fn remove(layout: &Layout) -> Result<bool> {
     let inits = namespaces::find_inits(layout)?;
-    let links = network::leftovers(layout, node::MAX_NODES);
+    let links = network::leftovers(layout, node::ALL_NODES);
     let groups = cgroup::folders(&layout.cgroup());
     if inits.is_empty() && links.is_empty() && groups.is_empty() && !layout.state.exists() {
         return Ok(false);
@@ -45,7 +45,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
     let pids: Vec<_> = inits.iter().map(|(_, pid)| *pid).collect();
     namespaces::end(&pids, END_LIMIT)?;
     detach_loop_devices(&layout.state)?;
-    network::remove(layout, node::MAX_NODES);
+    network::remove(layout, node::ALL_NODES);
     cgroup::remove(&layout.cgroup())?;
     unmount_below(&layout.state)?;
     node::remove_mount_points()?;
@@ -53,7 +53,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
         std::fs::remove_dir_all(&layout.state)
             .with_context(|| format!("failed to remove {}", layout.state.display()))?;
     }
-    let links = network::leftovers(layout, node::MAX_NODES);
+    let links = network::leftovers(layout, node::ALL_NODES);
     if !links.is_empty() {
         bail!("these links do not go: {}; see `ip -details link`", links.join(" "));
     }

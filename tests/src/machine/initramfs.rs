@@ -2,7 +2,7 @@
 
 /// An archive that is being written.
 #[derive(Default)]
-pub(super) struct Archive {
+pub(crate) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
@@ -13,22 +13,22 @@ const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Archive {
     /// Adds a folder; those above it come first.
-    pub(super) fn folder(&mut self, name: &str) {
+    pub(crate) fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER | 0o755, (0, 0), &[]);
     }
 
     /// Adds a file.
-    pub(super) fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
+    pub(crate) fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entry(name, FILE | mode, (0, 0), content);
     }
 
     /// Adds a character device.
-    pub(super) fn character_device(&mut self, name: &str, major: u32, minor: u32) {
+    pub(crate) fn character_device(&mut self, name: &str, major: u32, minor: u32) {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
     /// The whole archive.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
     }

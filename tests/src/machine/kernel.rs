@@ -1,60 +1,94 @@
-//! Debian's stock kernel and those of its modules that are wanted: fetched and unpacked once, never installed.
+//! Debian's stock kernel and those of its modules that may be wanted: fetched and unpacked once, never installed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::base_images;
 use crate::command::{command, output};
-use crate::layout::{cache, make_folder};
+use crate::layout::{cache, make_folder, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
 
 /// Raised when what is unpacked changes.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// Stands for the newest kernel of the distribution, and depends on its package.
 const PACKAGE: &str = "linux-image-amd64";
 
-/// The modules that are wanted; what they depend on comes with them.
-const WANTED: &[&str] = &[
-    "virtio_pci",
-    "virtio_net",
-    "nfs",
-    "nfsv4",
-    "cifs",
-    // The kernel asks for these by what they do, so nothing depends on them: the cryptography of SMB, and UTF-8 in its names.
-    "aes_generic",
-    "cmac",
-    "ccm",
-    "ctr",
-    "gcm",
-    "ghash_generic",
-    "hmac",
-    "md5",
-    "sha256_generic",
-    "sha512_generic",
-    "nls_utf8",
+/// The folders of modules that are taken as a whole; what those depend on comes with them.
+const FOLDERS: &[&str] = &[
+    "/arch/",
+    "/block/",
+    "/crypto/",
+    "/drivers/block/",
+    "/drivers/md/",
+    "/drivers/virtio/",
+    "/fs/",
+    "/lib/",
+    "/net/",
 ];
 
-/// The names of the modules, in the order in which they are loaded.
-const ORDER: &str = "order";
+/// Modules of other folders.
+const SINGLES: &[&str] = &[
+    "iscsi_tcp",
+    "nvme_tcp",
+    "sd_mod",
+    "sg",
+    "veth",
+    "virtio_console",
+    "virtio_net",
+];
+
+/// Where a kernel's modules are in a root file system.
+const MODULES: &str = "lib/modules";
+
+/// The list of modules that are a part of the kernel.
+const BUILT_IN: &str = "modules.builtin";
 
 /// A kernel to start.
 #[derive(Debug, Clone)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// The kernel itself.
-    pub(super) image: PathBuf,
-    /// Modules, each after those that it depends on.
-    pub(super) modules: Vec<PathBuf>,
+    pub(crate) image: PathBuf,
+    /// A root file system with the modules and their lists, and nothing else.
+    root: PathBuf,
+    /// Its version, and the name of the modules' folder.
+    version: String,
+}
+
+impl Kernel {
+    /// The folder of the modules on this machine, and in a root file system that has them.
+    pub(crate) fn modules(&self) -> (PathBuf, PathBuf) {
+        let folder = Path::new(MODULES).join(&self.version);
+        (self.root.join(&folder), folder)
+    }
+
+    /// The files of modules in the order in which to load them: each after those that it depends on, which come with it.
+    pub(crate) fn to_load(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
+        let (folder, _) = self.modules();
+        let files = by_name(find(&folder, |name| name.contains(".ko"))?);
+        let built_in = built_in(&folder);
+        let order = order(wanted, |name| {
+            if built_in.contains(name) {
+                return Ok(None);
+            }
+            let path = file_of(&files, name)?;
+            let content = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+            Ok(Some(depends(&content)))
+        })?;
+        order.iter().map(|name| file_of(&files, name).cloned()).collect()
+    }
 }
 
 /// Finds the kernel in the cache, and fetches it if it is not there.
-pub(super) fn ensure() -> Result<Kernel> {
+pub(crate) fn ensure() -> Result<Kernel> {
     let folder = cache()?.join(format!("machine-kernel-{RECIPE}"));
     let _lock = Lock::machine()?;
-    let order = folder.join(ORDER);
-    if !order.is_file() {
+    let image = folder.join("vmlinuz");
+    if !image.is_file() {
         ensure!(
             cfg!(target_arch = "x86_64"),
             "a virtual machine can be had on x86_64 only"
@@ -71,10 +105,11 @@ pub(super) fn ensure() -> Result<Kernel> {
         made.context("failed to fetch a kernel for virtual machines")?;
         step.done("");
     }
-    let names = std::fs::read_to_string(&order).with_context(|| format!("failed to read {}", order.display()))?;
+    let version = only_entry(&folder.join(MODULES))?;
     Ok(Kernel {
-        image: folder.join("vmlinuz"),
-        modules: names.lines().map(|name| folder.join(name)).collect(),
+        image,
+        root: folder,
+        version,
     })
 }
 
@@ -101,50 +136,87 @@ fn fetch(work: &Path, step: &mut Step) -> Result<()> {
     let package = package.first().context("apt-get download left no package")?;
     let unpacked = work.join("unpacked");
     output(command("dpkg-deb", ["-x"]).arg(package).arg(&unpacked))?;
-    let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz"))?;
     let out = work.join("out");
     make_folder(&out)?;
+    step.update("take modules");
+    take_modules(&unpacked, &out)?;
+    // Last, since it is what is looked for.
+    let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz"))?;
     copy(
         image.first().context("the package has no kernel")?,
         &out.join("vmlinuz"),
-    )?;
-    take_modules(&unpacked, &out)
+    )
 }
 
-/// Copies the wanted modules, and writes down in which order they are loaded.
+/// Copies the modules, unpacked, to where they were, and lists them as a system that has them installed does.
 fn take_modules(unpacked: &Path, out: &Path) -> Result<()> {
-    let files = find(unpacked, |name| name.contains(".ko"))?;
-    let files: BTreeMap<_, _> = files.iter().map(|path| (module_name(path), path)).collect();
-    let built_in: BTreeSet<_> = find(unpacked, |name| name == "modules.builtin")?
+    // Where /lib is a link, packages have it below /usr.
+    let modules = [MODULES.to_owned(), format!("usr/{MODULES}")].map(|folder| unpacked.join(folder));
+    let modules = modules.iter().find(|folder| folder.is_dir());
+    let modules = modules.context("the package has no modules")?;
+    let version = only_entry(modules)?;
+    let (from, to) = (modules.join(&version), out.join(MODULES).join(&version));
+    let files = by_name(find(&from, |name| name.contains(".ko"))?);
+    let built_in = built_in(&from);
+    let in_folder = |path: &Path| {
+        let path = path.strip_prefix(from.join("kernel")).unwrap_or(path);
+        let path = format!("/{}", path.display());
+        FOLDERS.iter().any(|folder| path.starts_with(folder))
+    };
+    let wanted: Vec<_> = files
         .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-        .flat_map(|text| {
-            text.lines()
-                .map(|line| module_name(Path::new(line)))
-                .collect::<Vec<_>>()
-        })
+        .filter(|(name, path)| in_folder(path) || SINGLES.contains(&name.as_str()))
+        .map(|(name, _)| name.as_str())
         .collect();
-    let mut taken = BTreeMap::new();
-    let order = order(WANTED, |name| {
+    order(&wanted, |name| {
         if built_in.contains(name) {
             return Ok(None);
         }
-        let path = files
-            .get(name)
-            .with_context(|| format!("the kernel has no module {name}"))?;
+        let path = file_of(&files, name)?;
         let plain = decompressed(path)?;
         let needs = depends(&plain);
-        taken.insert(name.to_owned(), plain);
+        let place = path
+            .strip_prefix(&from)
+            .unwrap_or(path)
+            .with_file_name(plain_name(path));
+        write_file(&to.join(place), plain)?;
         Ok(Some(needs))
     })?;
-    let mut names = Vec::new();
-    for name in order {
-        let content = taken.remove(&name).unwrap_or_default();
-        std::fs::write(out.join(format!("{name}.ko")), content)
-            .with_context(|| format!("failed to write module {name}"))?;
-        names.push(format!("{name}.ko"));
+    for list in find(&from, |name| name.starts_with("modules."))? {
+        copy(&list, &to.join(list.file_name().unwrap_or_default()))?;
     }
-    std::fs::write(out.join(ORDER), names.join("\n")).context("failed to write the order of modules")
+    let busybox = out.with_file_name("busybox");
+    write_file(&busybox, base_images::busybox_program()?)?;
+    std::fs::set_permissions(&busybox, std::fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("failed to make {} a program", busybox.display()))?;
+    output(command(&busybox, ["depmod", "-b"]).arg(out).arg(&version))?;
+    Ok(())
+}
+
+/// The name of the one thing in a folder.
+fn only_entry(folder: &Path) -> Result<String> {
+    let mut entries = std::fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    let entry = entries
+        .next()
+        .with_context(|| format!("{} is empty", folder.display()))?;
+    let entry = entry.with_context(|| format!("failed to list {}", folder.display()))?;
+    Ok(entry.file_name().to_string_lossy().into_owned())
+}
+
+fn by_name(files: Vec<PathBuf>) -> BTreeMap<String, PathBuf> {
+    files.into_iter().map(|path| (module_name(&path), path)).collect()
+}
+
+fn file_of<'a>(files: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a PathBuf> {
+    files
+        .get(name)
+        .with_context(|| format!("the kernel has no module {name}"))
+}
+
+/// The modules that are a part of the kernel.
+fn built_in(folder: &Path) -> BTreeSet<String> {
+    let list = std::fs::read_to_string(folder.join(BUILT_IN)).unwrap_or_default();
+    list.lines().map(|line| module_name(Path::new(line))).collect()
 }
 
 /// The modules that `wanted` need and themselves, each after those that it depends on. `needs` says what one depends on, or
@@ -184,6 +256,12 @@ fn depends(module: &[u8]) -> Vec<String> {
 fn module_name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
+}
+
+/// The name of a module's file without what says how it is packed.
+fn plain_name(path: &Path) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{}.ko", file.split(".ko").next().unwrap_or_default())
 }
 
 fn decompressed(path: &Path) -> Result<Vec<u8>> {
