@@ -18,6 +18,7 @@
 pub mod api_proxy;
 pub mod audit;
 pub mod backend;
+pub mod ceph;
 pub mod clients;
 pub mod controller;
 pub mod credentials;

@@ -61,7 +61,7 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
         scope.require_mooring().await?;
         let ready = labels::READY;
         let node = until_node_says(&scope, "node-1", "sshfs", ready).await?;
-        for client in ["local", "pool", "s3", "glusterfs", "block"] {
+        for client in ["local", "pool", "s3", "glusterfs", "cephfs", "block", "rbd"] {
             ensure!(says(&node, client) == ready, "{client}: {:?}", node.labels());
         }
         // Seconds are all that an object's age has.
@@ -81,7 +81,7 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
         // One Event for one reason, and people find it all.
         let words = told(&scope, "node-1", reasons::CLIENT_NOT_READY, began).await?;
         ensure!(
-            words.contains("block, glusterfs, s3, sshfs") && words.contains("module fuse"),
+            words.contains("block, cephfs, glusterfs, rbd, s3, sshfs") && words.contains("module fuse"),
             "{words}"
         );
         let described = scope.kubectl(["describe", "node", "node-1"])?;

@@ -10,10 +10,10 @@ use crate::clients::registry::Serving;
 pub type Verdict = Result<(), String>;
 
 /// Clients whose images mount by FUSE. Of an image that Mooring does not know, nobody knows what it needs.
-const BY_FUSE: [&str; 4] = ["sshfs", "glusterfs", "s3", "block"];
+const BY_FUSE: [&str; 6] = ["sshfs", "glusterfs", "s3", "cephfs", "block", "rbd"];
 
 /// Clients that need loop devices beside that.
-const BY_LOOP: [&str; 1] = ["block"];
+const BY_LOOP: [&str; 2] = ["block", "rbd"];
 
 /// Clients served by the kernel that name a file system of it, and the module that has it. By any other name a volume says its
 /// file system itself.
@@ -117,9 +117,11 @@ mod tests {
         let container = || Serving::Container("mooring.dev/x".into());
         let servings = [
             ("block", container()),
+            ("cephfs", container()),
             ("local", Serving::Local),
             ("nfs", Serving::Kernel),
             ("pool", Serving::Pool),
+            ("rbd", container()),
             ("smb", Serving::Kernel),
             ("sshfs", container()),
             ("tmpfs", Serving::Kernel),
@@ -139,15 +141,15 @@ mod tests {
     #[test]
     fn a_client_is_ready_where_what_it_is_served_by_is_there() {
         let all = [
-            "block", "local", "nfs", "pool", "smb", "sshfs", "tmpfs", "vendor", "zfs",
+            "block", "cephfs", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
         ];
         let kernel = Kernel::with_modules("ext4\n", &["nfsv4", "cifs"]);
         assert_eq!(able_without(&[], &kernel), all);
         assert!(able_without(&["propagation"], &kernel).is_empty());
         let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
         for (missing, unable) in [
-            (FUSE, &["block", "sshfs"][..]),
-            (LOOP_DEVICES, &["block", "local"]),
+            (FUSE, &["block", "cephfs", "rbd", "sshfs"][..]),
+            (LOOP_DEVICES, &["block", "local", "rbd"]),
             (POOL, &["local", "pool"]),
             (HOST_NAMESPACE, &["zfs"]),
         ] {

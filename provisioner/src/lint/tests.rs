@@ -150,6 +150,8 @@ fn the_examples_are_fine() {
         ("local", include_str!("../../../configmaps/examples/local.yaml")),
         ("sshfs", include_str!("../../../configmaps/examples/sshfs.yaml")),
         ("s3", include_str!("../../../configmaps/examples/s3.yaml")),
+        ("cephfs", include_str!("../../../configmaps/examples/cephfs.yaml")),
+        ("rbd", include_str!("../../../configmaps/examples/rbd.yaml")),
         ("smb", include_str!("../../../configmaps/examples/smb.yaml")),
         ("silver", include_str!("../../../configmaps/examples/silver.yaml")),
     ] {
