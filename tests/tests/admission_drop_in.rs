@@ -84,6 +84,11 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
                 "initiatorName": "iqn.2026-01.com.example:node", "chapAuthSession": true, "secretRef": {"name": "chap"},
             }},
             {"name": "many", "glusterfs": {"endpoints": "servers", "path": "vol/dir"}},
+            {"name": "tree", "cephfs": {
+                "monitors": ["10.10.2.6:6789", "10.10.2.7:6789"], "path": "/volumes/a", "user": "tom", "readOnly": true,
+                "secretRef": {"name": "ceph"},
+            }},
+            {"name": "image", "rbd": {"monitors": ["10.10.2.6"], "image": "disk", "fsType": "xfs", "secretRef": {"name": "ceph"}}},
         ]);
         let pod = pod_with(&scope, &volumes);
         scope.drop_in("")?;
@@ -91,8 +96,13 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         let untouched = made(&pods, &pod).await?;
         assert_eq!(untouched["spec"]["volumes"][1]["nfs"]["server"], "10.10.2.4");
 
-        let sources = "10.10.2.4:/exports/**,[fd00::4]:/exports/**,iscsi://10.10.2.5:3261/**,*.svc:/vol/**";
-        scope.allow_drop_in("nfs, iscsi ,glusterfs", "nfs,block,glusterfs", sources)?;
+        let sources = "10.10.2.4:/exports/**,[fd00::4]:/exports/**,iscsi://10.10.2.5:3261/**,*.svc:/vol/**,\
+             10.10.2.6:6789**:/volumes/**,rbd://*/rbd/*";
+        scope.allow_drop_in(
+            "nfs, iscsi ,glusterfs,cephfs,rbd",
+            "nfs,block,glusterfs,cephfs,rbd",
+            sources,
+        )?;
         let seen = rewritten(&pods, &pod).await?;
         let flex = |options: Value| json!({"driver": FLEX_DRIVER, "options": options});
         let mut files = flex(json!({"client": "nfs", "source": "10.10.2.4:/exports/a"}));
@@ -103,20 +113,31 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         }));
         disk["fsType"] = "xfs".into();
         disk["secretRef"] = json!({"name": "chap"});
+        let mut tree = flex(json!({
+            "client": "cephfs", "source": "10.10.2.6:6789,10.10.2.7:6789:/volumes/a", "user": "tom",
+        }));
+        tree["readOnly"] = true.into();
+        tree["secretRef"] = json!({"name": "ceph"});
+        // What nobody says has the defaults of Kubernetes' own volumes.
+        let mut image = flex(json!({"client": "rbd", "source": "rbd://10.10.2.6/rbd/disk", "user": "admin"}));
+        image["fsType"] = "xfs".into();
+        image["secretRef"] = json!({"name": "ceph"});
         let many = format!("servers.{}.svc:/vol/dir", scope.namespace);
         assert_eq!(
-            seen["spec"]["volumes"].as_array().context("no volumes")?[..5],
+            seen["spec"]["volumes"].as_array().context("no volumes")?[..7],
             [
                 json!({"name": "scratch", "emptyDir": {}}),
                 json!({"name": "files", "flexVolume": files}),
                 json!({"name": "six", "flexVolume": flex(json!({"client": "nfs", "source": "[fd00::4]:/exports/b"}))}),
                 json!({"name": "disk", "flexVolume": disk}),
                 json!({"name": "many", "flexVolume": flex(json!({"client": "glusterfs", "source": many}))}),
+                json!({"name": "tree", "flexVolume": tree}),
+                json!({"name": "image", "flexVolume": image}),
             ]
         );
         assert_eq!(
             seen["metadata"]["annotations"][MARK],
-            "files=nfs,six=nfs,disk=iscsi,many=glusterfs"
+            "files=nfs,six=nfs,disk=iscsi,many=glusterfs,tree=cephfs,image=rbd"
         );
 
         // One kind only; and what the namespace may not mount it may not mount this way either.
@@ -144,7 +165,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
 fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
     in_namespace("drop-in-volumes", async |scope| {
         let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
-        scope.drop_in("nfs,iscsi,glusterfs")?;
+        scope.drop_in("nfs,iscsi,cephfs,rbd,glusterfs")?;
         let nfs = json!({
             "nfs": {"server": "10.10.2.4", "path": "/exports/a", "readOnly": true},
             "mountOptions": ["nfsvers=4.1", "noatime"],
@@ -168,6 +189,30 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
             json!({
                 "driver": FLEX_DRIVER, "fsType": "ext4", "secretRef": {"name": "chap", "namespace": "storage"},
                 "options": {"client": "block", "source": "iscsi://10.10.2.5/iqn.2026-01.com.example:disk/1"},
+            })
+        );
+
+        let secret = json!({"name": "ceph", "namespace": "storage"});
+        let tree = json!({
+            "cephfs": {"monitors": ["10.10.2.6", "10.10.2.7"], "user": "tom", "readOnly": true, "secretRef": secret},
+            "mountOptions": ["noatime"],
+        });
+        let seen = rewritten(&volumes, &volume_with(&scope, "tree", &tree)).await?;
+        assert_eq!(
+            seen["spec"]["flexVolume"],
+            json!({
+                "driver": FLEX_DRIVER, "readOnly": true, "secretRef": secret,
+                "options": {"client": "cephfs", "source": "10.10.2.6,10.10.2.7:/", "user": "tom", "mount-options": "noatime"},
+            })
+        );
+        let image =
+            json!({"rbd": {"monitors": ["10.10.2.6:6789"], "pool": "fast", "image": "disk", "secretRef": secret}});
+        let seen = rewritten(&volumes, &volume_with(&scope, "image", &image)).await?;
+        assert_eq!(
+            seen["spec"]["flexVolume"],
+            json!({
+                "driver": FLEX_DRIVER, "secretRef": secret,
+                "options": {"client": "rbd", "source": "rbd://10.10.2.6:6789/fast/disk", "user": "admin"},
             })
         );
 
