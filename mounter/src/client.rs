@@ -64,6 +64,11 @@ impl MountJob {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Whether the volume itself names the client image.
+    pub fn image_by_volume(&self) -> bool {
+        self.volume.client_image.is_some()
+    }
+
     /// The server that the volume lives on, for the Event and for the trip; see [`server_of`].
     pub fn server(&self) -> String {
         server_of(&self.volume)

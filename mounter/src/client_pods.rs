@@ -2,15 +2,17 @@
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`idle`] (letting go), `lost` (telling whom it takes volumes from when one ends), [`allowed`] (which images may run), [`args`] (flags).
+//! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (telling whom it takes volumes from when one ends), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
 pub mod idle;
 pub mod link;
 mod lost;
+pub mod old;
 pub mod plan;
 pub mod pod;
+pub mod resources;
 pub mod status;
 
 use std::collections::HashMap;
@@ -19,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
@@ -32,10 +35,13 @@ use tracing::{info, warn};
 use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
 use self::link::{LinkError, ask};
-use self::plan::{Decision, Seen, Wanted, plan};
+use self::old::{OldPod, Origin};
+use self::plan::{Decision, Seen, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::Problem;
 use crate::agent::protocol::{Answer, Call, Hello};
+use crate::client::MountJob;
+use crate::clients::registry::Registry;
 
 /// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
@@ -154,6 +160,7 @@ pub struct ClientPods {
     identity: Identity,
     args: ClientPodArgs,
     allowed: Allowed,
+    registry: Registry,
     store: Store<Pod>,
     /// Goes up with everything that happens to a Pod or a mount.
     changes: watch::Sender<u64>,
@@ -164,13 +171,14 @@ pub struct ClientPods {
 
 impl ClientPods {
     /// Begins to watch this node's client Pods, and to let go of idle ones.
-    pub fn start(client: kube::Client, identity: Identity, args: ClientPodArgs) -> Arc<Self> {
+    pub fn start(client: kube::Client, identity: Identity, args: ClientPodArgs, registry: Registry) -> Arc<Self> {
         let (store, writer) = reflector::store();
         let pods = Arc::new(Self {
             allowed: Allowed::new(args.allowed_client_images.clone()),
             client,
             identity,
             args,
+            registry,
             store,
             changes: watch::channel(0).0,
             users: Arc::default(),
@@ -201,9 +209,10 @@ impl ClientPods {
         pods
     }
 
-    /// A Pod for new mounts of `client`, whose agent answers; made if there is none.
-    pub async fn lease(&self, client: &str, image: &str, deadline: Instant) -> Result<Lease, PodError> {
+    /// A Pod for the mount of a volume by `image`, whose agent answers; made if there is none.
+    pub async fn lease(&self, job: &MountJob, image: &str, deadline: Instant) -> Result<Lease, PodError> {
         let image = self.allowed.check(image)?;
+        let client = &job.volume.client;
         let late = |name: &str, message: String| PodError::Late {
             name: name.to_owned(),
             message,
@@ -213,10 +222,15 @@ impl ClientPods {
             .await
             .map_err(|_| PodError::NoList)??;
         let wanted = Wanted {
-            client: client.to_owned(),
+            client: client.to_string(),
             node: self.identity.node.clone(),
             image,
             mounter_image: known.mounter_image.clone(),
+            by_volume: job.image_by_volume(),
+            volume: self.args.client_pod_per_volume.contains(client).then(|| VolumeId {
+                name: job.target.name().to_owned(),
+                source: job.volume.source.clone(),
+            }),
         };
         tokio::time::timeout_at(limit, self.store.wait_until_ready())
             .await
@@ -266,6 +280,33 @@ impl ClientPods {
         let mut seen: Vec<_> = self.store.state().iter().filter_map(|pod| status::seen(pod)).collect();
         seen.sort_by(|a, b| a.name.cmp(&b.name));
         seen
+    }
+
+    /// Those of an earlier version, and what they serve; nothing as long as it isn't known what there is.
+    pub async fn old(&self) -> Option<Vec<OldPod>> {
+        let ready = tokio::time::timeout(HELLO_LIMIT, self.store.wait_until_ready()).await;
+        ready.ok()?.ok()?;
+        let old = self.origins_of_old().await?.into_iter();
+        let asked = old.map(async |(name, uid, origin)| {
+            let hello = self.hello(&uid).await.ok();
+            let mounts = hello.as_ref().map(|hello| hello.mounts.as_slice());
+            OldPod::new(name, origin, mounts)
+        });
+        let mut old = join_all(asked).await;
+        old.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(old)
+    }
+
+    /// Name, uid and origin of the Pods of an earlier version; nothing as long as it isn't known which version this is.
+    async fn origins_of_old(&self) -> Option<Vec<(String, String, Origin)>> {
+        let known = tokio::time::timeout(HELLO_LIMIT, self.known()).await.ok()?.ok()?;
+        let servings = self.registry.servings();
+        let pods = self.store.state();
+        let old = pods.iter().filter_map(|pod| {
+            let origin = Origin::of(pod).filter(|origin| origin.is_old(&known.mounter_image, &servings))?;
+            Some((pod.metadata.name.clone()?, pod.metadata.uid.clone()?, origin))
+        });
+        Some(old.collect())
     }
 
     /// Asks a Pod's agent who it is and what it has mounted.
@@ -353,7 +394,7 @@ impl ClientPods {
                 owner: pod::owner(&account, &uid),
                 service_account: self.args.client_service_account.clone(),
                 priority_class: self.args.client_priority_class.clone(),
-                resources: self.args.resources(),
+                resources: self.args.resources.clone(),
                 grace_seconds: i64::try_from(self.args.client_grace.as_secs()).unwrap_or(i64::MAX),
             },
         })

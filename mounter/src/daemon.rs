@@ -103,20 +103,20 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
-    let pods = kube.as_ref().and_then(|kube| client_pods(kube, &args));
+    let pods = kube.as_ref().and_then(|kube| client_pods(kube, &args, &registry));
     let container = pods
         .clone()
         .map(|pods| Arc::new(ContainerClient::new(pods)) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
     let core = Arc::new(core.unless(readiness::not_shared));
     core.workers().start_ahead();
-    if let (Some(kube), Some(pods)) = (&kube, pods) {
+    if let (Some(kube), Some(pods)) = (&kube, pods.clone()) {
         let teller = Teller::new(kube.clone(), args.node_name.clone());
         let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
         tokio::spawn(reviver.run());
     }
     let publisher = kube.clone().zip(args.node_name.clone()).map(|(kube, node)| {
-        let publisher = Publisher::new(kube, node, status.clone(), registry.clone());
+        let publisher = Publisher::new(kube, node, status.clone(), registry.clone(), pods);
         tokio::spawn(publisher.run(stop.clone()))
     });
     if let Some(kube) = kube.clone() {
@@ -232,7 +232,7 @@ async fn connect(args: &ServeArgs) -> Option<KubeClient> {
     }
 }
 
-fn client_pods(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<ClientPods>> {
+fn client_pods(kube: &KubeClient, args: &ServeArgs, registry: &Registry) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
             "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name (NODE_NAME, POD_NAME)"
@@ -245,5 +245,6 @@ fn client_pods(kube: &KubeClient, args: &ServeArgs) -> Option<Arc<ClientPods>> {
         pod: pod.clone(),
         kubelet_root: args.node.kubelet_root.clone(),
     };
-    Some(ClientPods::start(kube.clone(), identity, args.client_pods.clone()))
+    let args = args.client_pods.clone();
+    Some(ClientPods::start(kube.clone(), identity, args, registry.clone()))
 }

@@ -33,6 +33,7 @@ pub mod revive;
 pub mod status;
 pub mod sys;
 pub mod target;
+pub mod thread;
 pub mod trip;
 pub mod uninstall;
 pub mod unmount;

@@ -1,10 +1,12 @@
 //! Publishes on the mounter's own Node which clients it can mount: labels, by which volumes keep Pods away (the PersistentVolume's
-//! node affinity), annotations with what to do, and an Event where something has changed.
+//! node affinity), annotations with what to do, and an Event where something has changed. And which client Pods of an earlier
+//! version are left.
 //!
 //! It is one server-side apply, so that what is not said any more goes by itself. The right to patch Nodes is narrowed to these labels
 //! and annotations of the mounter's own Node by the admission policy `mooring-mounter-nodes`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -17,6 +19,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::client_pods::ClientPods;
+use crate::client_pods::old::OldPod;
 use crate::clients::registry::Registry;
 use crate::readiness::clients::Readiness;
 use crate::status::Status;
@@ -54,10 +58,28 @@ pub struct Publisher {
     node: String,
     status: Status,
     registry: Registry,
+    pods: Option<Arc<ClientPods>>,
     /// What was published last, and when.
-    published: Option<(Readiness, Instant)>,
-    /// What the node's labels say.
-    said: Option<BTreeMap<String, String>>,
+    published: Option<(Found, Instant)>,
+    /// What the node says.
+    said: Option<Said>,
+}
+
+/// What is to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    readiness: Readiness,
+    /// Client Pods of an earlier version; nothing as long as it isn't known.
+    old: Option<Vec<OldPod>>,
+}
+
+/// What a node says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Said {
+    /// Whether it can mount, by client.
+    clients: BTreeMap<String, String>,
+    /// How many client Pods of an earlier version are left, and which.
+    old: (Option<String>, Option<String>),
 }
 
 /// A change that is worth an Event.
@@ -71,12 +93,19 @@ enum News {
 
 impl Publisher {
     /// One for this node.
-    pub fn new(client: Client, node: String, status: Status, registry: Registry) -> Self {
+    pub fn new(
+        client: Client,
+        node: String,
+        status: Status,
+        registry: Registry,
+        pods: Option<Arc<ClientPods>>,
+    ) -> Self {
         Self {
             client,
             node,
             status,
             registry,
+            pods,
             published: None,
             said: None,
         }
@@ -86,7 +115,7 @@ impl Publisher {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failures = 0;
         loop {
-            let wait = match self.status.readiness(&self.registry) {
+            let wait = match self.look().await {
                 None => START_PERIOD,
                 Some(found) if !self.is_due(&found) => PERIOD,
                 Some(found) => match self.publish(found).await {
@@ -110,21 +139,31 @@ impl Publisher {
         }
     }
 
-    fn is_due(&self, found: &Readiness) -> bool {
+    async fn look(&self) -> Option<Found> {
+        let readiness = self.status.readiness(&self.registry)?;
+        let old = match &self.pods {
+            Some(pods) => pods.old().await,
+            None => Some(Vec::new()),
+        };
+        Some(Found { readiness, old })
+    }
+
+    fn is_due(&self, found: &Found) -> bool {
         let published = self.published.as_ref();
         published.is_none_or(|(last, at)| last != found || at.elapsed() >= REPEAT)
     }
 
-    async fn publish(&mut self, found: Readiness) -> Result<(), PublishError> {
+    async fn publish(&mut self, found: Found) -> Result<(), PublishError> {
         if self.said.is_none() {
             // A patch that changes nothing reads: the right to read Nodes would be for all of them.
             let params = PatchParams::default();
             let there = patch(&self.client, &self.node, &params, &Patch::Merge(json!({}))).await?;
             self.said = Some(said(&there));
         }
-        let there = apply(&self.client, &self.node, &marks(&found)).await?;
-        let before = self.said.replace(said(&there)).unwrap_or_default();
-        for news in news(&before, &found) {
+        let before = self.said.clone().unwrap_or_default();
+        let there = apply(&self.client, &self.node, &marks(&found, &before)).await?;
+        self.said = Some(said(&there));
+        for news in news(&before.clients, &found.readiness) {
             self.tell(&there, &news).await;
         }
         self.published = Some((found, Instant::now()));
@@ -224,29 +263,49 @@ fn key(client: &str) -> String {
     format!("{}{client}", labels::NODE_CLIENT_PREFIX)
 }
 
-/// The node's labels and annotations.
-fn marks(found: &Readiness) -> Value {
-    let clients = found.clients.iter();
-    let mut labels: BTreeMap<String, &str> = clients
-        .map(|(client, verdict)| (key(client), word(verdict.is_ok())))
+/// The node's labels and annotations; of what isn't known it says what it said before.
+fn marks(found: &Found, before: &Said) -> Value {
+    let Found { readiness, old } = found;
+    let clients = readiness.clients.iter();
+    let mut labels: BTreeMap<String, String> = clients
+        .map(|(client, verdict)| (key(client), word(verdict.is_ok()).to_owned()))
         .collect();
-    labels.insert(labels::NODE_MOUNTER.to_owned(), word(found.node.is_ok()));
-    let unable = found.unable().into_iter();
+    labels.insert(labels::NODE_MOUNTER.to_owned(), word(readiness.node.is_ok()).to_owned());
+    let unable = readiness.unable().into_iter();
     let mut annotations: BTreeMap<String, String> = unable.map(|(client, words)| (key(&client), cut(&words))).collect();
-    if let Err(words) = &found.node {
+    if let Err(words) = &readiness.node {
         annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(words));
     }
+    let (count, words) = old.as_deref().map_or_else(|| before.old.clone(), old_marks);
+    let old = labels::NODE_OLD_CLIENT_PODS;
+    labels.extend(count.map(|count| (old.to_owned(), count)));
+    annotations.extend(words.map(|words| (old.to_owned(), words)));
     json!({"labels": labels, "annotations": annotations})
 }
 
-/// What a node's labels say, by client.
-fn said(node: &ObjectMeta) -> BTreeMap<String, String> {
-    let labels = node.labels.iter().flatten();
+/// How many client Pods of an earlier version there are, and which.
+fn old_marks(old: &[OldPod]) -> (Option<String>, Option<String>) {
+    let words: Vec<_> = old.iter().map(OldPod::words).collect();
+    let words = Some(cut(&words.join("; "))).filter(|words| !words.is_empty());
+    (Some(old.len().to_string()), words)
+}
+
+/// What a node's labels and annotations say.
+fn said(node: &ObjectMeta) -> Said {
+    let labels = node.labels.clone().unwrap_or_default();
+    let annotations = node.annotations.as_ref();
+    let old = labels::NODE_OLD_CLIENT_PODS;
     let ours = |(key, value): (&String, &String)| {
         let client = key.strip_prefix(labels::NODE_CLIENT_PREFIX)?;
         Some((client.to_owned(), value.clone()))
     };
-    labels.filter_map(ours).collect()
+    Said {
+        clients: labels.iter().filter_map(ours).collect(),
+        old: (
+            labels.get(old).cloned(),
+            annotations.and_then(|all| all.get(old).cloned()),
+        ),
+    }
 }
 
 /// What has changed since the node said `before`, one for each reason.
@@ -298,15 +357,46 @@ mod tests {
         }
     }
 
+    fn marks_of(readiness: Readiness) -> Value {
+        let old = Some(Vec::new());
+        marks(&Found { readiness, old }, &Said::default())
+    }
+
+    #[test]
+    fn what_is_old_is_counted_and_named_and_stays_said_while_nobody_knows() {
+        let pod = OldPod {
+            name: "client-sshfs-0".into(),
+            image: "i:1".into(),
+            agent_image: "m:1".into(),
+            users: None,
+        };
+        let mut found = Found {
+            readiness: readiness(&[]),
+            old: Some(vec![pod]),
+        };
+        let with = marks(&found, &Said::default());
+        assert_eq!(with["labels"]["mooring.dev/old-client-pods"], "1");
+        let words = with["annotations"]["mooring.dev/old-client-pods"].as_str().unwrap();
+        assert!(words.contains("client-sshfs-0 (i:1"), "{words}");
+        let metadata: ObjectMeta = serde_json::from_value(with.clone()).unwrap();
+        found.old = None;
+        assert_eq!(marks(&found, &said(&metadata)), with);
+        assert!(
+            marks(&found, &Said::default())["labels"]
+                .get("mooring.dev/old-client-pods")
+                .is_none()
+        );
+    }
+
     #[test]
     fn labels_say_whether_and_annotations_what_to_do() {
         let long = "x".repeat(MAX_WORDS + 1);
-        let marks = marks(&readiness(&[("a", ""), ("b", "do this"), ("c", &long)]));
+        let marks = marks_of(readiness(&[("a", ""), ("b", "do this"), ("c", &long)]));
         assert_eq!(
             marks["labels"],
             json!({
                 "client.mooring.dev/a": "ready", "client.mooring.dev/b": "not-ready", "client.mooring.dev/c": "not-ready",
-                "mooring.dev/mounter": "ready",
+                "mooring.dev/mounter": "ready", "mooring.dev/old-client-pods": "0",
             })
         );
         assert_eq!(marks["annotations"].as_object().unwrap().len(), 2);
@@ -315,11 +405,14 @@ mod tests {
             marks["annotations"]["client.mooring.dev/c"].as_str().unwrap().len(),
             MAX_WORDS
         );
-        let none = super::marks(&Readiness {
+        let none = marks_of(Readiness {
             node: Err("do that".into()),
             ..readiness(&[])
         });
-        assert_eq!(none["labels"], json!({"mooring.dev/mounter": "not-ready"}));
+        assert_eq!(
+            none["labels"],
+            json!({"mooring.dev/mounter": "not-ready", "mooring.dev/old-client-pods": "0"})
+        );
         assert_eq!(none["annotations"], json!({"mooring.dev/mounter": "do that"}));
     }
 
@@ -349,10 +442,10 @@ mod tests {
         assert_eq!(news(&before, &found), [unable(&["a", "b"], "do this"), able]);
         // A mounter that starts again finds on the node what it has told.
         let marked = ObjectMeta {
-            labels: serde_json::from_value(marks(&found)["labels"].clone()).unwrap(),
+            labels: serde_json::from_value(marks_of(found.clone())["labels"].clone()).unwrap(),
             ..ObjectMeta::default()
         };
-        assert!(news(&said(&marked), &found).is_empty());
+        assert!(news(&said(&marked).clients, &found).is_empty());
         assert_eq!(
             news(&BTreeMap::new(), &readiness(&[("a", "x"), ("b", "")])),
             [unable(&["a"], "x")]

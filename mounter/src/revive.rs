@@ -29,6 +29,7 @@ use crate::graft::{GraftTask, dead_mounts};
 use crate::metrics::Metrics;
 use crate::mount_table::Table;
 use crate::target::Target;
+use crate::thread;
 use crate::worker::{Task, Workers};
 
 /// How often agents are asked if nothing is heard of them.
@@ -183,7 +184,7 @@ impl Reviver {
     /// Puts new mounts where dead ones are in use.
     async fn finish(&mut self, revived: &[Revived]) -> Duration {
         let devices: Vec<_> = revived.iter().flat_map(|one| one.dead.devices.clone()).collect();
-        let scanned = tokio::task::spawn_blocking(move || namespaces(Path::new("/proc"), &devices)).await;
+        let scanned = thread::run(move || namespaces(Path::new("/proc"), &devices)).await;
         let namespaces = match scanned {
             Ok(Ok(namespaces)) => namespaces,
             Ok(Err(error)) => {

@@ -31,10 +31,12 @@ pub mod own_mounter;
 pub mod processes;
 pub mod provisioner;
 pub mod rights;
+pub mod rollout;
 pub mod server;
 pub mod ssh;
 pub mod volumes;
 mod waits;
+mod writer;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;

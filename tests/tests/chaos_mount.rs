@@ -20,42 +20,6 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// How often each is killed.
 const ROUNDS: usize = 10;
 
-/// Writes files of random bytes over and over, each with its sum beside it once it is whole, until it is told to stop.
-const WRITER: &str = "touch /tmp/failed; rm -f /data/count; i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); n=$((i%8)); {
-    rm -f /data/sum-$n && dd if=/dev/urandom of=/data/file-$n bs=16k count=4 2>/dev/null \\
-    && sha256sum /data/file-$n >/tmp/sum && cp /tmp/sum /data/new && mv /data/new /data/sum-$n \\
-    && echo $i >/data/count.new && mv /data/count.new /data/count; } 2>>/tmp/failed || echo $i >>/tmp/failed; sleep 0.05; done
-    touch /tmp/stopped; sleep 1000000";
-
-/// A Pod on a claim that writes all the time.
-fn writer(scope: &Scope, name: &str, claim: &str) -> Result<()> {
-    let main = json!([{
-        "name": "main", "image": "busybox:1", "command": ["sh", "-c", WRITER],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-    }]);
-    scope.pod(name, NODE, claim, json!({"containers": main}))
-}
-
-/// Checks the sums of all whole files.
-fn intact(scope: &Scope, pod: &str) -> Result<()> {
-    let checked = scope.exec(pod, ["sh", "-c", "cat /data/sum-* | sha256sum -c"])?;
-    let good = checked.lines().filter(|line| line.ends_with(": OK")).count();
-    ensure!(good >= 6 && good == checked.lines().count(), "{pod}: {checked}");
-    Ok(())
-}
-
-/// Waits until a writer has stopped, and checks all that it wrote.
-async fn stopped_and_intact(scope: &Scope, pod: &str) -> Result<()> {
-    scope.exec(pod, ["touch", "/tmp/stop"])?;
-    wait_until("the writer to stop", LIMIT, async || {
-        scope.exec(pod, ["test", "-e", "/tmp/stopped"])?;
-        Ok(Some(()))
-    })
-    .await?;
-    written(scope, pod)?;
-    intact(scope, pod)
-}
-
 /// Ends the mounter of a node as a crash would, and waits until the next one is ready. By turns its container is started again, and
 /// its Pod is replaced, which spares the kubelet's growing pauses.
 async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
@@ -91,17 +55,6 @@ async fn kill_kubelet(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// How many files the user of a volume has written, none of which may have failed.
-fn written(scope: &Scope, pod: &str) -> Result<usize> {
-    let failed = scope.exec(pod, ["cat", "/tmp/failed"])?;
-    ensure!(failed.is_empty(), "{pod} could not write: {failed}");
-    let count = scope.exec(pod, ["cat", "/data/count"])?;
-    count
-        .trim()
-        .parse()
-        .with_context(|| format!("{pod} has written {count:?}"))
-}
-
 #[test]
 fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
     on_own_nodes("chaos-mount", async |scope| {
@@ -112,7 +65,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         scope.volume("local", &json!({"client": "local", "source": file}))?;
         let users = ["on-ssh", "on-local"];
         for (user, claim) in users.iter().zip(["ssh", "local"]) {
-            writer(&scope, user, claim)?;
+            scope.writer(user, NODE, claim)?;
         }
         for user in users {
             scope.pod_ready(user).await?;
@@ -122,13 +75,13 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         let all = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
 
         for round in 1..=ROUNDS {
-            let started = users.map(|user| written(&scope, user).ok());
+            let started = users.map(|user| scope.written(user).ok());
             kill_mounter(&scope, round).await?;
             kill_kubelet(&scope).await?;
             assert_eq!(scope.mounts_on(1)?, before, "round {round}");
             assert_eq!(scope.loop_devices()?.len(), 1, "round {round}");
             for (user, started) in users.iter().zip(started) {
-                let now = written(&scope, user)?;
+                let now = scope.written(user)?;
                 assert!(Some(now) > started, "{user} stands still at {now} in round {round}");
             }
         }
@@ -143,7 +96,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         )
         .await?;
         for user in users {
-            stopped_and_intact(&scope, user).await?;
+            scope.stopped_and_intact(user).await?;
         }
 
         // The new mounter unmounts what the old one has mounted.
@@ -166,10 +119,10 @@ fn a_client_pod_that_is_killed_for_good_is_told_to_its_pods_and_their_successors
         scope.volume("data", &options)?;
         for round in 1..=ROUNDS {
             let user = format!("user-{round}");
-            writer(&scope, &user, "data")?;
+            scope.writer(&user, NODE, "data")?;
             scope.pod_ready(&user).await?;
             wait_until("all files to have been written", LIMIT, async || {
-                Ok((written(&scope, &user)? >= 8).then_some(()))
+                Ok((scope.written(&user)? >= 8).then_some(()))
             })
             .await?;
             let mounts = scope.mounts_on(1)?;
@@ -214,7 +167,7 @@ fn a_client_pod_that_is_killed_for_good_is_told_to_its_pods_and_their_successors
         scope.pod("reader", NODE, "data", Value::Null)?;
         scope.pod_ready("reader").await?;
         // The file that was being written when its client was killed has no sum.
-        intact(&scope, "reader")?;
+        scope.intact("reader")?;
         scope.delete("pod/reader")?;
         scope.pod_gone("reader").await?;
         wait_until("idle client Pods to be let go", LIMIT, async || {

@@ -151,7 +151,8 @@ fn what_a_node_says_goes_with_the_mounters_and_comes_back_with_them() {
         for name in &names {
             wait_until(&format!("{name} to say nothing"), LIMIT, async || {
                 let node = node(&scope, name).await?;
-                let ours = |key: &&String| key.starts_with(labels::NODE_CLIENT_PREFIX) || *key == labels::NODE_MOUNTER;
+                let own = [labels::NODE_MOUNTER, labels::NODE_OLD_CLIENT_PODS];
+                let ours = |key: &&String| key.starts_with(labels::NODE_CLIENT_PREFIX) || own.contains(&key.as_str());
                 let left: Vec<_> = node
                     .labels()
                     .keys()

@@ -409,6 +409,8 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             &good,
             &mark("labels", labels::NODE_MOUNTER, json!(labels::NOT_READY)),
             &mark("annotations", &ours, json!("load the kernel module fuse")),
+            &mark("labels", labels::NODE_OLD_CLIENT_PODS, json!("12")),
+            &mark("annotations", labels::NODE_OLD_CLIENT_PODS, json!("a Pod")),
             &mark("labels", labels::NODE_MOUNTER, Value::Null),
         ] {
             nodes.patch("node-1", &dry, &Patch::Merge(patch)).await?;
@@ -426,6 +428,11 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             ),
             (mark("labels", "mooring.dev/component", json!(labels::READY)), others),
             (mark("labels", &ours, json!("maybe")), "ready or not-ready"),
+            (mark("labels", &ours, json!("12")), "ready or not-ready"),
+            (
+                mark("labels", labels::NODE_OLD_CLIENT_PODS, json!("many")),
+                "ready or not-ready",
+            ),
             (mark("annotations", "a", json!("b")), others),
             (mark("annotations", &ours, json!("x".repeat(1001))), "1000 letters"),
             (json!({"spec": {"unschedulable": true}}), "no taint"),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,7 @@ use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
 use crate::mount_options::{self, MountFlags};
 use crate::target::{Target, TargetError};
+use crate::thread;
 
 /// Longest that a program may take to clear up after an unmount.
 pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
@@ -69,9 +71,18 @@ pub enum AgentError {
     /// The agent's own files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A thread for system calls ended early.
-    #[error("a system call on {0} was given up")]
-    Thread(String),
+    /// There is no thread for system calls to be had.
+    #[error(
+        "failed to start a thread for {target}: its client container has as many processes as it may (the kubelet's \
+         podPidsLimit), or no memory"
+    )]
+    Thread {
+        /// The directory.
+        target: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl AgentError {
@@ -83,7 +94,7 @@ impl AgentError {
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
             Self::Kernel(KernelError::InUse(_)) => Category::InUse,
-            Self::Kernel(_) | Self::Store(_) | Self::Thread(_) => Category::System,
+            Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
         }
     }
 }
@@ -159,14 +170,19 @@ impl Mounts {
         for call in self.store.all()? {
             let health = match self.begin(&call.target) {
                 Err(_) => Health::Busy,
-                Ok(_busy) => match self.look_seldom(&call.target).await? {
-                    Found::Alive => Health::Mounted,
-                    Found::Dead => {
+                Ok(_busy) => match self.look_seldom(&call.target).await {
+                    // One that can't be looked at keeps nobody from hearing of the others.
+                    Err(error) => {
+                        warn!(target.path = call.target, error = %Failure::from(&error).message, "could not look at it");
+                        Health::Busy
+                    }
+                    Ok(Found::Alive) => Health::Mounted,
+                    Ok(Found::Dead) => {
                         self.revive(call.clone());
                         Health::Dead
                     }
-                    Found::Nothing if !self.is_gone_for_good(&call.target) => Health::Busy,
-                    Found::Nothing => {
+                    Ok(Found::Nothing) if !self.is_gone_for_good(&call.target) => Health::Busy,
+                    Ok(Found::Nothing) => {
                         if let Err(error) = self.clear_up(&call).await {
                             warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
                         }
@@ -234,10 +250,9 @@ impl Mounts {
         let Some(call) = self.store.recorded(path) else {
             return Ok(());
         };
-        let path = path.to_owned();
-        tokio::task::spawn_blocking(move || kernel::unmount_target(&target, false))
+        thread::run(move || kernel::unmount_target(&target, false))
             .await
-            .map_err(|_| AgentError::Thread(path))??;
+            .map_err(no_thread(path))??;
         self.clear_up(&call).await
     }
 
@@ -256,10 +271,10 @@ impl Mounts {
             self.store.remove_secrets(&call.target)?;
         }
         let flags = flags(call)?;
-        let (path, target) = (call.target.clone(), target.clone());
-        tokio::task::spawn_blocking(move || kernel::move_onto(&staging, &target, flags))
+        let target = target.clone();
+        thread::run(move || kernel::move_onto(&staging, &target, flags))
             .await
-            .map_err(|_| AgentError::Thread(path))??;
+            .map_err(no_thread(&call.target))??;
         self.seen_alive(&call.target);
         Ok(self.store.unstage(&call.target)?)
     }
@@ -306,14 +321,14 @@ impl Mounts {
             mounts: Arc::clone(self),
             target: path.to_owned(),
         };
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = thread::run(move || {
             let found = kernel::look(&target);
             drop(looking);
             found
         });
         match tokio::time::timeout(LOOK_LIMIT, looked).await {
             Ok(Ok(found)) => Ok(found?),
-            Ok(Err(_)) => Err(AgentError::Thread(path.to_owned())),
+            Ok(Err(source)) => Err(no_thread(path)(source)),
             Err(_) => Ok(Found::Alive),
         }
     }
@@ -366,6 +381,12 @@ impl Mounts {
             Err(AgentError::InProgress(target.to_owned()))
         }
     }
+}
+
+/// No thread for a target.
+pub(super) fn no_thread(target: &str) -> impl FnOnce(io::Error) -> AgentError {
+    let target = target.to_owned();
+    move |source| AgentError::Thread { target, source }
 }
 
 /// One target is being worked on.
@@ -426,7 +447,7 @@ mod tests {
     fn a_failure_tells_its_whole_chain_once() {
         let error = AgentError::Program(ProgramError::Start {
             program: "mount".into(),
-            source: std::io::ErrorKind::NotFound.into(),
+            source: io::ErrorKind::NotFound.into(),
         });
         assert_eq!(
             Failure::from(&error).message,

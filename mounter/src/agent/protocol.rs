@@ -167,12 +167,13 @@ pub struct Reviving {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// Being mounted or unmounted.
-    Busy,
     /// Mounted.
     Mounted,
     /// In the mount table, but its daemon is gone: every access gives ENOTCONN.
     Dead,
+    /// Being mounted or unmounted; or what a later release calls otherwise, which is to be left alone as well.
+    #[serde(other)]
+    Busy,
 }
 
 /// Why a call failed.
@@ -349,8 +350,93 @@ mod tests {
         assert!(!error.to_string().contains("hush"));
     }
 
+    /// Puts something unknown into every object of a message, as a later release may.
+    fn grown(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(object) => {
+                object.values_mut().for_each(grown);
+                // One that says which call or answer it is has nothing beside that.
+                if !(object.len() == 1 && object.values().all(serde_json::Value::is_object)) {
+                    object.insert("of-a-later-release".into(), serde_json::json!({"a": [1, null]}));
+                }
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(grown),
+            _ => {}
+        }
+    }
+
+    fn hello() -> Answer {
+        Answer::Hello(Hello {
+            version: VERSION,
+            release: "0.1.0".into(),
+            draining: false,
+            revives: true,
+            mounts: vec![MountState {
+                target: "t".into(),
+                client: "sshfs".into(),
+                source: "s".into(),
+                pod: PodRef {
+                    name: "p".into(),
+                    ..PodRef::default()
+                },
+                health: Health::Dead,
+                dead: Some(Dead::default()),
+                reviving: Some(Reviving::default()),
+            }],
+        })
+    }
+
+    #[test]
+    fn mounter_and_agent_pass_over_what_only_the_other_knows() {
+        let mut mount = serde_json::to_value(call()).unwrap();
+        mount["call"]["mount"]["options"] = serde_json::json!({});
+        mount["call"]["mount"]["secrets"] = serde_json::json!({});
+        let unmount = Request {
+            version: VERSION,
+            call: Call::Unmount { target: "t".into() },
+        };
+        for known in [mount, serde_json::to_value(unmount).unwrap()] {
+            let mut value = known.clone();
+            grown(&mut value);
+            assert_ne!(value, known);
+            // What a volume and its Secret are called is theirs, not the protocol's.
+            for own in ["options", "secrets"] {
+                if let Some(call) = value["call"].get_mut("mount") {
+                    call[own] = serde_json::json!({});
+                }
+            }
+            let read: Request = serde_json::from_value(value).unwrap();
+            assert_eq!(serde_json::to_value(read).unwrap(), known);
+        }
+        let known = serde_json::to_value(hello()).unwrap();
+        let mut value = known.clone();
+        grown(&mut value);
+        assert!(value.to_string().matches("of-a-later-release").count() >= 5, "{value}");
+        let read: Answer = serde_json::from_value(value).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), known);
+    }
+
+    #[test]
+    fn an_agent_of_the_first_release_is_understood() {
+        let hello: Answer = serde_json::from_str(
+            r#"{"hello":{"version":1,"release":"0.0.1","draining":false,
+                "mounts":[{"target":"t","client":"sshfs","source":"s","health":"mounted"}]}}"#,
+        )
+        .unwrap();
+        let Answer::Hello(hello) = hello else {
+            panic!("another answer")
+        };
+        assert!(!hello.revives && !hello.mounts[0].is_lost());
+        let _: Request = serde_json::from_str(
+            r#"{"version":1,"call":{"mount":{"target":"t","client":"sshfs","source":"s","limit_ms":1}}}"#,
+        )
+        .unwrap();
+    }
+
     #[test]
     fn what_a_later_release_adds_does_not_break_this_one() {
+        let health: Health = serde_json::from_str(r#""asleep""#).unwrap();
+        assert_eq!(health, Health::Busy);
         let failure: Failure =
             serde_json::from_str(r#"{"category":"eaten-by-a-grue","message":"m","since":3}"#).unwrap();
         assert_eq!(failure.category, Category::Other);

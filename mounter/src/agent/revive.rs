@@ -13,12 +13,13 @@ use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
 use super::kernel::{self, Found};
-use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags};
+use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program;
 use super::protocol::{Failure, MountCall, Reviving};
 use super::run;
 use crate::sys::DeviceNumber;
 use crate::target::Target;
+use crate::thread;
 
 /// Longest that a mount program may take for a volume that is in use already.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -205,10 +206,10 @@ impl Mounts {
         let replaced = async {
             run::run(&invocation, LIMIT).await?;
             let (staging, target) = (staging.clone(), target.clone());
-            let thread = tokio::task::spawn_blocking(move || kernel::replace(&staging, &target, device, flags));
-            thread
+            let replaced = thread::run(move || kernel::replace(&staging, &target, device, flags));
+            replaced
                 .await
-                .map_err(|_| AgentError::Thread(call.target.clone()))?
+                .map_err(no_thread(&call.target))?
                 .map_err(AgentError::from)
         };
         let replaced = replaced.await;
@@ -234,10 +235,10 @@ impl Mounts {
 /// Looks at a target whoever else is looking. One that does not answer in time is alive: a dead one answers at once.
 async fn look_now(target: &Target) -> Result<Found, AgentError> {
     let path = target.clone();
-    let looked = tokio::task::spawn_blocking(move || kernel::look(&path));
+    let looked = thread::run(move || kernel::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Ok(Ok(found)) => Ok(found?),
-        Ok(Err(_)) => Err(AgentError::Thread(target.to_string())),
+        Ok(Err(source)) => Err(no_thread(&target.to_string())(source)),
         Err(_) => Ok(Found::Alive),
     }
 }

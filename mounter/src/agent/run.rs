@@ -38,6 +38,18 @@ pub enum ProgramError {
         #[source]
         source: io::Error,
     },
+    /// The kernel has no room for it.
+    #[error(
+        "failed to start {program}: its client container has as many processes as it may (the kubelet's podPidsLimit), or \
+         no memory"
+    )]
+    NoRoom {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Its end could not be waited for.
     #[error("failed to wait for {program}")]
     Wait {
@@ -69,6 +81,13 @@ pub enum ProgramError {
     },
 }
 
+fn not_started(program: String, source: io::Error) -> ProgramError {
+    match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => ProgramError::NoRoom { program, source },
+        _ => ProgramError::Start { program, source },
+    }
+}
+
 /// Runs a program to its end, for at most `limit`.
 pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
     let program = invocation.program.display().to_string();
@@ -81,10 +100,7 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|source| ProgramError::Start {
-            program: program.clone(),
-            source,
-        })?;
+        .map_err(|source| not_started(program.clone(), source))?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let words = LastWords::default();
     let mut readers = tokio::task::JoinSet::new();

@@ -5,6 +5,7 @@
 //! agent ends, it is started again and finds its mounts as they were. If another ends, which may be such a daemon, the agent
 //! is told ([`DEATH`]): daemons become children of process 1 when the program that started them has ended.
 
+use std::error::Error as _;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
@@ -56,8 +57,21 @@ pub async fn supervise() -> Result<(), SuperviseError> {
             return Ok(());
         }
         error!("the agent ended and is started again; its mounts stay");
+        agent = restart().await;
+    }
+}
+
+/// With process 1 all mounts would end, so it goes on trying: the container may have as many processes as it may for now.
+async fn restart() -> Child {
+    loop {
         tokio::time::sleep(RESTART_DELAY).await;
-        agent = start()?;
+        match start() {
+            Ok(agent) => return agent,
+            Err(error) => error!(
+                "{error}: {}; trying again",
+                error.source().map(ToString::to_string).unwrap_or_default()
+            ),
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Flags about client Pods.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use mooring_contract::image::ImagePattern;
 use mooring_contract::names;
+use mooring_contract::volume::ClientName;
+
+use super::resources::ResourceArgs;
 
 /// Flags about client Pods.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,41 +36,18 @@ pub struct ClientPodArgs {
     /// Priority class of client Pods; empty for none.
     #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = "system-node-critical")]
     pub client_priority_class: String,
-    /// CPU that a client Pod requests.
-    #[arg(long, env = "MOORING_CLIENT_CPU_REQUEST", default_value = "10m")]
-    pub client_cpu_request: String,
-    /// Memory that a client Pod requests.
-    #[arg(long, env = "MOORING_CLIENT_MEMORY_REQUEST", default_value = "32Mi")]
-    pub client_memory_request: String,
-    /// CPU that a client Pod may use; none for no limit.
-    #[arg(long, env = "MOORING_CLIENT_CPU_LIMIT")]
-    pub client_cpu_limit: Option<String>,
-    /// Memory that a client Pod may use; none for no limit. A FUSE daemon that is killed for it takes its mounts along.
-    #[arg(long, env = "MOORING_CLIENT_MEMORY_LIMIT")]
-    pub client_memory_limit: Option<String>,
-}
-
-impl ClientPodArgs {
-    /// What a client container requests and may use.
-    pub fn resources(&self) -> ResourceRequirements {
-        let quantity = |name: &str, value: &String| (name.to_owned(), Quantity(value.clone()));
-        let requests = BTreeMap::from([
-            quantity("cpu", &self.client_cpu_request),
-            quantity("memory", &self.client_memory_request),
-        ]);
-        let limits: BTreeMap<_, _> = [
-            self.client_cpu_limit.as_ref().map(|value| quantity("cpu", value)),
-            self.client_memory_limit.as_ref().map(|value| quantity("memory", value)),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        ResourceRequirements {
-            requests: Some(requests),
-            limits: (!limits.is_empty()).then_some(limits),
-            ..ResourceRequirements::default()
-        }
-    }
+    /// Clients whose volumes have a Pod each, rather than one Pod for all of a client: dearer by far, but what befalls one
+    /// volume's program befalls no other's.
+    #[arg(
+        long,
+        env = "MOORING_CLIENT_POD_PER_VOLUME",
+        value_name = "CLIENT",
+        value_delimiter = ','
+    )]
+    pub client_pod_per_volume: Vec<ClientName>,
+    /// What client Pods request and may use.
+    #[command(flatten)]
+    pub resources: ResourceArgs,
 }
 
 /// Not a duration.

@@ -32,8 +32,15 @@ enum Use {
 struct IdleSince(HashMap<String, Instant>);
 
 impl IdleSince {
-    /// Takes in what is seen now; the uids of the Pods to let go, and when the next may have to go.
-    fn update(&mut self, seen: &[(String, Use)], idle: Duration, now: Instant) -> (Vec<String>, Option<Instant>) {
+    /// Takes in what is seen now; the uids of the Pods to let go, and when the next may have to go. Those in `old` have nobody to
+    /// wait for.
+    fn update(
+        &mut self,
+        seen: &[(String, Use)],
+        old: &HashSet<String>,
+        idle: Duration,
+        now: Instant,
+    ) -> (Vec<String>, Option<Instant>) {
         self.0
             .retain(|uid, _| seen.iter().any(|(seen, usage)| seen == uid && *usage == Use::Unused));
         for (uid, usage) in seen {
@@ -44,7 +51,7 @@ impl IdleSince {
         let (go, stay): (Vec<_>, Vec<_>) = self
             .0
             .iter()
-            .partition(|(_, since)| now.duration_since(**since) >= idle);
+            .partition(|(uid, since)| now.duration_since(**since) >= idle || old.contains(*uid));
         let next = stay.into_iter().filter_map(|(_, since)| since.checked_add(idle)).min();
         (go.into_iter().map(|(uid, _)| uid.clone()).collect(), next)
     }
@@ -67,7 +74,12 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
                 uses.push((pod.uid.clone(), usage));
             }
         }
-        let (go, next) = idle_since.update(&uses, pods.args.client_idle, Instant::now());
+        let mut old = HashSet::new();
+        if uses.iter().any(|(_, usage)| *usage == Use::Unused) {
+            let origins = pods.origins_of_old().await.unwrap_or_default();
+            old.extend(origins.into_iter().map(|(_, uid, _)| uid));
+        }
+        let (go, next) = idle_since.update(&uses, &old, pods.args.client_idle, Instant::now());
         for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
             // An operation may have begun since; one that begins now is refused by the agent, and gets the next Pod.
             if !pods.users.any(&pod.uid) && pods.delete(&pod.name, &pod.uid).await {
@@ -121,30 +133,59 @@ mod tests {
     fn a_pod_goes_when_it_has_been_unused_for_the_whole_time_and_not_before() {
         let mut idle = IdleSince::default();
         let start = Instant::now();
-        let (go, next) = idle.update(&seen(&[("a", Use::Unused), ("b", Use::Used)]), IDLE, start);
+        let (go, next) = idle.update(
+            &seen(&[("a", Use::Unused), ("b", Use::Used)]),
+            &HashSet::new(),
+            IDLE,
+            start,
+        );
         assert_eq!((go.len(), next), (0, Some(start + IDLE)));
         let later = start + IDLE / 2;
-        assert_eq!(idle.update(&seen(&[("a", Use::Unused)]), IDLE, later).0.len(), 0);
-        assert_eq!(idle.update(&seen(&[("a", Use::Unused)]), IDLE, start + IDLE).0, ["a"]);
+        assert_eq!(
+            idle.update(&seen(&[("a", Use::Unused)]), &HashSet::new(), IDLE, later)
+                .0
+                .len(),
+            0
+        );
+        assert_eq!(
+            idle.update(&seen(&[("a", Use::Unused)]), &HashSet::new(), IDLE, start + IDLE)
+                .0,
+            ["a"]
+        );
     }
 
     #[test]
     fn a_use_in_between_starts_the_time_again() {
         let mut idle = IdleSince::default();
         let start = Instant::now();
-        idle.update(&seen(&[("a", Use::Unused)]), IDLE, start);
-        idle.update(&seen(&[("a", Use::Used)]), IDLE, start + IDLE / 2);
+        idle.update(&seen(&[("a", Use::Unused)]), &HashSet::new(), IDLE, start);
+        idle.update(&seen(&[("a", Use::Used)]), &HashSet::new(), IDLE, start + IDLE / 2);
         assert!(
-            idle.update(&seen(&[("a", Use::Unused)]), IDLE, start + IDLE)
+            idle.update(&seen(&[("a", Use::Unused)]), &HashSet::new(), IDLE, start + IDLE)
                 .0
                 .is_empty()
         );
     }
 
     #[test]
+    fn one_of_an_earlier_version_goes_with_its_last_mount() {
+        let mut idle = IdleSince::default();
+        let old = HashSet::from(["a".to_owned()]);
+        let now = Instant::now();
+        assert!(idle.update(&seen(&[("a", Use::Used)]), &old, IDLE, now).0.is_empty());
+        let both = seen(&[("a", Use::Unused), ("b", Use::Unused)]);
+        assert_eq!(idle.update(&both, &old, IDLE, now).0, ["a"]);
+    }
+
+    #[test]
     fn with_no_idle_time_it_goes_at_once() {
         let mut idle = IdleSince::default();
-        let (go, _) = idle.update(&seen(&[("a", Use::Unused)]), Duration::ZERO, Instant::now());
+        let (go, _) = idle.update(
+            &seen(&[("a", Use::Unused)]),
+            &HashSet::new(),
+            Duration::ZERO,
+            Instant::now(),
+        );
         assert_eq!(go, ["a"]);
     }
 }

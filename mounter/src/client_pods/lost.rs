@@ -17,6 +17,7 @@ use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Health, MountState};
 use crate::mount_table::Table;
 use crate::target::Target;
+use crate::thread;
 
 /// How long a mount may take to say that it is there. One that takes longer is served.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -119,7 +120,7 @@ async fn look(kubelet_root: &Path, target: &str) -> Found {
     if !kernel::is_mounted(&target).unwrap_or(true) {
         return Found::Nothing;
     }
-    let looked = tokio::task::spawn_blocking(move || kernel::look(&target));
+    let looked = thread::run(move || kernel::look(&target));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Ok(Ok(Ok(found))) => found,
         _ => Found::Alive,

@@ -5,7 +5,16 @@ use sha2::{Digest as _, Sha256};
 use super::status::{Phase, Problem};
 use crate::agent::store::hex;
 
-/// Which Pod serves a volume: one a client, node, client image and release of the agent.
+/// A volume that has a client Pod to itself. The name alone won't do: volumes in Pods have any.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct VolumeId {
+    /// Name of the PV, or of the Pod's volume.
+    pub name: String,
+    /// Its source.
+    pub source: String,
+}
+
+/// Which Pod serves a volume: one a client, node, client image and release of the agent, and a volume where that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Wanted {
     /// The client's name.
@@ -16,13 +25,19 @@ pub struct Wanted {
     pub image: String,
     /// The image that the agent is copied from, its name in full.
     pub mounter_image: String,
+    /// Whether the volume names the image. All volumes of an image share its Pod.
+    pub by_volume: bool,
+    /// The volume that it is for, where it is for one alone.
+    pub volume: Option<VolumeId>,
 }
 
 impl Wanted {
     /// What the names of its Pods begin with. At most 59 characters, since a client's name has at most 40.
     pub fn base_name(&self) -> String {
         let mut hash = Sha256::new();
-        for part in [&self.client, &self.node, &self.image, &self.mounter_image] {
+        let all = [&self.client, &self.node, &self.image, &self.mounter_image];
+        let own = self.volume.iter().flat_map(|volume| [&volume.name, &volume.source]);
+        for part in all.into_iter().chain(own) {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
@@ -114,6 +129,8 @@ mod tests {
             node: "node-1".into(),
             image: image.into(),
             mounter_image: "mooring.dev/mounter:0.1.0".into(),
+            by_volume: false,
+            volume: None,
         }
     }
 
@@ -176,6 +193,23 @@ mod tests {
         let mut other = wanted("a:1");
         other.node = "node-2".into();
         assert_ne!(other.base_name(), old.base_name());
+    }
+
+    #[test]
+    fn volumes_share_a_pod_unless_they_are_to_have_one_each() {
+        let shared = wanted("a:1");
+        let own = |name: &str, source: &str| Wanted {
+            volume: Some(VolumeId {
+                name: name.into(),
+                source: source.into(),
+            }),
+            ..shared.clone()
+        };
+        assert_eq!(own("a", "x").base_name(), own("a", "x").base_name());
+        let names = [&own("a", "x"), &own("b", "x"), &own("a", "y"), &shared].map(Wanted::base_name);
+        for (n, name) in names.iter().enumerate() {
+            assert!(!names[..n].contains(name), "{names:?}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext,
-    Toleration, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, SecurityContext, Toleration, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -12,6 +12,7 @@ use mooring_contract::names::{annotations, labels};
 use sha2::{Digest as _, Sha256};
 
 use super::plan::Wanted;
+use super::resources::ResourceArgs;
 use crate::agent::install::PROGRAM;
 use crate::agent::store::hex;
 
@@ -49,8 +50,8 @@ pub struct Template {
     pub service_account: String,
     /// Their priority class; empty for none.
     pub priority_class: String,
-    /// What the client container requests and may use.
-    pub resources: ResourceRequirements,
+    /// What their client containers request and may use.
+    pub resources: ResourceArgs,
     /// Seconds that a Pod told to end may stay for its mounts.
     pub grace_seconds: i64,
 }
@@ -91,6 +92,7 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         resources,
         grace_seconds,
     } = template;
+    let resources = resources.of(&wanted.client);
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let agent_mount = VolumeMount {
         name: AGENT_VOLUME.into(),
@@ -123,7 +125,7 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
             format!("--dir={AGENT_DIR}"),
             format!("--kubelet-root={kubelet_root}"),
         ]),
-        resources: Some(resources.clone()),
+        resources: Some(resources),
         security_context: Some(SecurityContext {
             privileged: Some(true),
             run_as_user: Some(0),
@@ -147,6 +149,13 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         ]),
         ..Container::default()
     };
+    let image_by = wanted
+        .by_volume
+        .then(|| label(annotations::IMAGE_BY, annotations::IMAGE_BY_VOLUME));
+    let volume = wanted.volume.as_ref();
+    let volume = volume.map(|volume| label(annotations::VOLUME, &volume.name));
+    let notes = [label(annotations::SAFE_TO_EVICT, "true")];
+    let notes = notes.into_iter().chain(image_by).chain(volume);
     Pod {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -157,7 +166,7 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
                 label(labels::NODE, &node_label(&wanted.node)),
                 label(labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
             ])),
-            annotations: Some(BTreeMap::from([label(annotations::SAFE_TO_EVICT, "true")])),
+            annotations: Some(notes.collect()),
             owner_references: Some(vec![owner.clone()]),
             ..ObjectMeta::default()
         },
@@ -218,6 +227,8 @@ mod tests {
             node: "node-1".into(),
             image: "mooring.dev/client-sshfs:0.1.0".into(),
             mounter_image: "mooring.dev/mounter:0.1.0".into(),
+            by_volume: true,
+            volume: None,
         };
         let template = Template {
             namespace: "mooring".into(),
@@ -225,7 +236,7 @@ mod tests {
             owner: owner("mounter", "uid"),
             service_account: "client".into(),
             priority_class: String::new(),
-            resources: ResourceRequirements::default(),
+            resources: ResourceArgs::default(),
             grace_seconds: 3600,
         };
         serde_json::to_value(build(&template, &wanted, "client-sshfs-0")).unwrap()
@@ -236,6 +247,7 @@ mod tests {
         let pod = pod();
         assert_eq!(pod["spec"]["nodeName"], "node-1");
         assert_eq!(pod["metadata"]["labels"]["mooring.dev/component"], "client");
+        assert_eq!(pod["metadata"]["annotations"]["mooring.dev/image-by"], "volume");
         let volumes = pod["spec"]["volumes"].as_array().unwrap();
         let host: Vec<_> = volumes
             .iter()

@@ -15,6 +15,7 @@ use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, PodError};
 use crate::target::Target;
+use crate::thread;
 
 /// Kept back from the job's time to tell the kubelet why it ran out.
 const ANSWER_RESERVE: Duration = Duration::from_secs(2);
@@ -118,7 +119,7 @@ impl Client for ContainerClient {
         let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
         let lease = self
             .pods
-            .lease(job.volume.client.as_str(), image, deadline)
+            .lease(job, image, deadline)
             .await
             .map_err(|error| no_pod(job, &error))?;
         let mounted = self.ask(&lease, job).await;
@@ -172,7 +173,7 @@ async fn look(target: &Target) -> Result<Found, MountError> {
         return Ok(Found::Nothing);
     }
     let path = target.clone();
-    let looked = tokio::task::spawn_blocking(move || kernel::look(&path));
+    let looked = thread::run(move || kernel::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Err(_) => Ok(Found::Alive),
         Ok(Ok(Ok(found))) => Ok(found),

@@ -93,6 +93,9 @@ pub mod labels {
     pub const NODE_CLIENT_PREFIX: &str = "client.mooring.dev/";
     /// On a Node: whether it can mount anything at all, [`READY`] or [`NOT_READY`].
     pub const NODE_MOUNTER: &str = "mooring.dev/mounter";
+    /// On a Node: how many client Pods of an earlier version still serve volumes there. An annotation of the same name says which,
+    /// and for whom.
+    pub const NODE_OLD_CLIENT_PODS: &str = "mooring.dev/old-client-pods";
     /// See [`NODE_CLIENT_PREFIX`].
     pub const READY: &str = "ready";
     /// See [`NODE_CLIENT_PREFIX`].
@@ -141,6 +144,13 @@ pub mod annotations {
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    /// On a client Pod: [`IMAGE_BY_VOLUME`] where it was made for a volume that names its client image, and not for whoever serves the
+    /// client.
+    pub const IMAGE_BY: &str = "mooring.dev/image-by";
+    /// On a client Pod that is for one volume alone: the name of its PersistentVolume, or the Pod's own name for it.
+    pub const VOLUME: &str = "mooring.dev/volume";
+    /// Value of [`IMAGE_BY`].
+    pub const IMAGE_BY_VOLUME: &str = "volume";
     /// On a PV: the provisioner that made it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 }

@@ -7,7 +7,15 @@ use kube::api::ListParams;
 use mooring_contract::names::{NAMESPACE, labels};
 
 use super::Scope;
+use crate::base_images::Archive;
 use crate::command::output;
+use crate::oci::{Runs, write_archive};
+
+/// The mounter's image.
+pub const MOUNTER_IMAGE: &str = "mooring.dev/mounter";
+
+/// Where the shim is in it.
+const SHIM_IN_IMAGE: &str = "/usr/libexec/mooring/vcs";
 
 /// The client image for ssh servers.
 pub const SSH_CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
@@ -19,6 +27,43 @@ pub fn image_of_its_own(scope: &Scope, tag: &str) -> Result<String> {
         let usual = format!("{SSH_CLIENT_IMAGE}:0.1.0");
         let args = ["-n", "k8s.io", "images", "tag", "--force", &usual, &image];
         output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
+    }
+    Ok(image)
+}
+
+/// The mounter's image under another name, on all nodes, with another shim in it: it does the same, and is not the same file.
+pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
+    let image = format!("{MOUNTER_IMAGE}:{}-{tag}", scope.namespace);
+    let cluster = scope.own_cluster()?;
+    let folder = format!("var/lib/mooring/{}-{tag}", scope.namespace);
+    let at = format!("/{folder}/at");
+    let original = format!("{MOUNTER_IMAGE}:0.1.0");
+    let ctr = |args: &[&str]| {
+        let args = ["-n", "k8s.io", "images"].iter().chain(args);
+        anyhow::Ok(output(&mut cluster.in_node(1, "ctr", args)?)?)
+    };
+    scope.on_node(1, &format!("mkdir -p {at}"))?;
+    ctr(&["mount", &original, &at])?;
+    let copied = scope.on_node(1, &format!("cp -a {at} /{folder}/root"));
+    ctr(&["unmount", "--rm", &at])?;
+    copied?;
+    scope.on_node(
+        1,
+        &format!("cd /{folder} && echo {tag} >>root{SHIM_IN_IMAGE} && tar -C root -cf layer.tar ."),
+    )?;
+    // As the machine sees it, and the nodes as well.
+    let folder = cluster.layout.node("node-1").join(folder);
+    let archive = Archive {
+        name: image.clone(),
+        path: folder.join("image.tar"),
+    };
+    let runs = Runs {
+        entrypoint: &["/mounter"],
+        cmd: &[],
+    };
+    write_archive(&archive.path, &folder.join("layer.tar"), &runs)?;
+    for node in 1..=cluster.description.nodes {
+        cluster.import(node, &archive)?;
     }
     Ok(image)
 }

@@ -1,5 +1,6 @@
 //! The processes of a Pod on the testbed's nodes: stopped, killed, and let go on whatever becomes of the test.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -66,6 +67,57 @@ impl Drop for Stopped {
             let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
         }
     }
+}
+
+/// The number of processes of a container, limited as the kubelet's `podPidsLimit` does. It is as before when this is dropped.
+pub struct Limited {
+    file: PathBuf,
+    before: String,
+}
+
+impl Limited {
+    /// Lets the container of these processes have no more, also where one of them ends.
+    pub fn now(pids: &[i32]) -> Result<Self> {
+        let pid = pids.first().context("no process to limit")?;
+        let groups =
+            std::fs::read_to_string(format!("/proc/{pid}/cgroup")).context("failed to read a control group")?;
+        let group = groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let root = match controllers {
+                "" => "/sys/fs/cgroup",
+                "pids" => "/sys/fs/cgroup/pids",
+                _ => return None,
+            };
+            let folder = Path::new(root).join(path.trim_start_matches('/'));
+            folder.join("pids.max").exists().then_some(folder)
+        });
+        let group = group.with_context(|| format!("no control group limits the processes of {pid}: {groups}"))?;
+        let file = group.join("pids.max");
+        let before = std::fs::read_to_string(&file)?;
+        let limited = Self { file, before };
+        std::fs::write(&limited.file, "1").with_context(|| format!("failed to limit {}", group.display()))?;
+        Ok(limited)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Gone with its container, or as it was.
+        let _ = std::fs::write(&self.file, self.before.trim());
+    }
+}
+
+/// Has the kernel choose a process first when memory is short.
+pub fn first_to_go(pid: i32) -> Result<()> {
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")
+        .with_context(|| format!("failed to have the kernel choose {pid} first"))
+}
+
+/// The name of a process; empty if it has ended.
+pub fn name_of(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// Kills processes at once.

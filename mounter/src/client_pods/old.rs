@@ -1,0 +1,216 @@
+//! Client Pods of an earlier version: no new mount comes to them, and they go with the last one that they have.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use mooring_contract::image::ImageRef;
+use mooring_contract::names::{annotations, labels};
+
+use crate::agent::protocol::MountState;
+use crate::clients::registry::Serving;
+
+/// Most Pods that are named as the users of an old client Pod's volumes.
+const NAMED: usize = 3;
+
+/// What a client Pod was made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// Its client.
+    client: String,
+    /// Its image, the name in full.
+    image: String,
+    /// The image that its agent came out of, the name in full.
+    agent_image: String,
+    /// Whether volumes name its image: who serves the client doesn't matter then.
+    by_volume: bool,
+}
+
+impl Origin {
+    /// Of a Pod; nothing of one that is unlike what a mounter makes.
+    pub(super) fn of(pod: &Pod) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        let by_volume = pod.annotations().get(annotations::IMAGE_BY);
+        Some(Self {
+            client: pod.labels().get(labels::CLIENT)?.clone(),
+            image: spec.containers.first()?.image.clone()?,
+            agent_image: spec.init_containers.as_ref()?.first()?.image.clone()?,
+            by_volume: by_volume.is_some_and(|by| by == annotations::IMAGE_BY_VOLUME),
+        })
+    }
+
+    /// Whether no new mount comes to a Pod of this origin any more.
+    pub(super) fn is_old(&self, agent_image: &str, servings: &BTreeMap<String, Serving>) -> bool {
+        if self.agent_image != agent_image {
+            return true;
+        }
+        !self.by_volume
+            && match servings.get(&self.client) {
+                Some(Serving::Container(image)) => full_name(image) != self.image,
+                // Somebody else serves it by now, or nobody.
+                _ => true,
+            }
+    }
+}
+
+/// As the Pods have it.
+fn full_name(image: &str) -> String {
+    let parsed: Result<ImageRef, _> = image.parse();
+    parsed.map_or_else(|_| image.to_owned(), |image| image.to_string())
+}
+
+/// An old client Pod, as people are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldPod {
+    /// Name.
+    pub name: String,
+    /// Its image.
+    pub image: String,
+    /// The image that its agent came out of.
+    pub agent_image: String,
+    /// The Pods that use its volumes, one for each volume; nothing if its agent does not say.
+    pub users: Option<Vec<String>>,
+}
+
+impl OldPod {
+    pub(super) fn new(name: String, origin: Origin, mounts: Option<&[MountState]>) -> Self {
+        let Origin { image, agent_image, .. } = origin;
+        let user = |mount: &MountState| format!("{}/{}", mount.pod.namespace, mount.pod.name);
+        let users = mounts.map(|mounts| {
+            let mut users: Vec<_> = mounts.iter().filter(|mount| !mount.is_lost()).map(user).collect();
+            users.sort();
+            users
+        });
+        Self {
+            name,
+            image,
+            agent_image,
+            users,
+        }
+    }
+
+    /// In words.
+    pub fn words(&self) -> String {
+        let Self {
+            name,
+            image,
+            agent_image,
+            users,
+        } = self;
+        let users = match users.as_deref() {
+            None => "does not say what it serves".to_owned(),
+            Some([]) => "serves nothing and is about to go".to_owned(),
+            Some(users) => {
+                let mut named = users.to_vec();
+                named.dedup();
+                let more = match named.len().saturating_sub(NAMED) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                named.truncate(NAMED);
+                format!("serves {} volumes: Pods {}{more}", users.len(), named.join(", "))
+            }
+        };
+        format!("{name} ({image}, agent of {agent_image}) {users}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::protocol::{Health, Reviving};
+    use crate::client::PodRef;
+
+    const AGENT: &str = "mooring.dev/mounter:2";
+
+    fn origin(client: &str, image: &str, agent_image: &str) -> Origin {
+        Origin {
+            client: client.into(),
+            image: image.into(),
+            agent_image: agent_image.into(),
+            by_volume: false,
+        }
+    }
+
+    #[test]
+    fn a_pod_is_old_when_no_new_mount_can_come_to_it() {
+        let container = |image: &str| Serving::Container(image.to_owned());
+        let servings = [
+            ("sshfs", container("mooring.dev/client-sshfs:2")),
+            ("short", container("short:1")),
+            ("nfs", Serving::Kernel),
+        ];
+        let servings = servings.map(|(client, serving)| (client.to_owned(), serving)).into();
+        for (origin, is_old) in [
+            (origin("sshfs", "mooring.dev/client-sshfs:2", AGENT), false),
+            (origin("sshfs", "mooring.dev/client-sshfs:1", AGENT), true),
+            (
+                origin("sshfs", "mooring.dev/client-sshfs:2", "mooring.dev/mounter:1"),
+                true,
+            ),
+            (origin("short", "docker.io/library/short:1", AGENT), false),
+            (origin("nfs", "mooring.dev/client-nfs:1", AGENT), true),
+            (origin("gone", "mooring.dev/client-gone:1", AGENT), true),
+        ] {
+            assert_eq!(origin.is_old(AGENT, &servings), is_old, "{origin:?}");
+            let by_volume = Origin {
+                by_volume: true,
+                ..origin
+            };
+            assert_eq!(
+                by_volume.is_old(AGENT, &servings),
+                by_volume.agent_image != AGENT,
+                "{by_volume:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_pod_was_made_of_is_read_from_it() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"labels": {"mooring.dev/client": "sshfs"}, "annotations": {"mooring.dev/image-by": "volume"}},
+            "spec": {"containers": [{"name": "client", "image": "a:1"}], "initContainers": [{"name": "agent", "image": AGENT}]},
+        }))
+        .unwrap();
+        let expected = Origin {
+            by_volume: true,
+            ..origin("sshfs", "a:1", AGENT)
+        };
+        assert_eq!(Origin::of(&pod), Some(expected));
+        assert_eq!(Origin::of(&Pod::default()), None);
+    }
+
+    #[test]
+    fn people_are_told_who_uses_it_and_what_is_lost_is_not_in_use() {
+        let mount = |name: &str, health| MountState {
+            target: String::new(),
+            client: "sshfs".into(),
+            source: String::new(),
+            pod: PodRef {
+                name: name.into(),
+                namespace: "team".into(),
+                uid: String::new(),
+            },
+            health,
+            dead: None,
+            reviving: None,
+        };
+        let mut reviving = mount("e", Health::Dead);
+        reviving.reviving = Some(Reviving::default());
+        let mounts = [
+            mount("b", Health::Mounted),
+            mount("a", Health::Mounted),
+            mount("a", Health::Busy),
+            mount("lost", Health::Dead),
+            mount("c", Health::Mounted),
+            reviving,
+        ];
+        let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).words();
+        assert_eq!(
+            old(Some(&mounts)),
+            "p (i:1, agent of m:1) serves 5 volumes: Pods team/a, team/b, team/c and 1 more"
+        );
+        assert!(old(Some(&mounts[3..4])).contains("about to go"));
+        assert!(old(None).contains("does not say"));
+    }
+}
