@@ -26,6 +26,7 @@ mod drop_in;
 mod dump;
 
 pub mod hidden;
+pub mod machine_node;
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;
@@ -33,6 +34,7 @@ pub mod provisioner;
 pub mod rights;
 pub mod rollout;
 pub mod server;
+pub mod smb;
 pub mod ssh;
 pub mod volumes;
 mod waits;

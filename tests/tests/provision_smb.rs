@@ -5,37 +5,11 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use mooring_contract::names::FLEX_DRIVER;
 use mooring_testbed::harness::Scope;
 use mooring_testbed::harness::nodes::on_own_nodes;
-use mooring_testbed::harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
-use mooring_testbed::harness::server::Server;
+use mooring_testbed::harness::provisioner::CONFIG_NAMESPACE;
+use mooring_testbed::harness::smb::PASSWORD;
 use serde_json::json;
-
-/// Both as in tests/images/samba/serve.
-const USER: &str = "tom";
-const PASSWORD: &str = "not-to-be-seen-smb,vers=1.0,uid=7 \"ö";
-
-/// Starts the server, Pod `samba`, whose share lies in its `/srv/volumes`; gives the example with it.
-async fn example(scope: &Scope) -> Result<(Server, Provisioner)> {
-    let login = json!({"smb-username": USER, "smb-password": PASSWORD});
-    let server = scope.storage_server("samba", "node-1", &login).await?;
-    let mount_secret = format!("{}-login", scope.namespace);
-    scope.apply_anywhere(
-        &json!({
-            "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
-            "metadata": {"name": mount_secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
-            "stringData": {"username": USER, "password": PASSWORD},
-        })
-        .to_string(),
-    )?;
-    let example = scope.provisioner().example("smb.yaml")?;
-    let provisioner = example
-        .key("secret-name", &server.secret)
-        .key("source", format!("//{}/volumes", server.address))
-        .key("mount-secret", format!("{mount_secret}/{CONFIG_NAMESPACE}"));
-    Ok((server, provisioner))
-}
 
 fn on_server(scope: &Scope, script: &str) -> Result<String> {
     scope.exec("samba", ["sh", "-euc", script])
@@ -44,7 +18,7 @@ fn on_server(scope: &Scope, script: &str) -> Result<String> {
 #[test]
 fn an_smb_claim_is_a_directory_of_the_share_and_gone_with_all_that_is_in_it() {
     on_own_nodes("provision-smb", async |scope| {
-        let (server, provisioner) = example(&scope).await?;
+        let (server, provisioner) = scope.smb_example().await?;
         let provisioner = provisioner.key("source", format!("//{}/volumes/a b; rm x", server.address));
         let directory = "/srv/volumes/a b; rm x";
         on_server(&scope, &format!("mkdir '{directory}'; chmod 0777 '{directory}'"))?;
@@ -83,7 +57,7 @@ fn an_smb_claim_is_a_directory_of_the_share_and_gone_with_all_that_is_in_it() {
 #[test]
 fn a_claim_that_the_smb_server_has_no_room_directory_or_login_for_says_so() {
     on_own_nodes("provision-smb-no", async |scope| {
-        let (server, provisioner) = example(&scope).await?;
+        let (server, provisioner) = scope.smb_example().await?;
         provisioner.apply().await?;
         scope.claim("large", &provisioner.class, "1000Ti").await?;
         scope.event("large", "the share has room for").await?;

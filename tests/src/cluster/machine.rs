@@ -62,7 +62,8 @@ impl Cluster {
         let folder = self.layout.machine(&node::name(MACHINE));
         make_folder(&folder)?;
         let archive = folder.join(format!("{}.tar", image.replace(['/', ':'], "_")));
-        let mut export = self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "export"])?;
+        // By ctr itself: what containerd sends it is now and then cut short at the end, and nobody says so.
+        let mut export = self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "export", "--local"])?;
         output(export.arg(&archive).arg(image)).with_context(|| {
             format!(
                 "{} has no image {image}: they are named as their folders in images/, or testbed- and that in \
