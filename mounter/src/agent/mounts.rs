@@ -190,6 +190,9 @@ impl Mounts {
                     }
                 },
             };
+            if health == Health::Mounted {
+                self.forget_reused(&call.target)?;
+            }
             mounts.push(MountState {
                 dead: self.store.dead(&call.target),
                 reviving: self.reviving.of(&call.target),
@@ -207,6 +210,18 @@ impl Mounts {
             revives: true,
             mounts,
         })
+    }
+
+    /// The kernel gives the number of a device to another as soon as nothing of it is mounted anywhere: what was once a dead mount's and
+    /// is now the live one's is in nobody's use, and the live one would be taken for dead.
+    fn forget_reused(&self, target: &str) -> Result<(), AgentError> {
+        let Some(dead) = self.store.dead(target) else {
+            return Ok(());
+        };
+        match kernel::device(&self.target(target)?)? {
+            Some(device) if dead.devices.contains(&device) => Ok(self.store.revived(target, &[device])?),
+            _ => Ok(()),
+        }
     }
 
     /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is being mounted anew.

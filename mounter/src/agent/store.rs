@@ -1,7 +1,8 @@
 //! What an agent keeps: a private directory for staging, the secrets, and a record of each mount.
 //!
 //! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to the Pod
-//! and so outlive the container: after its restart they tell which mounts died with it, and how to mount them anew.
+//! and so outlive the container: after its restart they tell which mounts died with it, and how to mount them anew. What died
+//! (`<dir>/secrets/<id>.dead`) is remembered in memory as well: a full disk keeps no volume from being mounted anew.
 //! Staging (`<dir>/private`) lies in a memory file system that only this container has.
 
 use std::collections::BTreeMap;
@@ -197,7 +198,7 @@ impl Store {
     }
 
     fn dead_path(&self, target: &str) -> PathBuf {
-        self.records().join(id(target)).with_extension("dead")
+        self.dir.join("secrets").join(id(target)).with_extension("dead")
     }
 }
 
@@ -205,9 +206,12 @@ impl Store {
 fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let json = serde_json::to_vec(content).map_err(at("write", path))?;
-    fs::write(&new, json)
-        .and_then(|()| fs::rename(&new, path))
-        .map_err(at("write", path))
+    let written = fs::write(&new, json).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // Such as half of it on a full disk.
+        let _ = fs::remove_file(&new);
+    }
+    written.map_err(at("write", path))
 }
 
 /// A call as its record has it.
@@ -300,6 +304,7 @@ mod tests {
             dir: dir.path().to_owned(),
         };
         make_dir(&store.records()).unwrap();
+        make_dir(&dir.path().join("secrets")).unwrap();
         let device = |minor| DeviceNumber { major: 0, minor };
         store.died("t", device(5), 1000).unwrap();
         store.died("t", device(5), 2000).unwrap();
