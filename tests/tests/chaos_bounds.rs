@@ -127,8 +127,8 @@ fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memo
         let of_b = of_volume(&scope, &image, "b").await?;
         for (victim, restarts) in [("sshfs", 0), ("mounter", 1)] {
             let pod = of_volume(&scope, &image, "a").await?.name_any();
-            let pids = scope.processes_of(NAMESPACE, &pod).await?;
-            for &pid in pids.iter().filter(|&&pid| name_of(pid) == victim) {
+            let processes = scope.processes_of(NAMESPACE, &pod).await?;
+            for &pid in processes.iter().filter(|&&pid| name_of(pid) == victim) {
                 first_to_go(pid)?;
             }
             take_all_memory(&scope, &pod);
