@@ -4,10 +4,9 @@
 //! | | |
 //! | --- | --- |
 //! | host path | `--kubelet-root` at the same path, `mountPropagation: Bidirectional` |
-//! | host path | `--plugin-dir` at the same path, writable: the shim and the socket go there |
 //! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
 //! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
-//! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's namespaces) |
+//! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's namespaces and its plugin directory, where shim and socket go) |
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
 //! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |
@@ -59,13 +58,10 @@ pub struct NodeArgs {
     /// The kubelet's root directory, as its --root-dir says.
     #[arg(long, env = "MOORING_KUBELET_ROOT", default_value = "/var/lib/kubelet")]
     pub kubelet_root: PathBuf,
-    /// The kubelet's plugin directory, as its volumePluginDir says.
-    #[arg(
-        long,
-        env = "MOORING_PLUGIN_DIR",
-        default_value = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
-    )]
-    pub plugin_dir: PathBuf,
+    /// The kubelet's plugin directory, by the name that the kubelet has for it. Without this the running kubelet is looked at: its
+    /// command line and its volumePluginDir. Where no process of the node is seen, it is a directory of this container.
+    #[arg(long, env = "MOORING_PLUGIN_DIR")]
+    pub plugin_dir: Option<PathBuf>,
 }
 
 /// Flags of `serve`.

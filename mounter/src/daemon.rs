@@ -15,23 +15,18 @@ use crate::client_pods::{ClientPods, Identity};
 use crate::clients::container::ContainerClient;
 use crate::clients::registry::Registry;
 use crate::core::{Core, Places};
-use crate::flex::socket::{Socket, SocketError};
-use crate::install::{InstallError, driver_directory, install};
 use crate::metrics::Metrics;
 use crate::publish::{self, Publisher};
 use crate::revive::Reviver;
 use crate::revive::tell::Teller;
 use crate::status::Status;
-use crate::{config_watch, http, privilege, readiness, uninstall};
+use crate::{config_watch, door, http, privilege, readiness, uninstall};
 
 /// Longest that the API may take to accept a connection.
 const API_CONNECT: Duration = Duration::from_secs(5);
 
 /// Longest silence of the API; a watch hears from it at least every 290 s.
 const API_READ: Duration = Duration::from_secs(295);
-
-/// How long until a plugin directory that could not be used is tried again.
-const DOOR_RETRY: Duration = Duration::from_secs(15);
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -53,15 +48,6 @@ pub enum DaemonError {
         /// Why.
         source: io::Error,
     },
-}
-
-/// Why the kubelet has no door to the mounter.
-#[derive(Debug, thiserror::Error)]
-enum DoorError {
-    #[error(transparent)]
-    Install(#[from] InstallError),
-    #[error(transparent)]
-    Socket(#[from] SocketError),
 }
 
 /// Runs the daemon until it is told to end.
@@ -130,7 +116,12 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             status.clone(),
         ));
     }
-    let door = tokio::spawn(door(Arc::clone(&args), Arc::clone(&core), status.clone(), stop.clone()));
+    let door = tokio::spawn(door::keep(
+        Arc::clone(&args),
+        Arc::clone(&core),
+        status.clone(),
+        stop.clone(),
+    ));
     let listen = args.listen;
     tokio::select! {
         result = http::serve(listen, core, status.clone()) => {
@@ -139,12 +130,12 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    if let Err(error) = door.await {
-        error!(%error, "the socket's task broke");
-    }
+    let plugins = door.await.unwrap_or_else(|error| {
+        error!(%error, "the door's task broke");
+        Vec::new()
+    });
     if let Some(kube) = kube {
-        let (plugins, root) = (&args.node.plugin_dir, &args.node.kubelet_root);
-        let unwanted = uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, plugins, root).await;
+        let unwanted = uninstall::if_unwanted(kube.clone(), &args, plugins).await;
         if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
             // What it has begun to say comes before it is taken back.
             let _ = publisher.await;
@@ -153,53 +144,6 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     }
     info!("ended");
     Ok(())
-}
-
-/// Opens the kubelet's door, as often as it takes, and answers until told to stop.
-async fn door(args: Arc<ServeArgs>, core: Arc<Core>, status: Status, stop: CancellationToken) {
-    loop {
-        match open(&args) {
-            Ok(socket) => {
-                status.installed(Ok(()));
-                say_checks(&status);
-                socket.serve(core, args.call_timeout, stop).await;
-                return;
-            }
-            Err(error) => {
-                error!("the kubelet can't reach the mounter: {error}");
-                status.installed(Err(error.to_string()));
-            }
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(DOOR_RETRY)).await.is_none() {
-            return;
-        }
-    }
-}
-
-/// The socket comes before the shim, so that the shim's first call-out finds it.
-fn open(args: &ServeArgs) -> Result<Socket, DoorError> {
-    let directory = driver_directory(&args.node.plugin_dir);
-    match std::fs::create_dir_all(&directory) {
-        // The installation says it in better words.
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            install(&args.shim, &args.node.plugin_dir)?;
-        }
-        _ => {}
-    }
-    let socket = Socket::bind(&directory);
-    let installed = install(&args.shim, &args.node.plugin_dir)?;
-    info!(?installed, directory = %directory.display(), "shim");
-    Ok(socket?)
-}
-
-fn say_checks(status: &Status) {
-    for check in status.checks() {
-        if check.ok {
-            info!(check = check.name, "{}", check.message);
-        } else {
-            warn!(check = check.name, check.required, "{}", check.message);
-        }
-    }
 }
 
 fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {

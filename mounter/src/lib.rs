@@ -7,7 +7,8 @@
 //!
 //! [`core`] is where both doors lead (`FlexVolume` through the shim now, CSI later); [`client`] is what passes between it
 //! and whoever makes a mount; [`target`] is the only way to a volume's directory; [`sys`] has every system call that
-//! mounting takes. [`publish`] tells the cluster what the node can mount. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
+//! mounting takes. [`plugins`] finds the kubelet's plugin directory, and [`door`] keeps shim and socket there. [`publish`] tells the cluster what the
+//! node can mount. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -18,14 +19,17 @@ pub mod clients;
 pub mod config_watch;
 pub mod core;
 pub mod daemon;
+pub mod door;
 pub mod flex;
 pub mod graft;
 pub mod guard;
 pub mod http;
 pub mod install;
+mod kubelet;
 pub mod metrics;
 pub mod mount_options;
 pub mod mount_table;
+pub mod plugins;
 pub mod privilege;
 pub mod publish;
 pub mod readiness;

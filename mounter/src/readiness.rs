@@ -1,17 +1,18 @@
 //! What this node can do, and the cure in words for what it can't.
 
 pub mod clients;
+mod directories;
 pub mod kernel;
-mod kubelet;
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
 use crate::args::ServeArgs;
+use crate::kubelet::kubelets;
 use crate::mount_table::Table;
 use clients::Verdict;
 use kernel::Kernel;
@@ -61,22 +62,14 @@ pub fn kernel() -> Kernel {
     Kernel::look(&kubelets().unwrap_or_default())
 }
 
-/// Looks at the node. Asks no server and no volume.
-pub fn checks(args: &ServeArgs, installed: Result<(), String>) -> Vec<Check> {
+/// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not.
+pub fn checks(args: &ServeArgs, installed: Result<String, String>) -> Vec<Check> {
     let table = Table::read().unwrap_or_default();
     let kernel = kernel();
     vec![
         Check::new("propagation", true, propagation(&table, &args.node.kubelet_root)),
-        Check::new(
-            "plugin-directory",
-            true,
-            installed.map(|()| format!("the shim is in {}", args.node.plugin_dir.display())),
-        ),
-        Check::new(
-            "kubelet-directories",
-            false,
-            kubelet::check(&kubelets().unwrap_or_default(), &args.node),
-        ),
+        Check::new("plugin-directory", true, installed),
+        Check::new("kubelet-directories", false, directories::check(&table, &args.node)),
         Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
         Check::new("local-file-systems", false, local_file_systems(&kernel)),
         Check::new(POOL, false, pool(&args.pool_dir)),
@@ -180,18 +173,6 @@ fn host_pid(namespace: Option<&Path>) -> Result<String, String> {
         return Ok("the kubelet is seen, so types can be served by host".to_owned());
     }
     Err("no process named kubelet is seen, so no type can be served by host: give the mounter's Pod hostPID, or set --host-mount-namespace".to_owned())
-}
-
-/// The processes named kubelet, in `/proc`.
-fn kubelets() -> std::io::Result<Vec<PathBuf>> {
-    let is_kubelet =
-        |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
-    let processes = std::fs::read_dir("/proc")?;
-    Ok(processes
-        .flatten()
-        .map(|process| process.path())
-        .filter(is_kubelet)
-        .collect())
 }
 
 #[cfg(test)]

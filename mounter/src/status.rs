@@ -14,8 +14,8 @@ use crate::readiness::{Check, checks, kernel};
 
 #[derive(Debug, Default)]
 struct State {
-    /// What keeps the shim from being installed; `None` before the first try.
-    installed: Option<Result<(), String>>,
+    /// Where the shim is, or what keeps it from being installed; `None` before the first try.
+    installed: Option<Result<String, String>>,
     config: Option<String>,
     stopping: bool,
 }
@@ -58,8 +58,8 @@ impl Status {
         }
     }
 
-    /// Whether the shim is installed, and what keeps it from that.
-    pub fn installed(&self, result: Result<(), String>) {
+    /// Where the shim is, or what keeps it from being installed.
+    pub fn installed(&self, result: Result<String, String>) {
         self.lock().installed = Some(result);
     }
 

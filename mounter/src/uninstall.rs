@@ -1,15 +1,16 @@
 //! Taking Mooring off a node: by the mounter itself when its DaemonSet is deleted, or by hand.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
 use tracing::{info, warn};
 
-use crate::args::UninstallArgs;
+use crate::args::{NodeArgs, ServeArgs, UninstallArgs};
 use crate::install::{InstallError, uninstall};
 use crate::mount_table::Table;
+use crate::plugins::{PluginDirectory, PluginsError};
 
 /// Longest that the API may take to tell whether the DaemonSet is still wanted: the Pod's grace is running.
 const API_LIMIT: Duration = Duration::from_secs(5);
@@ -28,6 +29,9 @@ pub enum UninstallError {
     /// The mount table can't be read.
     #[error("failed to read the mount table: {0}")]
     Table(std::io::Error),
+    /// Nobody says where they are.
+    #[error(transparent)]
+    Plugins(#[from] PluginsError),
     /// The files can't be removed.
     #[error(transparent)]
     Install(#[from] InstallError),
@@ -35,31 +39,27 @@ pub enum UninstallError {
 
 /// `mounter uninstall`.
 pub fn run(args: &UninstallArgs) -> Result<(), UninstallError> {
-    remove(&args.node.plugin_dir, &args.node.kubelet_root)
+    remove(&args.node, Vec::new())
 }
 
-/// Removes shim and socket if the DaemonSet is gone or going, and nothing is mounted any more; whether it is gone.
-pub async fn if_unwanted(
-    client: Client,
-    namespace: &str,
-    daemonset: &str,
-    plugin_dir: &Path,
-    kubelet_root: &Path,
-) -> bool {
-    if !is_unwanted(client, namespace, daemonset).await {
+/// Removes shim and socket, from the directories in which they are now, if the DaemonSet is gone or going, and nothing is mounted any
+/// more; whether it is gone.
+pub async fn if_unwanted(client: Client, args: &ServeArgs, plugins: Vec<PluginDirectory>) -> bool {
+    let daemonset = &args.daemonset;
+    if !is_unwanted(client, &args.namespace, daemonset).await {
         return false;
     }
-    match remove(plugin_dir, kubelet_root) {
+    match remove(&args.node, plugins) {
         Ok(()) => info!("DaemonSet {daemonset} is deleted: the shim is removed from the kubelet's plugin directory"),
         Err(error) => warn!("DaemonSet {daemonset} is deleted, but the shim stays: {error}"),
     }
     true
 }
 
-fn remove(plugin_dir: &Path, kubelet_root: &Path) -> Result<(), UninstallError> {
+fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), UninstallError> {
     let table = Table::read().map_err(UninstallError::Table)?;
     let mounted: Vec<_> = table
-        .volumes(kubelet_root)
+        .volumes(&node.kubelet_root)
         .map(|entry| entry.mount_point.clone())
         .collect();
     if let Some(example) = mounted.first() {
@@ -68,7 +68,12 @@ fn remove(plugin_dir: &Path, kubelet_root: &Path) -> Result<(), UninstallError> 
             example: example.clone(),
         });
     }
-    Ok(uninstall(plugin_dir)?)
+    let found = if plugins.is_empty() {
+        vec![PluginDirectory::find(node, None)?]
+    } else {
+        plugins
+    };
+    Ok(found.iter().try_for_each(uninstall)?)
 }
 
 async fn is_unwanted(client: Client, namespace: &str, daemonset: &str) -> bool {

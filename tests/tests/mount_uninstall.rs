@@ -1,5 +1,5 @@
-//! A mounter's life on a node, from its shim's arrival to its leaving: a second mounter, with a plugin directory and a kubelet root of
-//! its own, so that the first one is not disturbed.
+//! A mounter's life on a node, from its shim's arrival to its leaving: a second mounter, with a plugin directory (which it has no host
+//! path for) and a kubelet root of its own, so that the first one is not disturbed.
 
 use std::time::Duration;
 
@@ -44,11 +44,9 @@ spec:
           securityContext: {privileged: true, runAsUser: 0}
           volumeMounts:
             - {name: kubelet, mountPath: ROOT/kubelet, mountPropagation: Bidirectional}
-            - {name: plugins, mountPath: ROOT/plugins}
             - {name: mooring, mountPath: /var/lib/mooring}
       volumes:
         - {name: kubelet, hostPath: {path: ROOT/kubelet, type: DirectoryOrCreate}}
-        - {name: plugins, hostPath: {path: ROOT/plugins, type: DirectoryOrCreate}}
         - {name: mooring, hostPath: {path: /var/lib/mooring, type: DirectoryOrCreate}}
 ";
 

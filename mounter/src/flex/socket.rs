@@ -40,6 +40,17 @@ pub struct SocketError {
     source: io::Error,
 }
 
+impl SocketError {
+    /// The same about a directory by another name.
+    #[must_use]
+    pub fn of(self, directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            ..self
+        }
+    }
+}
+
 /// The mounter's socket.
 #[derive(Debug)]
 pub struct Socket {
@@ -120,6 +131,11 @@ impl Socket {
             warn!(calls = calls.len(), "call-outs were left unfinished");
         }
     }
+}
+
+/// Whether a socket is there.
+pub fn is_there(directory: &Path) -> bool {
+    directory.join(FLEX_SOCKET).exists()
 }
 
 /// Takes the socket away.

@@ -11,6 +11,7 @@ use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError};
+use crate::kubelet;
 use crate::mount_table::Table;
 use crate::target::Target;
 
@@ -49,39 +50,21 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
     Ok(())
 }
 
-/// Process 1 of a node need not be the node's own, and several kubelets may be seen: the right one shares the mount that
-/// its root lies in with us (that is what Bidirectional propagation is).
+/// The mount namespace of the kubelet whose root the target lies in.
 fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     let attempted = "find the kubelet's mount namespace";
     let ours = Table::read().map_err(|e| SysError::io(attempted, &e))?;
-    let processes = std::fs::read_dir("/proc").map_err(|e| SysError::io(attempted, &e))?;
-    for process in processes.flatten() {
-        let is_kubelet =
-            std::fs::read_to_string(process.path().join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
-        if !is_kubelet {
-            continue;
-        }
-        // It may end meanwhile.
-        let Ok(text) = std::fs::read(process.path().join("mountinfo")) else {
-            continue;
-        };
-        if share(&ours, &Table::parse(&text), &target.path()) {
-            return Ok(process.path().join("ns/mnt"));
-        }
-    }
-    Err(SysError {
+    let kubelets = kubelet::kubelets().map_err(|e| SysError::io(attempted, &e))?;
+    let found = kubelets
+        .into_iter()
+        .find(|process| kubelet::shares(process, &ours, &target.path()));
+    found.map(|process| process.join("ns/mnt")).ok_or_else(|| SysError {
         attempted: attempted.to_owned(),
         errno: Some(Errno::SRCH),
         words: "no process named kubelet shares the kubelet's root with this Pod: give the mounter's Pod hostPID and \
                 mountPropagation Bidirectional, or set --host-mount-namespace"
             .to_owned(),
     })
-}
-
-/// Whether both tables have the path in mounts of the same peer group.
-fn share(ours: &Table, theirs: &Table, path: &Path) -> bool {
-    let group = |table: &Table| table.holding(path).and_then(|entry| entry.shared);
-    group(ours).is_some() && group(ours) == group(theirs)
 }
 
 /// Where the target's stage is.
@@ -135,25 +118,5 @@ fn is_mounted(path: &Path) -> Result<bool> {
         // Only a mount can be as broken as this.
         Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
         Err(errno) => Err(SysError::call(format!("look at {}", path.display()), errno)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share;
-    use crate::mount_table::Table;
-    use std::path::Path;
-
-    #[test]
-    fn the_kubelet_is_known_by_the_peer_group_of_its_root() {
-        let table = |text: &str| Table::parse(text.as_bytes());
-        let ours = table("9 1 8:1 /var/lib/kubelet /var/lib/kubelet rw shared:5 - ext4 /dev/root rw\n");
-        let theirs = table("1 0 8:1 / / rw shared:5 - ext4 /dev/root rw\n");
-        let another = table("1 0 8:2 / / rw shared:6 - ext4 /dev/root rw\n");
-        let private = table("1 0 8:1 / / rw - ext4 /dev/root rw\n");
-        let path = Path::new("/var/lib/kubelet/pods/u");
-        assert!(share(&ours, &theirs, path));
-        assert!(!share(&ours, &another, path));
-        assert!(!share(&private, &private, path));
     }
 }

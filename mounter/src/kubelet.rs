@@ -1,65 +1,55 @@
-//! Where this node's kubelets have their directories, by their own command lines and configuration: a mounter that was given others
-//! says which ones to give it.
+//! The kubelets that `/proc` shows: which of them are this node's, and where they have their directories, by their own command lines
+//! and configuration.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::clients::Verdict;
-use crate::args::NodeArgs;
+use crate::mount_table::Table;
 
 /// The kubelet's own defaults.
 const ROOT: &str = "/var/lib/kubelet";
-const PLUGINS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
+pub(crate) const PLUGINS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
 
 /// The plugin directory in a kubelet's configuration.
 const PLUGINS_KEY: &str = "volumePluginDir";
 
-/// Directories of one kubelet.
+/// Directories of one kubelet, by the names that it has for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Directories {
-    root: PathBuf,
-    plugins: PathBuf,
+pub(crate) struct Directories {
+    /// Its root.
+    pub(crate) root: PathBuf,
+    /// Where it looks for `FlexVolume` drivers.
+    pub(crate) plugins: PathBuf,
 }
 
-/// Whether one of these kubelets, by their folders in `/proc`, has the directories that the mounter was given.
-pub(super) fn check(kubelets: &[PathBuf], given: &NodeArgs) -> Result<String, String> {
-    let found: Vec<_> = kubelets.iter().filter_map(|process| of(process)).collect();
-    let given = Directories {
-        root: clean(&given.kubelet_root),
-        plugins: clean(&given.plugin_dir),
-    };
-    compare(&found, &given).map(|()| {
-        format!(
-            "the kubelet has {}, and its plugins in {}",
-            given.root.display(),
-            given.plugins.display()
-        )
-    })
+/// The processes named kubelet, by their folders in `/proc`. Anybody's may have that name: see [`shares`].
+pub(crate) fn kubelets() -> io::Result<Vec<PathBuf>> {
+    let is_kubelet =
+        |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
+    let processes = std::fs::read_dir("/proc")?;
+    Ok(processes
+        .flatten()
+        .map(|process| process.path())
+        .filter(is_kubelet)
+        .collect())
 }
 
-fn compare(found: &[Directories], given: &Directories) -> Verdict {
-    if found.contains(given) {
-        return Ok(());
-    }
-    let Some(first) = found.first() else {
-        return Err("no process named kubelet is seen that would say where it has its directories".to_owned());
-    };
-    let pairs = [
-        ("root", "--kubelet-root", "kubelet", &first.root, &given.root),
-        ("plugin", "--plugin-dir", "plugins", &first.plugins, &given.plugins),
-    ];
-    let differ = pairs.into_iter().filter(|(.., found, given)| found != given);
-    let words = differ.map(|(what, flag, volume, found, given)| {
-        let (found, given) = (found.display(), given.display());
-        format!(
-            "the kubelet's {what} directory is {found} and not {given}: start the mounter with {flag}={found}, and make that \
-             the path of volume {volume} in its Pod"
-        )
-    });
-    Err(words.collect::<Vec<_>>().join("; "))
+/// Whether a process is in the mount namespace of the node, or in one that the node trusts as much: it has a path in a mount of the
+/// same peer group as we have. That is what `Bidirectional` propagation is, and no container gets it that is not privileged. Process
+/// 1 of a node need not be the node's own, and several kubelets may be seen, some of them a tenant's process of that name.
+pub(crate) fn shares(process: &Path, ours: &Table, path: &Path) -> bool {
+    // It may end meanwhile.
+    std::fs::read(process.join("mountinfo")).is_ok_and(|theirs| same_group(ours, &Table::parse(&theirs), path))
+}
+
+/// Whether both tables have the path in mounts of the same peer group.
+fn same_group(ours: &Table, theirs: &Table, path: &Path) -> bool {
+    let group = |table: &Table| table.holding(path).and_then(|entry| entry.shared);
+    group(ours).is_some() && group(ours) == group(theirs)
 }
 
 /// The directories of a kubelet, unless it ends meanwhile.
-fn of(process: &Path) -> Option<Directories> {
+pub(crate) fn directories(process: &Path) -> Option<Directories> {
     let line = std::fs::read(process.join("cmdline")).ok()?;
     let line = String::from_utf8_lossy(&line);
     let args: Vec<&str> = line.split('\0').collect();
@@ -125,15 +115,18 @@ fn plugins_in(text: &str) -> Option<String> {
 }
 
 /// Without a slash at the end, or two in a row.
-fn clean(path: &Path) -> PathBuf {
+pub(crate) fn clean(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Directories, compare, flag, of, plugins_in};
+    use std::path::Path;
 
-    fn directories(root: &str, plugins: &str) -> Directories {
+    use super::{Directories, directories as of, flag, plugins_in, same_group};
+    use crate::mount_table::Table;
+
+    fn has(root: &str, plugins: &str) -> Directories {
         Directories {
             root: root.into(),
             plugins: plugins.into(),
@@ -151,7 +144,7 @@ mod tests {
         };
         assert_eq!(of(process), None);
         write("cmdline", "/usr/bin/kubelet\0");
-        let usual = directories(
+        let usual = has(
             "/var/lib/kubelet",
             "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
         );
@@ -165,18 +158,18 @@ mod tests {
             "root/etc/kubelet.yaml",
             "kind: KubeletConfiguration\nvolumePluginDir: /one\n",
         );
-        assert_eq!(of(process), Some(directories("/data/kubelet", "/one")));
+        assert_eq!(of(process), Some(has("/data/kubelet", "/one")));
         write("root/etc/kubelet.d/10.conf", "volumePluginDir: /two\n");
         write("root/etc/kubelet.d/20.conf", "{\"maxPods\": 9}\n");
         write("root/etc/kubelet.d/30.yaml", "volumePluginDir: /not-read\n");
-        assert_eq!(of(process), Some(directories("/data/kubelet", "/two")));
+        assert_eq!(of(process), Some(has("/data/kubelet", "/two")));
 
         write(
             "cmdline",
             "kubelet\0--config=kubelet.json\0--volume-plugin-dir=/three//x\0",
         );
         write("cwd/kubelet.json", "{\"volumePluginDir\":\"/four\"}");
-        assert_eq!(of(process), Some(directories("/var/lib/kubelet", "/three/x")));
+        assert_eq!(of(process), Some(has("/var/lib/kubelet", "/three/x")));
     }
 
     #[test]
@@ -204,20 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mounter_that_looks_elsewhere_is_told_where() {
-        let given = directories("/var/lib/kubelet", "/usr/libexec/x");
-        let other = directories("/var/lib/kubelet", "/var/lib/kubelet/volumeplugins");
-        assert_eq!(compare(&[other.clone(), given.clone()], &given), Ok(()));
-        let words = compare(&[other], &given).unwrap_err();
-        assert!(
-            words.contains("--plugin-dir=/var/lib/kubelet/volumeplugins") && !words.contains("root"),
-            "{words}"
-        );
-        let words = compare(&[directories("/data", "/data/x")], &given).unwrap_err();
-        assert!(
-            words.contains("--kubelet-root=/data") && words.contains("; "),
-            "{words}"
-        );
-        assert!(compare(&[], &given).unwrap_err().contains("no process named kubelet"));
+    fn the_kubelet_is_known_by_the_peer_group_of_its_root() {
+        let table = |text: &str| Table::parse(text.as_bytes());
+        let ours = table("9 1 8:1 /var/lib/kubelet /var/lib/kubelet rw shared:5 - ext4 /dev/root rw\n");
+        let theirs = table("1 0 8:1 / / rw shared:5 - ext4 /dev/root rw\n");
+        let another = table("1 0 8:2 / / rw shared:6 - ext4 /dev/root rw\n");
+        let private = table("1 0 8:1 / / rw - ext4 /dev/root rw\n");
+        let path = Path::new("/var/lib/kubelet/pods/u");
+        assert!(same_group(&ours, &theirs, path));
+        assert!(!same_group(&ours, &another, path));
+        assert!(!same_group(&private, &private, path));
     }
 }
