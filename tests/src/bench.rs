@@ -120,14 +120,14 @@ impl Bench {
     /// Measures.
     pub fn run(self, layout: &Layout) -> Result<()> {
         match self.part {
-            Some(Part::Shim { runs }) => shim::run(layout, runs.max(10)),
+            Some(Part::Shim { runs }) => shim::run(runs.max(10)),
             None => all(layout, &self.all),
         }
     }
 }
 
 fn all(layout: &Layout, args: &AllArgs) -> Result<()> {
-    let target = Target::own(layout)?;
+    let target = Target::own(layout, None)?;
     install_for_tests(&target, &target.load_images(Selection::Named(IMAGES))?)?;
     let report = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -13,6 +13,7 @@ use crate::harness::EXISTING_VARIABLE;
 use crate::images::Selection;
 use crate::install::install_for_tests;
 use crate::layout::{Layout, repository};
+use crate::node::Flavour;
 use crate::progress::{fail, say, spoken};
 use crate::target::{Target, TargetArgs};
 use crate::{cluster, packages};
@@ -28,6 +29,10 @@ pub struct TestArgs {
     /// Only what needs a cluster.
     #[arg(long)]
     end_to_end: bool,
+    /// Bring the cluster up with plain nodes, which have all that the machine has. Without this they are immutable ones, which have
+    /// nothing that Mooring could lean on. A cluster that runs is taken as it is.
+    #[arg(long, conflicts_with = "existing")]
+    plain: bool,
     /// Leave the cluster up afterwards. One that ran before stays up in any case.
     #[arg(long)]
     keep: bool,
@@ -81,7 +86,12 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
         if !args.target.existing {
             packages::check_machine()?;
         }
-        let opened = args.target.open(layout)?;
+        let opened = if args.target.existing {
+            args.target.open(layout)?
+        } else {
+            let flavour = if args.plain { Flavour::Plain } else { Flavour::Immutable };
+            Target::own(layout, Some(flavour))?
+        };
         install_for_tests(&opened, &opened.load_images(Selection::All)?)?;
         target = Some(opened);
         Ok(())

@@ -9,6 +9,7 @@ use crate::checks::TestArgs;
 use crate::images::Selection;
 use crate::layout::Layout;
 use crate::namespaces::INIT_COMMAND;
+use crate::node::Flavour;
 use crate::progress::say;
 use crate::target::TargetArgs;
 use crate::{cluster, install};
@@ -34,6 +35,9 @@ enum Command {
         /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
         #[arg(long, default_value_t = cluster::USUAL_NODES)]
         nodes: u8,
+        /// Make nodes with a root that is read-only and has neither a shell nor a mount helper, as on Talos or Bottlerocket.
+        #[arg(long)]
+        immutable: bool,
     },
     /// Add a node in a virtual machine, machine-1, or start it anew: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and the like.
     ///
@@ -92,8 +96,8 @@ enum Command {
 pub fn run(cli: Cli) -> Result<ExitCode> {
     let layout = Layout::from_env()?;
     match cli.command {
-        Command::Up { nodes } => {
-            cluster::up(&layout, nodes)?;
+        Command::Up { nodes, immutable } => {
+            cluster::up(&layout, nodes, immutable.then_some(Flavour::Immutable))?;
         }
         Command::Machine { images, remove } => machine(&layout, &images, remove)?,
         Command::Down => cluster::down(&layout)?,

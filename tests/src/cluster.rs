@@ -4,7 +4,7 @@ mod down;
 mod machine;
 mod status;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +19,7 @@ use crate::command::{command, output, output_with_input};
 use crate::layout::{Layout, make_folder, write_file};
 use crate::lock::Lock;
 use crate::network::{Block, make_bridge};
+use crate::node::Flavour;
 use crate::packages::{check_machine, ensure_packages};
 use crate::pki::Authority;
 use crate::progress::{say, spoken, step};
@@ -33,6 +34,9 @@ pub struct Description {
     pub block: Block,
     /// Number of nodes.
     pub nodes: u8,
+    /// What kind of hosts they are.
+    #[serde(default)]
+    pub flavour: Flavour,
 }
 
 /// Number of nodes unless told otherwise: what one writes another reads.
@@ -54,8 +58,9 @@ pub struct Cluster {
     pub description: Description,
 }
 
-/// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks.
-pub fn up(layout: &Layout, nodes: u8) -> Result<Cluster> {
+/// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks. Without a flavour, nodes are as those that run, or
+/// plain.
+pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>) -> Result<Cluster> {
     ensure!(
         (1..=node::MAX_NODES).contains(&nodes),
         "--nodes {nodes} is not possible: 1 to {} are",
@@ -73,8 +78,13 @@ pub fn up(layout: &Layout, nodes: u8) -> Result<Cluster> {
             binaries,
             description,
         },
-        None => start_control_plane(layout, binaries)?,
+        None => start_control_plane(layout, binaries, flavour.unwrap_or_default())?,
     };
+    let running = cluster.description.flavour;
+    ensure!(
+        flavour.is_none_or(|flavour| flavour == running),
+        "the nodes of the cluster that runs are {running:?} ones: take it away first, with `cargo testbed down`"
+    );
     let cluster = match start_nodes(cluster, nodes, &images) {
         Ok(cluster) => cluster,
         Err(error) => {
@@ -115,13 +125,17 @@ pub fn running(layout: &Layout) -> Result<Option<Description>> {
     read_json(&layout.description()).map(Some)
 }
 
-fn start_control_plane(layout: &Layout, binaries: Binaries) -> Result<Cluster> {
+fn start_control_plane(layout: &Layout, binaries: Binaries, flavour: Flavour) -> Result<Cluster> {
     if down::remove(layout)? {
         say("  ok took away what an earlier cluster had left");
     }
     make_folder(&layout.state)?;
     let block = step("make the cluster's network", |_| make_bridge(layout))?;
-    let description = Description { block, nodes: 0 };
+    let description = Description {
+        block,
+        nodes: 0,
+        flavour,
+    };
     let cluster = Cluster {
         layout: layout.clone(),
         binaries,
@@ -141,13 +155,13 @@ fn start_control_plane(layout: &Layout, binaries: Binaries) -> Result<Cluster> {
 
 fn start_nodes(mut cluster: Cluster, nodes: u8, images: &[Archive]) -> Result<Cluster> {
     let layout = cluster.layout.clone();
-    let block = cluster.description.block;
+    let Description { block, flavour, .. } = cluster.description;
     let wanted = nodes.max(cluster.description.nodes);
     let mut fresh = Vec::new();
     let authority = Authority::open(&layout.pki())?;
     for index in 1..=wanted {
         if namespaces::find_init(&layout, &node::name(index))?.is_none() {
-            node::start(&layout, &cluster.binaries, &authority, block, index)
+            node::start(&layout, &cluster.binaries, &authority, block, index, flavour)
                 .with_context(|| format!("failed to start {}", node::name(index)))?;
             fresh.push(index);
         }
@@ -229,32 +243,45 @@ impl Cluster {
         })?)
     }
 
-    /// A command that runs inside a node: in its mount, network, UTS, IPC and PID namespaces.
+    /// A command that runs inside a node: with its folders, and in its network, UTS, IPC and PID namespaces. The programs are the
+    /// machine's, also where the node itself has none: see [`namespaces::workbench`].
     pub fn in_node<S: AsRef<std::ffi::OsStr>>(
         &self,
         index: u8,
         program: &str,
         args: impl IntoIterator<Item = S>,
     ) -> Result<std::process::Command> {
-        let node = node::name(index);
-        let Some(pid) = namespaces::find_init(&self.layout, &node)? else {
-            bail!("{node} does not run: `cargo testbed up` starts it");
-        };
-        let mut enter = command(
-            "nsenter",
-            [
-                "--target",
-                &pid.to_string(),
-                "--mount",
-                "--net",
-                "--uts",
-                "--ipc",
-                "--pid",
-                "--",
-            ],
-        );
+        let pid = self.init_of(index)?;
+        let mut enter = Self::enter(pid, &namespaces::workbench(pid)?);
         enter.arg(self.binaries.path(program)).args(args);
         Ok(enter)
+    }
+
+    /// A command that runs on a node as the kubelet runs it: it has to be there.
+    pub fn on_host<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        index: u8,
+        program: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<std::process::Command> {
+        let pid = self.init_of(index)?;
+        let mut enter = Self::enter(pid, &PathBuf::from(format!("/proc/{pid}/ns/mnt")));
+        enter.arg(program).args(args);
+        Ok(enter)
+    }
+
+    /// Process 1 of a node, as the machine numbers it.
+    pub fn init_of(&self, index: u8) -> Result<i32> {
+        let node = node::name(index);
+        namespaces::find_init(&self.layout, &node)?
+            .with_context(|| format!("{node} does not run: `cargo testbed up` starts it"))
+    }
+
+    fn enter(pid: i32, mounts: &Path) -> std::process::Command {
+        let mut enter = command("nsenter", ["--target", &pid.to_string()]);
+        enter.arg(format!("--mount={}", mounts.display()));
+        enter.args(["--net", "--uts", "--ipc", "--pid", "--"]);
+        enter
     }
 
     /// Kills a program of a node (`kubelet`, `containerd`, `kube-proxy`) with SIGKILL; the node's init process starts it again
@@ -295,7 +322,8 @@ impl Cluster {
     /// Starts a node that is off. Returns when it is ready.
     pub fn power_on(&self, index: u8) -> Result<()> {
         let authority = Authority::open(&self.layout.pki())?;
-        node::start(&self.layout, &self.binaries, &authority, self.description.block, index)?;
+        let Description { block, flavour, .. } = self.description;
+        node::start(&self.layout, &self.binaries, &authority, block, index, flavour)?;
         self.wait_for_node(index)
     }
 

@@ -4,9 +4,11 @@
 //! Everything it says lands in `init.log`.
 
 mod mounts;
+mod root;
 mod supervise;
 
 use std::io::BufRead;
+use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 
@@ -29,10 +31,18 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
         .read_line(&mut line)
         .context("failed to wait for `up`")?;
     ensure!(line == "go\n", "`up` ended before this could begin");
-    let spec = InitSpec::load(layout, role)?;
+    let mut spec = InitSpec::load(layout, role)?;
     mounts::leave_machine()?;
+    // By its handle: an immutable node has no such path.
+    let logs = std::fs::File::open(&spec.logs).context("failed to open the folder of logs")?;
+    spec.logs = format!("/proc/self/fd/{}", logs.as_raw_fd()).into();
+    // Kept open for as long as the node is there.
+    let mut _workbench = None;
     if let Some(node) = &spec.node {
         set_up_node(node)?;
+        if let Some(root) = &node.root {
+            _workbench = Some(root::enter(root)?);
+        }
     }
     note(format!("{role}: starting {} processes", spec.processes.len()));
     tokio::runtime::Builder::new_current_thread()

@@ -153,6 +153,16 @@ pub fn find_init(layout: &Layout, role: &str) -> Result<Option<i32>> {
         .map(|(_, pid)| pid))
 }
 
+/// The mount namespace in which the machine's programs work on a node's folders, by the node's init process: on a plain node it is the
+/// node's own, an immutable one keeps another one open (see `init/root.rs`).
+pub fn workbench(init: i32) -> Result<PathBuf> {
+    let open = std::fs::read_dir(format!("/proc/{init}/fd")).with_context(|| format!("process {init} is gone"))?;
+    let is_namespace =
+        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("mnt:["));
+    let kept = open.flatten().map(|entry| entry.path()).find(is_namespace);
+    Ok(kept.unwrap_or_else(|| PathBuf::from(format!("/proc/{init}/ns/mnt"))))
+}
+
 /// The processes of a program in the PID namespace of `init`, by the name of its executable. Containers' processes are in
 /// namespaces of their own and not among them.
 pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {

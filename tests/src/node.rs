@@ -2,21 +2,25 @@
 
 mod config;
 pub mod machine;
+mod root;
 
 pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
+pub use root::programs as programs_of_an_immutable;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::sched::CloneFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::binaries::Binaries;
+use crate::command::find_program;
 use crate::control_plane::server;
 use crate::layout::{Layout, MADE_FOLDERS, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::{Block, connect_node};
 use crate::pki::Authority;
-use crate::spec::{InitSpec, NodeSpec, ProcessSpec, environment};
+use crate::spec::{InitSpec, NodeSpec, ProcessSpec, RootSpec, environment};
 use crate::{cgroup, namespaces, progress};
 
 /// A testbed cluster has at most as many nodes as this.
@@ -27,6 +31,28 @@ pub const MACHINE: u8 = MAX_NODES + 1;
 
 /// As many nodes as there can be with that.
 pub const ALL_NODES: u8 = MACHINE;
+/// What kind of host a node is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flavour {
+    /// The machine's own file system, without storage clients.
+    #[default]
+    Plain,
+    /// A root that is read-only and has nothing but what runs containers: no shell, no mount helper.
+    Immutable,
+}
+
+impl Flavour {
+    /// The kubelet's plugin directory. An immutable node has one that no Pod of the installation has a host path to.
+    pub fn plugin_dir(self) -> &'static str {
+        match self {
+            Self::Plain => "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
+            Self::Immutable => IMMUTABLE_PLUGINS,
+        }
+    }
+}
+
+const IMMUTABLE_PLUGINS: &str = "/var/lib/volumeplugins";
 
 /// Folders that each node has for itself, so that ordinary manifests with ordinary host paths work on each.
 const OWN_FOLDERS: &[&str] = &[
@@ -37,6 +63,7 @@ const OWN_FOLDERS: &[&str] = &[
     "/var/lib/containerd",
     "/var/lib/kubelet",
     "/var/lib/mooring",
+    IMMUTABLE_PLUGINS,
     "/var/log/containers",
     "/var/log/pods",
 ];
@@ -78,14 +105,37 @@ pub fn cgroup_of(layout: &Layout, index: u8) -> String {
 }
 
 /// Makes a node and starts it; it is not ready yet.
-pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block, index: u8) -> Result<()> {
+pub fn start(
+    layout: &Layout,
+    binaries: &Binaries,
+    authority: &Authority,
+    block: Block,
+    index: u8,
+    flavour: Flavour,
+) -> Result<()> {
     let node = name(index);
     cgroup::make(&cgroup_of(layout, index)).with_context(|| format!("failed to make the control groups of {node}"))?;
     make_mount_points()?;
-    write_files(layout, binaries, authority, block, index, &cgroup_of(layout, index))?;
+    write_files(
+        layout,
+        binaries,
+        authority,
+        block,
+        index,
+        &cgroup_of(layout, index),
+        flavour,
+    )?;
+    let root = match flavour {
+        Flavour::Plain => None,
+        Flavour::Immutable => Some(root_of(layout, binaries, &node)?),
+    };
+    let search_path = match flavour {
+        Flavour::Plain => binaries.search_path(),
+        Flavour::Immutable => "/usr/sbin:/usr/bin".to_owned(),
+    };
     let spec = InitSpec {
         logs: layout.logs(&node),
-        environment: environment(&binaries.search_path()),
+        environment: environment(&search_path),
         node: Some(NodeSpec {
             block,
             index,
@@ -94,8 +144,9 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
             binds: binds(layout, &node),
             memory: MEMORY_FOLDERS.iter().map(PathBuf::from).collect(),
             hidden: hidden_programs(),
+            root,
         }),
-        processes: processes(binaries, block, index),
+        processes: processes(binaries, block, index, flavour),
     };
     spec.save(layout, &node)?;
     let waiting: Waiting = start_init(
@@ -173,6 +224,27 @@ fn binds(layout: &Layout, node: &str) -> Vec<(PathBuf, PathBuf)> {
         .collect()
 }
 
+/// An immutable node's root, and what it can write.
+fn root_of(layout: &Layout, binaries: &Binaries, node: &str) -> Result<RootSpec> {
+    let own_file = |path: &str| (own(layout, node, path), PathBuf::from(path));
+    let binds = [own_file("/var"), own_file("/etc/hosts"), own_file("/etc/resolv.conf")];
+    let in_var = own(layout, node, "/var");
+    make_folder(&in_var.join("tmp"))?;
+    let in_root = |path: &&&str| !path.starts_with("/usr/");
+    let shared = ["/proc", "/sys", "/dev"];
+    Ok(RootSpec {
+        folder: root::make(layout, binaries)?,
+        binds: binds.into_iter().chain(root::modules()).collect(),
+        memory: vec!["/tmp".into()],
+        shared: shared
+            .iter()
+            .chain(MEMORY_FOLDERS)
+            .chain(OWN_FOLDERS.iter().filter(in_root))
+            .map(PathBuf::from)
+            .collect(),
+    })
+}
+
 fn hidden_programs() -> Vec<PathBuf> {
     let mut found: Vec<_> = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
         .iter()
@@ -196,6 +268,7 @@ fn write_files(
     block: Block,
     index: u8,
     cgroup: &str,
+    flavour: Flavour,
 ) -> Result<()> {
     let node = name(index);
     for folder in OWN_FOLDERS {
@@ -203,9 +276,13 @@ fn write_files(
     }
     let put = |path: &str, content: String| write_file(&own(layout, &node, path), content);
     let json = |value: &serde_json::Value| format!("{value:#}\n");
-    put(config::CONTAINERD_FILE, config::containerd(binaries))?;
+    let (runc, plugins) = match flavour {
+        Flavour::Plain => (find_program("runc").unwrap_or_else(|| binaries.path("runc")), None),
+        Flavour::Immutable => (root::program("runc"), Some(flavour.plugin_dir())),
+    };
+    put(config::CONTAINERD_FILE, config::containerd(&runc))?;
     put(config::CNI_FILE, json(&config::cni(block, index)))?;
-    put(config::KUBELET_FILE, json(&config::kubelet(block, cgroup)))?;
+    put(config::KUBELET_FILE, json(&config::kubelet(block, cgroup, plugins)))?;
     put(config::PROXY_FILE, json(&config::proxy(block, &node)))?;
     put("/etc/hosts", config::hosts(block, ALL_NODES))?;
     put("/etc/resolv.conf", String::new())?;
@@ -232,10 +309,13 @@ fn write_files(
     authority.kubeconfig(&own(layout, &node, config::PROXY_KUBECONFIG), &server(block), &proxy)
 }
 
-fn processes(binaries: &Binaries, block: Block, index: u8) -> Vec<ProcessSpec> {
+fn processes(binaries: &Binaries, block: Block, index: u8, flavour: Flavour) -> Vec<ProcessSpec> {
     let process = |name: &str, args: Vec<String>| ProcessSpec {
         name: name.to_owned(),
-        program: binaries.path(name),
+        program: match flavour {
+            Flavour::Plain => binaries.path(name),
+            Flavour::Immutable => root::program(name),
+        },
         args,
         needs: (name == "kubelet").then(|| CONTAINERD_SOCKET.into()),
     };

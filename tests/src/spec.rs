@@ -39,6 +39,21 @@ pub struct NodeSpec {
     pub memory: Vec<PathBuf>,
     /// Programs to hide, so that the node is a host without storage clients.
     pub hidden: Vec<PathBuf>,
+    /// What its programs see instead of all this, if it is an immutable one.
+    pub root: Option<RootSpec>,
+}
+
+/// The root file system of an immutable node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootSpec {
+    /// The folder that it is, read-only.
+    pub folder: PathBuf,
+    /// What is mounted where in it (folder on folder, file on file), in this order.
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Folders of it that get an empty file system in memory.
+    pub memory: Vec<PathBuf>,
+    /// What it shares with the node's other view, by the same names, with everything that is mounted there, now and later.
+    pub shared: Vec<PathBuf>,
 }
 
 /// All that an init process needs to know.

@@ -13,6 +13,7 @@ use crate::command::{command, find_program, output};
 use crate::images::{self, Built, Selection};
 use crate::layout::{Layout, cache, make_folder};
 use crate::lock::Lock;
+use crate::node::Flavour;
 use crate::progress::{say, step};
 use crate::{node, packages};
 
@@ -61,7 +62,7 @@ impl TargetArgs {
     /// The cluster that the flags name; the testbed's own is brought up if it does not run.
     pub fn open(&self, layout: &Layout) -> Result<Target> {
         if !self.existing {
-            return Target::own(layout);
+            return Target::own(layout, None);
         }
         let kubectl = match find_program("kubectl") {
             Some(path) => path,
@@ -92,11 +93,11 @@ fn words(line: &str) -> Result<Vec<String>> {
 }
 
 impl Target {
-    /// The testbed's own cluster, brought up if it does not run.
-    pub fn own(layout: &Layout) -> Result<Self> {
+    /// The testbed's own cluster, brought up if it does not run, with nodes of this flavour.
+    pub fn own(layout: &Layout, flavour: Option<Flavour>) -> Result<Self> {
         let cluster = match cluster::running(layout)? {
             Some(_) => cluster::connect(layout)?,
-            None => cluster::up(layout, cluster::USUAL_NODES)?,
+            None => cluster::up(layout, cluster::USUAL_NODES, flavour)?,
         };
         Ok(Self {
             kubectl: cluster.binaries.path("kubectl"),

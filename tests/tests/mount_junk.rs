@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE};
 use mooring_testbed::harness::Scope;
 use mooring_testbed::harness::clients::{client_pods_of, image_of_its_own, remove_image};
-use mooring_testbed::harness::nodes::{PLUGIN_DIR, on_own_nodes, read_call_out};
+use mooring_testbed::harness::nodes::{driver_directory_outside, on_own_nodes, read_call_out};
 use mooring_testbed::harness::own_mounter::OwnMounter;
 use mooring_testbed::layout::Layout;
 use mooring_testbed::lots::Lots;
@@ -161,12 +161,6 @@ fn message(ours: &str, outside: &str) -> impl Strategy<Value = Vec<u8>> + use<> 
     ]
 }
 
-/// Where the driver's directory on node-1 is, seen from outside the node.
-fn driver_directory() -> Result<PathBuf> {
-    let plugins = PLUGIN_DIR.trim_start_matches('/');
-    Ok(Layout::from_env()?.node("node-1").join(plugins).join(FLEX_DRIVER_DIR))
-}
-
 fn connect(directory: &Path, socket: &str) -> Result<UnixStream> {
     // An address holds 107 bytes only.
     let handle = std::fs::File::open(directory).with_context(|| format!("failed to open {}", directory.display()))?;
@@ -256,7 +250,7 @@ fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
         let outside = format!("/var/lib/mooring/{}", scope.namespace);
         let surroundings = Surroundings::make(&scope, &ours, &outside)?;
         let mounter = identity(&scope).await?;
-        let directory = driver_directory()?;
+        let directory = driver_directory_outside("node-1")?;
         let silent: Vec<_> = (0..SILENT)
             .map(|_| {
                 let mut stream = connect(&directory, FLEX_SOCKET)?;

@@ -2,24 +2,17 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_SOCKET};
 use mooring_testbed::harness::Scope;
-use mooring_testbed::harness::nodes::{PLUGIN_DIR, POOL, on_own_nodes, read_call_out};
-use mooring_testbed::layout::Layout;
+use mooring_testbed::harness::nodes::{POOL, driver_directory, driver_directory_outside, on_own_nodes, read_call_out};
 use serde_json::Value;
 
-/// Where the driver's directory on node-1 is, seen from outside the node.
-fn driver_directory() -> Result<PathBuf> {
-    let plugins = PLUGIN_DIR.trim_start_matches('/');
-    Ok(Layout::from_env()?.node("node-1").join(plugins).join(FLEX_DRIVER_DIR))
-}
-
 fn connect() -> Result<UnixStream> {
-    let directory = std::fs::File::open(driver_directory()?).context("failed to open the driver's directory")?;
+    let directory =
+        std::fs::File::open(driver_directory_outside("node-1")?).context("failed to open the driver's directory")?;
     // An address holds 107 bytes only.
     let path = format!(
         "/proc/self/fd/{}/{FLEX_SOCKET}",
@@ -53,7 +46,7 @@ fn target(scope: &Scope, name: &str) -> String {
 fn the_shim_is_small_static_and_alone_with_the_socket() {
     on_own_nodes("shim-file", async |scope| {
         scope.own_cluster()?;
-        let directory = driver_directory()?;
+        let directory = driver_directory_outside("node-1")?;
         let mut names: Vec<_> = std::fs::read_dir(&directory)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect::<Result<_>>()?;
@@ -169,7 +162,8 @@ fn a_message_that_is_no_request_gets_an_answer_and_holds_nobody_up() {
 #[test]
 fn who_is_not_root_gets_nothing() {
     on_own_nodes("shim-nobody", async |scope| {
-        let shim = format!("{PLUGIN_DIR}/{FLEX_DRIVER_DIR}/vcs");
+        let directory = driver_directory(scope.own_cluster()?).display().to_string();
+        let shim = format!("{directory}/vcs");
         let here = target(&scope, "v");
         let as_nobody = || -> Result<String> {
             let args = [
@@ -186,7 +180,7 @@ fn who_is_not_root_gets_nothing() {
         let closed = as_nobody()?;
         assert!(closed.contains("failed to connect"), "{closed}");
         // The mounter itself refuses as well: even if the file's mode did not.
-        let mode = |mode: &str| scope.on_node(1, &format!("chmod {mode} {PLUGIN_DIR}/{FLEX_DRIVER_DIR}/{FLEX_SOCKET}"));
+        let mode = |mode: &str| scope.on_node(1, &format!("chmod {mode} {directory}/{FLEX_SOCKET}"));
         mode("666")?;
         let opened = as_nobody();
         mode("600")?;

@@ -1,10 +1,17 @@
 //! The testbed itself: what every other test takes for granted.
 
-use anyhow::Result;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
+use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::{Scope, in_namespace};
+use mooring_testbed::namespaces::find_in_namespace;
+use mooring_testbed::node::{Flavour, programs_of_an_immutable};
+use mooring_testbed::progress::note;
 
 /// A privileged Pod that mounts a file system below the kubelet's folder, and a Pod on the same node that looks at it.
 const MOUNTER_AND_OBSERVER: &str = r#"
@@ -110,6 +117,66 @@ fn a_service_is_reached_from_every_node() {
         // Before it was served it may have been refused: a Service's rules reach the nodes a moment after its Pod is ready.
         let said = scope.kubectl(["logs", "client"])?;
         assert_eq!(said.lines().last(), Some("served"), "{said}");
+        Ok(())
+    });
+}
+
+/// The names of all files below a folder, without the kernel's modules.
+fn files_below(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            if entry.file_name() != "modules" {
+                files_below(&entry.path(), found)?;
+            }
+        } else {
+            found.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_immutable_node_has_nothing_that_mooring_could_lean_on() {
+    on_own_nodes("smoke-immutable", async |scope| {
+        let cluster = scope.own_cluster()?;
+        if cluster.description.flavour != Flavour::Immutable {
+            note("smoke-immutable is skipped: the nodes are plain ones");
+            return Ok(());
+        }
+        for index in 1..=cluster.description.nodes {
+            let init = cluster.init_of(index)?;
+            // What the kubelet sees, and what the runtime makes containers from.
+            for program in ["kubelet", "containerd"] {
+                let pids = find_in_namespace(init, program)?;
+                ensure!(!pids.is_empty(), "{program} does not run");
+                for pid in pids {
+                    let root = Path::new("/proc").join(pid.to_string()).join("root");
+                    let listed = std::fs::read_dir(root.join("usr/bin"))?;
+                    let names = listed.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+                    let names: BTreeSet<String> = names.collect::<Result<_>>()?;
+                    let expected = programs_of_an_immutable().into_iter().map(str::to_owned).collect();
+                    ensure!(names == expected, "{names:?}");
+                    for (folder, link) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")] {
+                        ensure!(std::fs::read_link(root.join(folder))? == Path::new(link), "{folder}");
+                    }
+                    let mut libraries = BTreeSet::new();
+                    files_below(&root.join("usr/lib"), &mut libraries)?;
+                    let others: Vec<_> = libraries.iter().filter(|name| !name.contains(".so")).collect();
+                    ensure!(others == ["host-local", "loopback", "ptp"], "{others:?}");
+                    for folder in ["", "usr", "usr/bin", "usr/lib", "etc"] {
+                        let refused = std::fs::write(root.join(folder).join(&scope.namespace), "");
+                        let kind = refused.map_err(|error| error.kind());
+                        ensure!(
+                            kind == Err(std::io::ErrorKind::ReadOnlyFilesystem),
+                            "{folder}: {kind:?}"
+                        );
+                    }
+                }
+            }
+            let shell = cluster.on_host(index, "sh", ["-c", "true"])?.output()?;
+            ensure!(!shell.status.success(), "there is a shell");
+        }
         Ok(())
     });
 }

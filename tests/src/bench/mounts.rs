@@ -22,8 +22,8 @@ use super::report::{Timing, compared};
 use super::shim::{CALL, time};
 use crate::command::{command, output};
 use crate::harness::Scope;
-use crate::harness::nodes::{PLUGIN_DIR, POOL, read_call_out};
-use crate::namespaces::find_init;
+use crate::harness::nodes::{POOL, driver_directory, read_call_out};
+use crate::namespaces::workbench;
 
 /// What the report calls it.
 pub(super) const MOUNT: &str = "mount";
@@ -39,12 +39,13 @@ pub(super) const PROGRAM: &str = "mount(8)";
 /// Measures `rounds` mounts and unmounts of each kind.
 pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
     let cluster = scope.own_cluster()?;
-    let init = find_init(&cluster.layout, "node-1")?.context("node-1 does not run")?;
+    let init = cluster.init_of(1)?;
+    let shim = driver_directory(cluster).join(FLEX_EXECUTABLE);
     let name = scope.namespace.clone();
     // A thread of its own, since it does not come back from where it goes.
     let worker = std::thread::spawn(move || {
         enter(init)?;
-        measure_here(&name, rounds)
+        measure_here(&name, &shim, rounds)
     });
     match worker.join() {
         Ok(result) => result,
@@ -52,13 +53,11 @@ pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
     }
 }
 
-/// Enters a node's mount namespace; what is started from then on is in its PID namespace as well, so that its /proc is right.
+/// Enters a mount namespace with a node's folders and the machine's programs; what is started from then on is in its PID namespace as well, so that its /proc is right.
 fn enter(init: i32) -> Result<()> {
-    let open = |kind: &str| {
-        let path = format!("/proc/{init}/ns/{kind}");
-        File::open(&path).with_context(|| format!("failed to open {path}"))
-    };
-    let (mounts, pids) = (open("mnt")?, open("pid")?);
+    let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
+    let mounts = open(&workbench(init)?)?;
+    let pids = open(Path::new(&format!("/proc/{init}/ns/pid")))?;
     unshare(CloneFlags::CLONE_FS).context("failed to have a working directory of our own")?;
     setns(pids, CloneFlags::CLONE_NEWPID).context("failed to enter the node's PID namespace")?;
     setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")
@@ -67,11 +66,12 @@ fn enter(init: i32) -> Result<()> {
 /// A way to mount.
 struct Way {
     who: &'static str,
+    shim: PathBuf,
     image: String,
     directory: PathBuf,
 }
 
-fn measure_here(name: &str, rounds: usize) -> Result<Vec<Timing>> {
+fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
     let kubelet = format!("/var/lib/kubelet/pods/{name}/volumes/{FLEX_DRIVER_DIR}");
     let ways = [
         (OURS, "ours", kubelet),
@@ -80,6 +80,7 @@ fn measure_here(name: &str, rounds: usize) -> Result<Vec<Timing>> {
     ]
     .map(|(who, short, folder)| Way {
         who,
+        shim: shim.to_owned(),
         image: format!("{name}-{short}.img"),
         directory: Path::new(&folder).join(format!("{name}-{short}")),
     });
@@ -103,7 +104,7 @@ fn measure_here(name: &str, rounds: usize) -> Result<Vec<Timing>> {
             samples[at].0.push(mounted.as_secs_f64());
             samples[at].1.push(unmounted.as_secs_f64());
         }
-        call_outs.push(time(&shim(), &CALL)?.as_secs_f64());
+        call_outs.push(time(shim, &CALL)?.as_secs_f64());
     }
     for way in &ways {
         let _ = std::fs::remove_dir(&way.directory);
@@ -118,10 +119,6 @@ fn measure_here(name: &str, rounds: usize) -> Result<Vec<Timing>> {
     timings.extend(by(UNMOUNT, &|at| samples[at].1.clone()));
     timings.extend(Timing::of("call-out that does nothing", OURS, &call_outs));
     Ok(timings)
-}
-
-fn shim() -> PathBuf {
-    Path::new(PLUGIN_DIR).join(FLEX_DRIVER_DIR).join(FLEX_EXECUTABLE)
 }
 
 /// Makes an image file with the file system that the mounter would make.
@@ -170,7 +167,10 @@ impl Way {
                     "client": "local", "source": self.image, "kubernetes.io/fsType": "", "kubernetes.io/readwrite": "rw",
                     "kubernetes.io/pvOrVolumeName": self.image,
                 });
-                call_out(&["mount", &self.directory.to_string_lossy(), &options.to_string()])
+                call_out(
+                    &self.shim,
+                    &["mount", &self.directory.to_string_lossy(), &options.to_string()],
+                )
             }
             CALLS => {
                 let started = Instant::now();
@@ -197,7 +197,7 @@ impl Way {
 
     fn unmount(&self) -> Result<Duration> {
         match self.who {
-            OURS => call_out(&["unmount", &self.directory.to_string_lossy()]),
+            OURS => call_out(&self.shim, &["unmount", &self.directory.to_string_lossy()]),
             CALLS => {
                 let started = Instant::now();
                 umount2(&self.directory, MntFlags::UMOUNT_NOFOLLOW).context("umount2 failed")?;
@@ -208,9 +208,9 @@ impl Way {
     }
 }
 
-fn call_out(args: &[&str]) -> Result<Duration> {
+fn call_out(shim: &Path, args: &[&str]) -> Result<Duration> {
     let started = Instant::now();
-    let run = Command::new(shim()).args(args).stdin(Stdio::null()).output();
+    let run = Command::new(shim).args(args).stdin(Stdio::null()).output();
     let took = started.elapsed();
     let answer = read_call_out(&run.context("failed to run the shim")?)?;
     ensure!(

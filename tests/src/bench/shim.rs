@@ -1,22 +1,21 @@
 //! What one call-out of the kubelet costs over starting another program.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use mooring_contract::names::FLEX_EXECUTABLE;
 
-use crate::harness::nodes::PLUGIN_DIR;
-use crate::layout::Layout;
+use crate::harness::nodes::driver_directory_outside;
 use crate::progress::say;
 
 /// A call-out that nobody but the mounter answers, and for which it has nothing to do.
 pub(super) const CALL: [&str; 2] = ["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#];
 
 /// Runs the shim and /bin/true by turns, so that whatever else the machine does meets both alike.
-pub(super) fn run(layout: &Layout, runs: usize) -> Result<()> {
-    let shim = driver_directory(layout).join(FLEX_EXECUTABLE);
+pub(super) fn run(runs: usize) -> Result<()> {
+    let shim = driver_directory_outside("node-1")?.join(FLEX_EXECUTABLE);
     ensure!(
         shim.exists(),
         "there is no shim on node-1: run `cargo testbed install` first"
@@ -37,12 +36,6 @@ pub(super) fn run(layout: &Layout, runs: usize) -> Result<()> {
     let more = i128::try_from(ours)? - i128::try_from(plain)?;
     say(format!("The shim's median is {more} µs above that of /bin/true."));
     Ok(())
-}
-
-/// The driver's directory of node-1, as it is seen from outside the node.
-fn driver_directory(layout: &Layout) -> PathBuf {
-    let plugins = PLUGIN_DIR.trim_start_matches('/');
-    layout.node("node-1").join(plugins).join(FLEX_DRIVER_DIR)
 }
 
 /// From before its start until it has ended.

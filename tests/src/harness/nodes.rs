@@ -1,5 +1,6 @@
 //! What tests do on the nodes themselves, and what they must leave there: nothing.
 
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
@@ -11,12 +12,22 @@ use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
 use serde_json::Value;
 
 use super::{Scope, in_namespace, open_target, wait_until};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::command::output;
+use crate::layout::Layout;
 use crate::progress::note;
 
-/// The kubelet's plugin directory on the testbed's nodes.
-pub const PLUGIN_DIR: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
+/// The driver's directory in the plugin directory of the testbed's kubelets, as a node sees it.
+pub fn driver_directory(cluster: &Cluster) -> PathBuf {
+    Path::new(cluster.description.flavour.plugin_dir()).join(FLEX_DRIVER_DIR)
+}
+
+/// That of one node, seen from outside the node.
+pub fn driver_directory_outside(node: &str) -> Result<PathBuf> {
+    let cluster = cluster::connect(&Layout::from_env()?)?;
+    let directory = driver_directory(&cluster);
+    Ok(cluster.layout.node(node).join(directory.strip_prefix("/")?))
+}
 
 /// The pool of local volumes on every node.
 pub const POOL: &str = "/var/lib/mooring/pool";
@@ -67,7 +78,8 @@ impl Scope {
         )
     }
 
-    /// Runs a shell script in a node's namespaces; gives what it printed.
+    /// Runs a shell script with a node's folders and in its namespaces, by the machine's shell and programs: an immutable node has
+    /// neither. Gives what it printed.
     pub fn on_node(&self, index: u8, script: &str) -> Result<String> {
         Ok(output(&mut self.own_cluster()?.in_node(
             index,
@@ -81,16 +93,13 @@ impl Scope {
     /// # Errors
     /// Also if it prints anything but one JSON object on standard output, or if its exit code does not fit that.
     pub fn call_out(&self, index: u8, args: &[&str]) -> Result<CallOut> {
-        self.call_out_of(
-            index,
-            &format!("{PLUGIN_DIR}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE}"),
-            args,
-        )
+        let shim = driver_directory(self.own_cluster()?).join(FLEX_EXECUTABLE);
+        self.call_out_of(index, &shim.to_string_lossy(), args)
     }
 
     /// Does the same with another shim than the installed one.
     pub fn call_out_of(&self, index: u8, shim: &str, args: &[&str]) -> Result<CallOut> {
-        let run = self.own_cluster()?.in_node(index, shim, args)?.output();
+        let run = self.own_cluster()?.on_host(index, shim, args)?.output();
         read_call_out(&run.with_context(|| format!("failed to run {shim}"))?)
     }
 

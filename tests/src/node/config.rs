@@ -1,10 +1,10 @@
 //! The configuration files of a node's programs. Paths are as the node sees them.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::binaries::Binaries;
 use crate::control_plane::server;
 use crate::dns;
 use crate::network::Block;
@@ -25,9 +25,7 @@ pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The image of a Pod's sandbox, see [`crate::base_images`].
 pub const PAUSE_IMAGE: &str = "mooring.dev/testbed-pause:1";
 
-pub(super) fn containerd(binaries: &Binaries) -> String {
-    let runc = binaries.path("runc");
-    let runc = crate::command::find_program("runc").unwrap_or(runc);
+pub(super) fn containerd(runc: &Path) -> String {
     format!(
         r#"version = 3
 root = "/var/lib/containerd"
@@ -85,8 +83,8 @@ pub(super) fn cni(block: Block, index: u8) -> Value {
     })
 }
 
-pub(super) fn kubelet(block: Block, cgroup: &str) -> Value {
-    json!({
+pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>) -> Value {
+    let mut configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {
@@ -113,7 +111,12 @@ pub(super) fn kubelet(block: Block, cgroup: &str) -> Value {
         // Tests read volume statistics.
         "volumeStatsAggPeriod": "10s",
         "serializeImagePulls": false,
-    })
+    });
+    // Where it is not said, it is the kubelet's own default that is used.
+    if let Some(plugins) = plugins {
+        configuration["volumePluginDir"] = plugins.into();
+    }
+    configuration
 }
 
 pub(super) fn proxy(block: Block, node: &str) -> Value {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::super::{MACHINE, name, own, processes, write_files};
+use super::super::{Flavour, MACHINE, name, own, processes, write_files};
 use super::{TAINT, settings};
 use crate::base_images;
 use crate::binaries::Binaries;
@@ -45,7 +45,7 @@ pub(super) fn fill(
         make_folder(&root.join(folder))?;
     }
     link("/run", &root.join("var/run"))?;
-    write_files(layout, binaries, authority, block, MACHINE, "")?;
+    write_files(layout, binaries, authority, block, MACHINE, "", Flavour::Plain)?;
     put_busybox(&root)?;
     for program in PROGRAMS {
         let path = find_program(program).with_context(|| format!("{program} is not on the PATH"))?;
@@ -76,7 +76,7 @@ pub(super) fn fill(
 /// A line for each process of a node: its name, its program, its arguments, none of which has a blank in it.
 fn process_lines(binaries: &Binaries, block: Block) -> String {
     let mut lines = String::new();
-    for process in processes(binaries, block, MACHINE) {
+    for process in processes(binaries, block, MACHINE, Flavour::Plain) {
         let _ = write!(lines, "{} /usr/bin/{}", process.name, process.name);
         let taint = format!("--register-with-taints={TAINT}=:PreferNoSchedule");
         let more = (process.name == "kubelet").then_some(taint);

@@ -1,0 +1,76 @@
+//! The view that an immutable node's programs have: a root of its own, read-only, instead of the machine's.
+//!
+//! The view that was there before stays, in a mount namespace of its own that nothing of the node is in: the workbench, where the
+//! testbed and its tests run the machine's programs on the node's folders. What either mounts in the folders that they share, the
+//! other sees.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{chdir, pivot_root};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use crate::spec::RootSpec;
+
+/// Leaves the mount namespace of this process, and gives it as the workbench; the new one has the root that is described.
+pub(super) fn enter(root: &RootSpec) -> Result<File> {
+    let workbench = File::open("/proc/self/ns/mnt").context("failed to open the mount namespace")?;
+    unshare(CloneFlags::CLONE_NEWNS).context("failed to make a mount namespace")?;
+    // Second mounts of the same peer groups.
+    let shared = root
+        .shared
+        .iter()
+        .map(|path| Ok((second_mount(path)?, beneath(root, path))))
+        .collect::<Result<Vec<_>>>()?;
+    // What is done to the rest must not reach the workbench.
+    propagation("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
+    bind(&root.folder, &root.folder)?;
+    for (source, target) in &root.binds {
+        bind(source, &beneath(root, target))?;
+    }
+    for folder in &root.memory {
+        let target = beneath(root, folder);
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), &target, Some("tmpfs"), flags, Some("mode=1777"))
+            .with_context(|| format!("failed to mount a tmpfs on {}", target.display()))?;
+    }
+    for (tree, target) in shared {
+        move_mount(tree, c"", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .with_context(|| format!("failed to mount {}", target.display()))?;
+    }
+    chdir(&root.folder).context("failed to enter the node's root")?;
+    // Onto each other: the old root lies on the new one, and is taken off.
+    pivot_root(".", ".").context("failed to change the root")?;
+    umount2(".", MntFlags::MNT_DETACH).context("failed to leave the machine's root")?;
+    chdir("/").context("failed to enter the node's root")?;
+    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/", None::<&str>, read_only, None::<&str>).context("failed to make the root read-only")?;
+    propagation("/", MsFlags::MS_REC | MsFlags::MS_SHARED)?;
+    Ok(workbench)
+}
+
+fn beneath(root: &RootSpec, path: &Path) -> PathBuf {
+    root.folder.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn second_mount(path: &Path) -> Result<OwnedFd> {
+    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(CWD, path, how).with_context(|| format!("failed to make a second mount of {}", path.display()))
+}
+
+fn propagation(path: &str, kind: MsFlags) -> Result<()> {
+    mount(None::<&str>, path, None::<&str>, kind, None::<&str>)
+        .with_context(|| format!("failed to make {path} {kind:?}"))
+}
+
+/// A second mount that neither gives nor gets any.
+fn bind(source: &Path, target: &Path) -> Result<()> {
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .and_then(|()| mount(None::<&str>, target, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>))
+        .with_context(|| format!("failed to mount {} on {}", source.display(), target.display()))
+}
