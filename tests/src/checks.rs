@@ -29,10 +29,9 @@ pub struct TestArgs {
     /// Only what needs a cluster.
     #[arg(long)]
     end_to_end: bool,
-    /// Bring the cluster up with plain nodes, which have all that the machine has. Without this they are immutable ones, which have
-    /// nothing that Mooring could lean on. A cluster that runs is taken as it is.
-    #[arg(long, conflicts_with = "existing")]
-    plain: bool,
+    /// What kind of nodes to bring the cluster up with. One that runs is taken as it is.
+    #[arg(long, value_enum, default_value_t = Flavour::Immutable)]
+    flavour: Flavour,
     /// Leave the cluster up afterwards. One that ran before stays up in any case.
     #[arg(long)]
     keep: bool,
@@ -89,8 +88,7 @@ fn end_to_end(layout: &Layout, args: &TestArgs, outcomes: &mut Vec<Outcome>) -> 
         let opened = if args.target.existing {
             args.target.open(layout)?
         } else {
-            let flavour = if args.plain { Flavour::Plain } else { Flavour::Immutable };
-            Target::own(layout, Some(flavour))?
+            Target::own(layout, Some(args.flavour))?
         };
         install_for_tests(&opened, &opened.load_images(Selection::All)?)?;
         target = Some(opened);

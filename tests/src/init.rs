@@ -36,25 +36,23 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
     // By its handle: an immutable node has no such path.
     let logs = std::fs::File::open(&spec.logs).context("failed to open the folder of logs")?;
     spec.logs = format!("/proc/self/fd/{}", logs.as_raw_fd()).into();
-    // Kept open for as long as the node is there.
-    let mut _workbench = None;
-    if let Some(node) = &spec.node {
-        set_up_node(node)?;
-        if let Some(root) = &node.root {
-            _workbench = Some(root::enter(root)?);
-        }
-    }
+    let workbench = spec.node.as_ref().map(set_up_node).transpose()?.flatten();
     note(format!("{role}: starting {} processes", spec.processes.len()));
-    tokio::runtime::Builder::new_current_thread()
+    let ended = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime")?
-        .block_on(supervise::run(&spec))
+        .block_on(supervise::run(&spec));
+    // Open for as long as the node is there.
+    drop((logs, workbench));
+    ended
 }
 
-fn set_up_node(node: &NodeSpec) -> Result<()> {
+/// Gives the workbench of an immutable node.
+fn set_up_node(node: &NodeSpec) -> Result<Option<std::fs::File>> {
     mounts::set_up(node)?;
     // The file's writer names its own UTS namespace.
     std::fs::write("/proc/sys/kernel/hostname", &node.hostname).context("failed to set the host name")?;
-    network::configure_node(node.block, node.index, node.nodes).context("failed to set the node's network up")
+    network::configure_node(node.block, node.index, node.nodes).context("failed to set the node's network up")?;
+    node.root.as_ref().map(root::enter).transpose()
 }

@@ -32,7 +32,7 @@ pub const MACHINE: u8 = MAX_NODES + 1;
 /// As many nodes as there can be with that.
 pub const ALL_NODES: u8 = MACHINE;
 /// What kind of host a node is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavour {
     /// The machine's own file system, without storage clients.

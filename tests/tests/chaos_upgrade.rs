@@ -7,11 +7,11 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ResourceExt as _;
 use kube::{Api, Client};
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, labels};
+use mooring_contract::names::{FLEX_EXECUTABLE, labels};
 use mooring_testbed::harness::clients::{
     MOUNTER_IMAGE, SSH_CLIENT_IMAGE, client_pods_of, image_of_its_own, next_mounter, remove_image,
 };
-use mooring_testbed::harness::nodes::{PLUGIN_DIR, POOL, on_own_nodes};
+use mooring_testbed::harness::nodes::{POOL, driver_directory, on_own_nodes};
 use mooring_testbed::harness::rollout::Installed;
 use mooring_testbed::harness::{Scope, wait_until};
 use serde_json::json;
@@ -60,7 +60,10 @@ async fn serving(scope: &Scope, image: &str) -> Result<Vec<(String, i32)>> {
 fn shim(scope: &Scope) -> Result<String> {
     scope.on_node(
         1,
-        &format!("sha256sum {PLUGIN_DIR}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE}"),
+        &format!(
+            "sha256sum {}",
+            driver_directory(scope.own_cluster()?).join(FLEX_EXECUTABLE).display()
+        ),
     )
 }
 
