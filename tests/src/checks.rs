@@ -30,7 +30,7 @@ pub struct TestArgs {
     #[arg(long)]
     end_to_end: bool,
     /// What kind of nodes to bring the cluster up with. One that runs is taken as it is.
-    #[arg(long, value_enum, default_value_t = Flavour::Immutable)]
+    #[arg(long, value_enum, default_value_t = Flavour::Plain)]
     flavour: Flavour,
     /// Leave the cluster up afterwards. One that ran before stays up in any case.
     #[arg(long)]

@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_mins(2);
 const ELSEWHERE: &str = "/var/lib/kubelet/drivers";
 
 /// Not a kubelet, but a tenant's process of that name, which would like to have the mounter's socket.
-const IMPOSTER: &str = r##"printf '#!/bin/sh\nsleep 1000000\n' >/tmp/kubelet; chmod 755 /tmp/kubelet; mkdir /tmp/plugins
-    exec /tmp/kubelet --volume-plugin-dir=/tmp/plugins"##;
+const IMPOSTER: &str = r"printf '#!/bin/sh\nsleep 1000000\n' >/tmp/kubelet; chmod 755 /tmp/kubelet; mkdir /tmp/plugins
+    exec /tmp/kubelet --volume-plugin-dir=/tmp/plugins";
 
 /// A kubelet with another configuration. When this is dropped, it has the one from before.
 struct Changed {
@@ -86,11 +86,7 @@ async fn only_in(scope: &Scope, here: &Path, not_here: &Path) -> Result<()> {
         &format!("the shim to be in {} only", here.display()),
         LIMIT,
         async || {
-            ensure!(
-                is_whole(here) && !not_here.exists(),
-                "{not_here:?}: {}",
-                not_here.exists()
-            );
+            ensure!(is_whole(here) && !not_here.exists(), "not yet there only");
             let status = scope.mounter_status(NODE).await?;
             ensure!(status["ready"] == true, "{status:#}");
             Ok(Some(()))
