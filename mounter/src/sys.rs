@@ -8,6 +8,7 @@ pub mod graft;
 mod host;
 mod kernel;
 mod raw;
+mod rpcbind;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -185,6 +186,9 @@ pub trait Sys {
 
     /// The addresses of a host, by the resolver of where this is called.
     fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>>;
+
+    /// Whether an RPC program is registered with the `rpcbind` of the network that this is called in; not if that has none.
+    fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
 
     /// Where the target's stage is.
     fn stage(&self, target: &Target) -> PathBuf;

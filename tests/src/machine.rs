@@ -51,6 +51,7 @@ const WANTED: &[&str] = &[
     "virtio_pci",
     "virtio_net",
     "nfs",
+    "nfsv3",
     "nfsv4",
     "cifs",
     // The kernel asks for these by what they do, so nothing depends on them: the cryptography of SMB, and UTF-8 in its names.

@@ -1,8 +1,8 @@
-//! NFS by system call: version 4, with nothing on the node but the kernel's own client.
+//! NFS by system call: with nothing on the node but the kernel's own client.
 //!
 //! What `mount.nfs` does for the kernel is done here: the server's name becomes an address, and the newest version that
-//! both sides speak is found. Version 4 needs no daemon beside that; version 3 would need `rpc.statd` for its locks, in a
-//! place that outlives every container, and is refused.
+//! both sides speak is found. Version 4 needs no daemon beside that. Version 3 has to be asked for; the server's locks take
+//! `rpc.statd` on the node then (`configmaps/nfs-locks`), without which such a volume is refused.
 
 mod failure;
 mod options;
@@ -21,14 +21,14 @@ use crate::mount_table::Entry;
 use crate::sys::{NewMount, Sys, SysError};
 use crate::worker::task::MountTask;
 use failure::Circumstances;
-use options::Options;
+use options::{Options, VERSION_3};
 use source::Source;
 
-/// What version 4 is called in the kernel; it loads its modules by this name.
-const FS_TYPE: &str = "nfs4";
+/// What version 3 and what version 4 are called in the kernel; it loads its modules by these names.
+const TYPES: [&str; 2] = ["nfs", "nfs4"];
 
-/// Types of file system that are NFS.
-const TYPES: [&str; 2] = ["nfs", FS_TYPE];
+/// The number of `rpc.statd` and its version (`rpcb_prot` calls it "status"; the Open Group's XNFS, chapter 11).
+const STATD: (u32, u32) = (100_024, 1);
 
 /// Whether a volume is one of NFS, by its client's name or by its type.
 pub(super) fn is_nfs(volume: &Volume) -> bool {
@@ -75,7 +75,7 @@ impl Plan {
         let own = [("vers", version.to_owned()), ("addr", text_of(address))];
         let own = own.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
         NewMount {
-            fs_type: FS_TYPE.to_owned(),
+            fs_type: TYPES[usize::from(version != VERSION_3)].to_owned(),
             source: self.source.text.clone(),
             options: own.chain(self.options.rest.iter().cloned()).collect(),
             credentials: Secrets::default(),
@@ -111,6 +111,19 @@ impl Remote for Plan {
         let shown: Result<Source, _> = entry.source.parse();
         TYPES.contains(&entry.fs_type.as_str())
             && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
+    }
+
+    /// Whoever asks for locks of the server's is not given some that fail later.
+    fn before(&self, sys: &impl Sys) -> Result<(), MountError> {
+        let (program, version) = STATD;
+        if !self.options.locks_by_daemon() || sys.has_rpc_program(program, version)? {
+            return Ok(());
+        }
+        Err(MountError::Node(
+            "it has no rpc.statd, by which the locks of NFS version 3 are kept: apply configmaps/nfs-locks, which runs one on each \
+             node, or ask for version 4, or add mount option nolock, by which a lock holds on this node only"
+                .to_owned(),
+        ))
     }
 
     /// Tries the versions from the newest on, as `mount.nfs` does.

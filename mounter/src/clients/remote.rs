@@ -39,6 +39,11 @@ pub(super) trait Remote {
     /// Whether what is mounted may be this by another name of its server.
     fn may_be(&self, entry: &Entry) -> bool;
 
+    /// What has to be on the node, looked at from its network.
+    fn before(&self, _: &impl Sys) -> Result<(), MountError> {
+        Ok(())
+    }
+
     /// Makes the mount from one address.
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError>;
 
@@ -78,6 +83,7 @@ pub(super) fn mount<R: Remote>(
     }
     sys.enter_host_network(namespace, &task.target)
         .map_err(|error| MountError::Node(error.to_string()))?;
+    wanted.before(sys)?;
     let mount = first_that_works(sys, wanted, &addresses)?;
     let directory = sys.open_target(&task.target)?;
     Ok(sys.attach(&mount, &directory)?)

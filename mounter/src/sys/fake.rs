@@ -56,6 +56,7 @@ struct State {
     failures: Vec<(String, usize, Errno)>,
     bad_programs: BTreeMap<String, String>,
     full: bool,
+    statd: bool,
 }
 
 /// See the module.
@@ -135,6 +136,12 @@ impl Fake {
     }
 
     /// What was to be mounted, also where it failed: type, source and options.
+    /// With `rpc.statd` on the node.
+    pub(crate) fn with_statd(self) -> Self {
+        self.0.borrow_mut().statd = true;
+        self
+    }
+
     pub(crate) fn new_mounts(&self) -> Vec<String> {
         self.0.borrow().new_mounts.clone()
     }
@@ -371,6 +378,11 @@ impl Sys for Fake {
             words: "Name or service not known".to_owned(),
         })?;
         Ok(vec![SocketAddr::new(address, 0)])
+    }
+
+    fn has_rpc_program(&self, _: u32, _: u32) -> Result<bool> {
+        self.enter("has_rpc_program")?;
+        Ok(self.0.borrow().statd)
     }
 
     fn stage(&self, _: &Target) -> PathBuf {

@@ -1,5 +1,6 @@
 //! The system calls for real.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,6 +22,7 @@ use rustix::mount::{
 
 use super::{
     DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw,
+    rpcbind,
 };
 use crate::mount_options::MountFlags;
 use crate::mount_table::Table;
@@ -29,6 +31,9 @@ use crate::target::{Target, TargetError};
 /// Where programs are looked for, in the mounter's image and on a host.
 const PROGRAM_DIRECTORIES: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin";
+
+/// What the kernel adds to the name of a file that is gone.
+const DELETED: &[u8] = b" (deleted)";
 
 /// How often a free loop device is looked for, since another may take it first.
 const LOOP_TRIES: usize = 64;
@@ -250,6 +255,7 @@ impl Sys for Kernel {
     }
 
     fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>> {
+        let file_name = image.path.file_name().unwrap_or_default();
         let image = image
             .file
             .metadata()
@@ -261,8 +267,7 @@ impl Sys for Kernel {
         let blocks = std::fs::read_dir("/sys/block").map_err(|e| SysError::io("list /sys/block", &e))?;
         for block in blocks.flatten() {
             let name = block.file_name();
-            let in_use = block.path().join("loop").exists();
-            if !in_use || !name.as_encoded_bytes().starts_with(b"loop") {
+            if !name.as_encoded_bytes().starts_with(b"loop") || !may_be_behind(&block.path(), file_name) {
                 continue;
             }
             let device = match open_loop(&Path::new("/dev").join(&name)) {
@@ -329,6 +334,10 @@ impl Sys for Kernel {
             .to_socket_addrs()
             .map(Iterator::collect)
             .map_err(|e| SysError::io(format!("find the address of server {host}"), &e))
+    }
+
+    fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool> {
+        rpcbind::has(program, version)
     }
 
     fn stage(&self, target: &Target) -> PathBuf {
@@ -398,6 +407,18 @@ impl Sys for Kernel {
     }
 }
 
+/// Whether a file of this name may be behind a loop device. Only such a device is asked: to ask one has the kernel look at its file,
+/// which hangs for as long as the server of somebody else's does.
+fn may_be_behind(block: &Path, file_name: &OsStr) -> bool {
+    // There for as long as there is a file.
+    let Ok(backing) = std::fs::read(block.join("loop/backing_file")) else {
+        return false;
+    };
+    let path = backing.strip_suffix(b"\n").unwrap_or(&backing);
+    let path = path.strip_suffix(DELETED).unwrap_or(path);
+    path.rsplit(|byte| *byte == b'/').next() == Some(file_name.as_encoded_bytes())
+}
+
 /// Beside the image, under a name that no volume can have.
 fn mark_path(image: &ImageFile) -> PathBuf {
     let name = image.path.file_name().unwrap_or_default().to_string_lossy();
@@ -455,5 +476,31 @@ fn words_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> String {
         meaning
     } else {
         format!("{} ({meaning})", words.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_behind;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn only_a_device_whose_file_has_the_image_s_name_is_asked() {
+        let block = tempfile::tempdir().unwrap();
+        let is = |name: &str| may_be_behind(block.path(), OsStr::new(name));
+        assert!(!is("a.img"), "nothing is behind it");
+        let folder = block.path().join("loop");
+        std::fs::create_dir(&folder).unwrap();
+        for (backing, may_be) in [
+            ("/var/lib/mooring/pool/a.img\n", true),
+            ("/a.img\n", true),
+            ("/pool/a.img (deleted)\n", true),
+            ("/pool/aa.img\n", false),
+            ("/pool/a.img/disk\n", false),
+            ("", false),
+        ] {
+            std::fs::write(folder.join("backing_file"), backing).unwrap();
+            assert_eq!(is("a.img"), may_be, "{backing:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
+use super::options::VERSION_3;
 use super::source::Source;
 use crate::client::MountError;
 use crate::clients::remote;
@@ -21,7 +22,7 @@ pub(super) struct Circumstances<'a> {
     pub(super) address: &'a SocketAddr,
 }
 
-/// What the kernel says where it has NFS, but not version 4.
+/// What the kernel says where it has NFS, but not the version.
 const NO_VERSION: &str = "Version unavailable";
 
 /// Whether an older version may be of use: the server does not speak this one, or (`INVAL`) the kernel does not.
@@ -33,14 +34,23 @@ pub(super) fn is_about_the_version(error: &SysError) -> bool {
 pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
     let server = &about.source.host;
     let versions = about.versions.join(", ");
+    let is_three = about.versions == [VERSION_3];
+    let module = if is_three { "nfsv3" } else { "nfsv4" };
     let cure = match error.errno {
-        Some(Errno::NODEV) => return no_nfs("has no NFS"),
+        Some(Errno::NODEV) => return no_nfs("has no NFS", module),
         Some(Errno::PROTONOSUPPORT) if error.words.contains(NO_VERSION) => {
-            return no_nfs("has NFS, but not version 4");
+            return no_nfs("has NFS, but not this version", module);
         }
         Some(Errno::ACCESS | Errno::PERM) => format!(
             "{server} does not let this node have it: add the node's own address (not a Pod's) to the clients that the export is \
              for, and see that it takes sec=sys"
+        ),
+        Some(Errno::NOENT) if is_three => {
+            format!("{server} has no such path for this node: see how it is exported there, and to whom")
+        }
+        Some(Errno::CONNREFUSED | Errno::PROTONOSUPPORT) if is_three => format!(
+            "{server} does not speak NFS version 3 with this node: it takes its rpcbind (port 111) and mountd beside the server itself; \
+             or name their ports by mount options port= and mountport=, or ask for version 4"
         ),
         Some(Errno::NOENT) => format!(
             "{server} has no such path for this node: version 4 counts paths from the server's NFSv4 root, and shows a client \
@@ -57,9 +67,9 @@ pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
     remote::with_cure(error, &cure)
 }
 
-fn no_nfs(what: &str) -> MountError {
+fn no_nfs(what: &str, module: &str) -> MountError {
     MountError::Node(format!(
-        "its kernel {what}: run modprobe nfsv4 on the host; where there is no such module, install the rest of the kernel's \
+        "its kernel {what}: run modprobe {module} on the host; where there is no such module, install the rest of the kernel's \
          modules (a package such as linux-modules-extra or kernel-modules), or have type nfs served by a client image"
     ))
 }

@@ -8,6 +8,9 @@ use crate::mount_options::{self, ForbiddenOption, MountFlags};
 /// Versions that are tried where none is asked for, newest first.
 const VERSIONS: [&str; 3] = ["4.2", "4.1", "4.0"];
 
+/// The version that is mounted only where it is asked for: its locks take a daemon.
+pub(super) const VERSION_3: &str = "3";
+
 /// The port of NFS.
 const PORT: u16 = 2049;
 
@@ -33,6 +36,8 @@ const WORDS: &[&str] = &[
     "nomigration",
     "trunkdiscovery",
     "notrunkdiscovery",
+    "acl",
+    "noacl",
 ];
 
 /// What `mount` would do rather than the kernel: the kubelet tries again by itself, and TCP is all there is.
@@ -52,12 +57,16 @@ const NUMBERS: &Numbers = &[
     ("nconnect", 1..=16),
     ("max_connect", 1..=16),
     ("port", 1..=65535),
+    ("mountport", 1..=65535),
 ];
 
 /// Options with a word, and which.
 const CHOICES: &Choices = &[
     ("lookupcache", &["all", "none", "pos", "positive"]),
     ("write", &["lazy", "eager", "wait"]),
+    ("local_lock", &["none", "all", "flock", "posix"]),
+    ("mountproto", &["tcp", "tcp6"]),
+    ("mountvers", &["3"]),
     ("sec", &["sys", "none", "null"]),
     ("xprtsec", &["none"]),
 ];
@@ -93,15 +102,14 @@ pub(super) enum BadOption {
     )]
     Daemon { option: String, daemon: &'static str },
     #[error(
-        "mount option {0:?} asks for NFS version 3 or 2, whose locks need rpc.statd on the node: ask for version 4 (vers=4.2, \
-         4.1, 4.0, or leave it out), or have type nfs served by host"
+        "mount option {0:?} asks for NFS version 2, which Linux has no more: ask for version 3 or 4 (vers=4.2, 4.1, 4.0, 3, or leave it out)"
     )]
     OldVersion(String),
-    #[error("mount option {0:?} names no version of NFS that there is: write vers=4.2, 4.1 or 4.0, or leave it out")]
+    #[error("mount option {0:?} names no version of NFS that there is: write vers=4.2, 4.1, 4.0 or 3, or leave it out")]
     NoVersion(String),
     #[error("mount option {0:?} and another one name different versions of NFS: keep one")]
     TwoVersions(String),
-    #[error("mount option {0:?}: NFS version 4 speaks TCP only: write proto=tcp or tcp6, or leave it out")]
+    #[error("mount option {0:?}: NFS is spoken over TCP only: write proto=tcp or tcp6, or leave it out")]
     Transport(String),
 }
 
@@ -201,10 +209,22 @@ impl Options {
         Ok(read)
     }
 
+    /// Whether locks are the server's, and a daemon on the node has to tell it who has them: version 4 keeps them itself.
+    pub(super) fn locks_by_daemon(&self) -> bool {
+        let is_local = |(key, value): &(String, Option<String>)| match (key.as_str(), value.as_deref()) {
+            ("nolock", _) | ("local_lock", Some("all")) => Some(true),
+            ("lock" | "local_lock", _) => Some(false),
+            _ => None,
+        };
+        // As for the kernel, the last one counts.
+        self.versions == [VERSION_3] && !self.rest.iter().rev().find_map(is_local).unwrap_or(false)
+    }
+
     fn version(&mut self, text: &str, asked: &str) -> Result<(), BadOption> {
         let asked = match asked {
             "4" => VERSIONS.to_vec(),
-            "3" | "2" => return Err(BadOption::OldVersion(text.to_owned())),
+            "3" => vec![VERSION_3],
+            "2" => return Err(BadOption::OldVersion(text.to_owned())),
             other => match VERSIONS.iter().find(|version| **version == other) {
                 Some(version) => vec![*version],
                 None => return Err(BadOption::NoVersion(text.to_owned())),
@@ -283,6 +303,8 @@ mod tests {
             ("v4.0", &["4.0"]),
             ("vers=4,minorversion=1", &["4.1"]),
             ("minorversion=1,vers=4.1", &["4.1"]),
+            ("vers=3", &["3"]),
+            ("v3,nolock", &["3"]),
         ] {
             assert_eq!(read(options).unwrap().versions, versions, "{options}");
         }
@@ -311,11 +333,27 @@ mod tests {
     }
 
     #[test]
+    fn locks_need_a_daemon_with_version_3_alone_unless_they_are_the_node_s_own() {
+        for (options, need) in [
+            ("", false),
+            ("vers=4.0,lock", false),
+            ("vers=3", true),
+            ("vers=3,nolock", false),
+            ("nolock,vers=3,lock", true),
+            ("vers=3,local_lock=all", false),
+            ("vers=3,local_lock=flock", true),
+            ("vers=3,nolock,local_lock=none", true),
+        ] {
+            assert_eq!(read(options).unwrap().locks_by_daemon(), need, "{options}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_with_an_option_is_said_with_its_cure() {
         for (options, words) in [
-            ("vers=3", "rpc.statd"),
-            ("v3", "rpc.statd"),
-            ("nfsvers=2", "rpc.statd"),
+            ("nfsvers=2", "version 2"),
+            ("vers=3,v4", "keep one"),
+            ("vers=3,minorversion=1", "keep one"),
             ("vers=5", "names no version"),
             ("vers=4.9", "names no version"),
             ("minorversion=7", "names no version"),
@@ -341,7 +379,8 @@ mod tests {
             ("udp", "TCP only"),
             ("sloppy", "is not one that"),
             ("hard=1", "is not one that"),
-            ("mountport=1", "is not one that"),
+            ("mountport=0", "from 1 to 65535"),
+            ("mountproto=udp", "must be tcp"),
             ("context=x", "is not one that"),
             ("remount", "is not one that a volume can have"),
             ("x-systemd.automount", "is not one that a volume can have"),

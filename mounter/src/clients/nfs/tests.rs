@@ -57,6 +57,39 @@ fn a_version_that_was_asked_for_is_the_only_one() {
 }
 
 #[test]
+fn version_3_is_mounted_where_its_locks_are_kept_or_not_asked_for() {
+    let line = |options: &str| format!("{LINE},mount-options={options}");
+    let without = Fake::default();
+    let error = try_with(&without, &line("vers=3")).unwrap_err();
+    assert_eq!(error.category(), "node");
+    let words = error.to_string();
+    assert!(words.contains("nfs-locks") && words.contains("nolock"), "{words}");
+    assert!(without.new_mounts().is_empty());
+    try_with(&without, &line("vers=3,nolock")).unwrap();
+    assert_eq!(
+        without.new_mounts(),
+        ["nfs 10.0.0.4:/exports/a vers=3,addr=10.0.0.4,nolock"]
+    );
+
+    let with = Fake::default().with_statd();
+    try_with(&with, &line("vers=3")).unwrap();
+    assert_eq!(with.new_mounts(), ["nfs 10.0.0.4:/exports/a vers=3,addr=10.0.0.4"]);
+    let calls = with.calls();
+    let place = |name: &str| calls.iter().position(|call| call == name).unwrap();
+    assert!(place("enter_host_network") < place("has_rpc_program"), "{calls:?}");
+
+    for (errno, words) in [
+        (Errno::CONNREFUSED, "rpcbind"),
+        (Errno::NODEV, "modprobe nfsv3"),
+        (Errno::NOENT, "see how it is exported"),
+    ] {
+        let fake = Fake::default().fail("new_mount", 0, errno);
+        let error = try_with(&fake, &line("vers=3,nolock")).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn each_address_of_a_name_is_tried_and_the_name_stays_in_the_mount_table() {
     let fake = Fake::default()
         .host("nas", &["[2001:db8::4]:0", "10.0.0.4:0"])
@@ -117,7 +150,7 @@ fn whatever_makes_no_sense_is_refused_before_anything_happens() {
         "client=nfs,source=10.0.0.4:/a,mount-options=addr=10.0.0.9",
         "client=other,source=10.0.0.4:/a,fs-type=nfs4,mount-options=addr=10.0.0.9",
         "client=nfs4,source=10.0.0.4:/a,mount-options=clientaddr=10.0.0.9",
-        "client=nfs,source=10.0.0.4:/a,mount-options=vers=3",
+        "client=nfs,source=10.0.0.4:/a,mount-options=vers=2",
         "client=nfs,source=10.0.0.4:/a,mount-options=source=other:/b",
     ] {
         let fake = Fake::default();
