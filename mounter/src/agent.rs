@@ -19,11 +19,17 @@ pub mod supervise;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::warn;
 
 use self::mounts::Mounts;
 use self::store::Store;
 use crate::args::LogFormat;
 use crate::daemon::start_log;
+
+/// Longest for an image's own start: until then no volume is mounted.
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Flags of `mounter agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -62,7 +68,9 @@ pub fn run(args: Args) -> Result<(), AgentError> {
         .build()
         .map_err(AgentError::Runtime)?;
     let result = if std::process::id() == 1 {
-        runtime.block_on(supervise::supervise()).map_err(Into::into)
+        runtime
+            .block_on(supervise::supervise(&args.kubelet_root))
+            .map_err(Into::into)
     } else {
         runtime.block_on(agent(args))
     };
@@ -75,5 +83,16 @@ async fn agent(args: Args) -> Result<(), AgentError> {
     let Args { dir, kubelet_root } = args;
     let store = Store::open(&dir)?;
     let mounts = Mounts::new(kubelet_root, store)?;
+    start_image().await;
     Ok(serve::serve(&dir, Arc::new(mounts)).await?)
+}
+
+/// Runs what the image has to have run before its first volume. What becomes of volumes without it, the image's programs say.
+async fn start_image() {
+    let start = program::start();
+    if start.program.is_file()
+        && let Err(error) = run::run(&start, START_LIMIT).await
+    {
+        warn!("{error}");
+    }
 }

@@ -24,6 +24,10 @@
 //!   have changed. What it starts for that, such as a FUSE daemon, stays behind in the background.
 //! - `unmount` is run after the file system has left `<directory>` and the kubelet's; it undoes whatever else `mount` did
 //!   (log out of a target, unmap a device), and it must succeed if there is nothing to undo. It has the same environment but no secrets.
+//! - An executable `/usr/libexec/mooring-start` is run when the container starts, before any volume is mounted, and once more
+//!   when the agent alone was started again: for a daemon that all volumes of the image need. What it starts stays behind.
+//! - Each is told by `MOORING_KUBELET_ROOT` where the kubelet's root is. What has to be one for the whole node, such as a lock, can be
+//!   kept in `plugins/mooring.dev` there; what has to outlive the container and not the Pod in `/run/mooring/secrets`, in memory.
 //! - The secrets lie in memory, mode 0700, owned by root. They stay until the volume is unmounted, also while the container
 //!   is started again, since a daemon may have to log in again. After a `mount -t` they are removed at once.
 //! - When a FUSE file system has lost its daemon, `unmount` is run, and then `mount` once more, both as the first time. A
@@ -37,7 +41,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use mooring_contract::names::paths::CLIENT_OVERRIDES;
+use mooring_contract::names::paths::{CLIENT_OVERRIDES, CLIENT_START};
 use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
@@ -94,6 +98,15 @@ pub enum InvalidVolume {
 /// The image's own program for a client, if it would bring one.
 pub fn override_path(client: &str) -> PathBuf {
     Path::new(CLIENT_OVERRIDES).join(client)
+}
+
+/// The image's own program that is run when its container starts, if it would bring one.
+pub fn start() -> Invocation {
+    Invocation {
+        program: CLIENT_START.into(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
+    }
 }
 
 /// The image's own program for a volume. Whoever sends a client's name has checked it, but what is run here goes by it.

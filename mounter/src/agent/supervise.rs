@@ -8,6 +8,7 @@
 use std::error::Error as _;
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use tracing::{error, info};
 
 /// Delay before an agent that ended is started again.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// Environment variable: where the kubelet's root is.
+const KUBELET_ROOT: &str = "MOORING_KUBELET_ROOT";
 
 /// The signal that tells the agent that some process of the container has ended. One that does not listen yet ignores it.
 pub const DEATH: Signal = Signal::URG;
@@ -33,13 +37,13 @@ pub enum SuperviseError {
 }
 
 /// Starts the agent with this program's own arguments, keeps it running and reaps what it leaves behind, until it ends
-/// after a SIGTERM.
-pub async fn supervise() -> Result<(), SuperviseError> {
+/// after a SIGTERM. The image's programs, which the agent runs, find the kubelet's root in their environment.
+pub async fn supervise(kubelet_root: &Path) -> Result<(), SuperviseError> {
     let mut ended = signal(SignalKind::child()).map_err(SuperviseError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(SuperviseError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(SuperviseError::Signals)?;
     let mut stopping = false;
-    let mut agent = start()?;
+    let mut agent = start(kubelet_root)?;
     loop {
         tokio::select! {
             _ = ended.recv() => {}
@@ -57,15 +61,15 @@ pub async fn supervise() -> Result<(), SuperviseError> {
             return Ok(());
         }
         error!("the agent ended and is started again; its mounts stay");
-        agent = restart().await;
+        agent = restart(kubelet_root).await;
     }
 }
 
 /// With process 1 all mounts would end, so it goes on trying: the container may have as many processes as it may for now.
-async fn restart() -> Child {
+async fn restart(kubelet_root: &Path) -> Child {
     loop {
         tokio::time::sleep(RESTART_DELAY).await;
-        match start() {
+        match start(kubelet_root) {
             Ok(agent) => return agent,
             Err(error) => error!(
                 "{error}: {}; trying again",
@@ -75,11 +79,12 @@ async fn restart() -> Child {
     }
 }
 
-fn start() -> Result<Child, SuperviseError> {
+fn start(kubelet_root: &Path) -> Result<Child, SuperviseError> {
     // By its link, not its name: the file may have been replaced.
     Command::new("/proc/self/exe")
         .arg0("mounter")
         .args(std::env::args_os().skip(1))
+        .env(KUBELET_ROOT, kubelet_root)
         .spawn()
         .map_err(SuperviseError::Start)
 }

@@ -15,6 +15,9 @@ const BY_FUSE: [&str; 6] = ["sshfs", "glusterfs", "s3", "cephfs", "block", "rbd"
 /// Clients that need loop devices beside that.
 const BY_LOOP: [&str; 2] = ["block", "rbd"];
 
+/// Clients whose images need a driver of the kernel, which the kernel loads when they ask for it.
+const BY_MODULE: [(&str, &str); 1] = [("iscsi", "iscsi_tcp")];
+
 /// Clients served by the kernel that name a file system of it, and the module that has it. By any other name a volume says its
 /// file system itself.
 const BY_KERNEL: [(&str, &str, &str); 7] = [
@@ -81,6 +84,9 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> 
             None => Ok(()),
         },
         Serving::Container(_) => {
+            if let Some((_, module)) = BY_MODULE.iter().find(|(name, _)| *name == client) {
+                kernel.can_load(module)?;
+            }
             if BY_FUSE.contains(&client) {
                 need(FUSE)?;
             }
@@ -118,6 +124,7 @@ mod tests {
         let servings = [
             ("block", container()),
             ("cephfs", container()),
+            ("iscsi", container()),
             ("local", Serving::Local),
             ("nfs", Serving::Kernel),
             ("pool", Serving::Pool),
@@ -141,9 +148,9 @@ mod tests {
     #[test]
     fn a_client_is_ready_where_what_it_is_served_by_is_there() {
         let all = [
-            "block", "cephfs", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
+            "block", "cephfs", "iscsi", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
         ];
-        let kernel = Kernel::with_modules("ext4\n", &["nfsv4", "cifs"]);
+        let kernel = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp"]);
         assert_eq!(able_without(&[], &kernel), all);
         assert!(able_without(&["propagation"], &kernel).is_empty());
         let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
@@ -157,11 +164,11 @@ mod tests {
         }
         assert_eq!(
             able_without(&[], &Kernel::with_modules("xfs\n", &[])),
-            but(&["nfs", "smb"])
+            but(&["iscsi", "nfs", "smb"])
         );
         assert_eq!(
             able_without(&[], &Kernel::with_modules("nfs4\ncifs\n", &[])),
-            but(&["local"])
+            but(&["iscsi", "local"])
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Which file systems the node's kernel has, and which it can load.
+//! Which file systems and drivers the node's kernel has, and which it can load.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Modules that are asked for.
-const ASKED: [&str; 6] = ["ext4", "xfs", "nfsv4", "cifs", "ceph", "9p"];
+const ASKED: [&str; 7] = ["ext4", "xfs", "nfsv4", "cifs", "ceph", "9p", "iscsi_tcp"];
 
 /// Lists of a kernel's modules: those to be loaded, and those built in.
 const LISTS: [&str; 2] = ["modules.dep", "modules.builtin"];
@@ -79,6 +79,23 @@ impl Kernel {
             )),
             Modules::Never => Err(format!(
                 "the kernel has no {fs_type}, and was built without modules: run a kernel that has it"
+            )),
+        }
+    }
+
+    /// Whether a driver is there, or can be loaded; else what to do. What can't be known is given the benefit of the doubt.
+    pub fn can_load(&self, module: &str) -> Result<(), String> {
+        match &self.modules {
+            // One without modules has what it was built with.
+            _ if Path::new("/sys/module").join(module).exists() => Ok(()),
+            Modules::Unknown => Ok(()),
+            Modules::Listed { names, .. } if names.contains(module) => Ok(()),
+            Modules::Listed { folder, .. } => Err(format!(
+                "there is no module {module} in {}: install your distribution's package that has it",
+                folder.display()
+            )),
+            Modules::Never => Err(format!(
+                "the kernel has no {module}, and was built without modules: run a kernel that has it"
             )),
         }
     }

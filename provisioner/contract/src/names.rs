@@ -56,6 +56,9 @@ pub mod paths {
     pub const TERMINATION_LOG: &str = "/dev/termination-log";
     /// Folder of a client image's own mount programs.
     pub const CLIENT_OVERRIDES: &str = "/usr/libexec/mooring";
+
+    /// A client image's own program that is run when its container starts.
+    pub const CLIENT_START: &str = "/usr/libexec/mooring-start";
 }
 
 /// Labels.

@@ -1,0 +1,234 @@
+//! Kernel clients that need a daemon beside the kernel, which runs in a container: iscsid for iSCSI, rpc.statd for the locks of NFS
+//! version 3. The node is a virtual machine with Debian's stock kernel and none of their programs; the servers are real ones.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use mooring_contract::names::{FLEX_DRIVER, FLEX_DRIVER_DIR, NAMESPACE, labels};
+use mooring_testbed::command::output;
+use mooring_testbed::harness::machine_node::{MACHINE_NODE, with_machine_node};
+use mooring_testbed::harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, user_of};
+use mooring_testbed::harness::{Scope, wait_until};
+use mooring_testbed::layout::repository;
+use mooring_testbed::progress::{note, spoken};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "not-to-be-seen-12";
+
+/// Longest for what a container does when it starts there: a process takes thirty times as long.
+const START_LIMIT: Duration = Duration::from_mins(3);
+
+/// A Pod that looks at the machine from where its process 1 is.
+fn observer() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "observer"},
+        "spec": {
+            "nodeName": MACHINE_NODE, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
+            }],
+        },
+    })
+}
+
+/// An iscsid as a host has it.
+fn iscsid_of_the_host() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host-iscsid"},
+        "spec": {
+            "nodeName": MACHINE_NODE, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": concat!("mooring.dev/client-iscsi:", env!("CARGO_PKG_VERSION")),
+                "command": ["sh", "-c", "echo InitiatorName=iqn.2025-01.test:host >/etc/iscsi/initiatorname.iscsi; exec iscsid -f"],
+                "readinessProbe": {
+                    "exec": {"command": ["grep", "-q", "@ISCSIADM_ABSTRACT_NAMESPACE", "/proc/net/unix"]}, "periodSeconds": 2,
+                },
+                "securityContext": {"privileged": true},
+            }],
+        },
+    })
+}
+
+fn on_machine(scope: &Scope, script: &str) -> Result<String> {
+    scope.exec("observer", ["sh", "-c", script])
+}
+
+/// The client Pod of the machine's iSCSI volumes.
+fn client_pod(scope: &Scope) -> Result<String> {
+    let selector = format!("--selector={}=iscsi", labels::CLIENT);
+    let mut get = scope
+        .target
+        .kubectl(["-n", NAMESPACE, "get", "pods", &selector, "-o", "name"]);
+    let found = output(&mut get)?;
+    let names: Vec<_> = found.lines().collect();
+    ensure!(names.len() == 1, "{names:?}");
+    Ok(names[0].to_owned())
+}
+
+fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
+    let pod = client_pod(scope)?;
+    let mut exec = scope
+        .target
+        .kubectl(["-n", NAMESPACE, "exec", &pod, "--", "sh", "-c", script]);
+    Ok(output(&mut exec)?)
+}
+
+async fn iscsi(scope: &Scope) -> Result<()> {
+    let secret = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+    let server = scope.storage_server("tgt", "node-1", &secret).await?;
+    let chap = format!("{}-chap", scope.namespace);
+    scope.apply_anywhere(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": chap, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+            "type": FLEX_DRIVER,
+            "stringData": secret,
+        })
+        .to_string(),
+    )?;
+    let provisioner = scope
+        .provisioner()
+        .example("iscsi.yaml")?
+        .key("client", "iscsi")
+        .key("secret-name", &server.secret)
+        .key("server", &server.address)
+        .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}"))
+        // The image that talks with the server is there.
+        .key("node-selector", "kubernetes.io/hostname=node-1");
+    provisioner.apply().await?;
+    let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+    scope.claim_bound("data").await?;
+
+    // Two can't hold one node's sessions.
+    scope.apply(&iscsid_of_the_host().to_string())?;
+    scope.pod_ready("host-iscsid").await?;
+    // No node is named: the machine alone has the driver.
+    let mut user = user_of("user", "data", "sleep 1000000");
+    user["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    scope.apply(&user.to_string())?;
+    scope.event("user", "runs an iscsid of its own").await?;
+    scope.delete("pod/host-iscsid")?;
+    scope.pod_gone("host-iscsid").await?;
+    let freed = Instant::now();
+    let pod = scope.pod_ready("user").await?;
+    note(format!("an iSCSI volume was mounted after {}", spoken(freed.elapsed())));
+    let node = pod.spec.and_then(|spec| spec.node_name);
+    ensure!(node.as_deref() == Some(MACHINE_NODE), "the Pod is on {node:?}");
+    scope.exec("user", ["sh", "-c", "head -c 8m /dev/urandom >/data/file; sync"])?;
+    let sum = scope.exec("user", ["sha256sum", "/data/file"])?;
+    let mounts = on_machine(scope, &format!("grep /{FLEX_DRIVER_DIR}/ /proc/1/mountinfo"))?;
+    ensure!(
+        mounts.lines().count() == 1 && mounts.contains("nosuid") && mounts.contains(" - ext4 "),
+        "{mounts}"
+    );
+    for place in ["/proc/1/mounts", "/proc/*/cmdline"] {
+        let seen = on_machine(scope, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+        ensure!(!seen.contains(PASSWORD), "the password is in {place}");
+    }
+
+    // The kernel goes on without the container, which is back with its iscsid and what that knew.
+    let restarts = "cat /proc/1/comm; ls /sys/class/iscsi_session; iscsiadm -m session";
+    let before = in_client_pod(scope, restarts)?;
+    on_machine(
+        scope,
+        "kill -9 $(pidof iscsid)
+         for process in /proc/[0-9]*; do
+             case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
+             '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
+             esac
+         done",
+    )?;
+    ensure!(
+        scope.exec("user", ["sha256sum", "/data/file"])? == sum,
+        "what was written is not there"
+    );
+    wait_until("the client container to be back", START_LIMIT, async || {
+        // Not in between, while one is going and the other not yet there.
+        Ok(in_client_pod(scope, restarts).ok().filter(|after| *after == before))
+    })
+    .await?;
+    scope.exec("user", ["sh", "-c", "echo still >/data/other; sync"])?;
+
+    scope.delete("pod/user")?;
+    scope.pod_gone("user").await?;
+    wait_until("the session to end", START_LIMIT, async || {
+        let left = on_machine(scope, "ls /sys/class/iscsi_session")?;
+        Ok(left.trim().is_empty().then_some(()))
+    })
+    .await?;
+    scope.claim_gone("data").await?;
+    scope.nothing_left(&uid).await?;
+    let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;
+    ensure!(!left.contains(&uid), "{left}");
+    Ok(())
+}
+
+/// Takes the DaemonSet away, whatever has become of the test.
+struct Locks<'a>(&'a Scope);
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        let folder = repository().join("configmaps/nfs-locks");
+        let mut delete = self.0.target.kubectl(["delete", "--ignore-not-found", "-k"]);
+        if let Err(error) = output(delete.arg(folder)) {
+            note(format!("nfs-locks is not gone: {error:#}"));
+        }
+    }
+}
+
+async fn locks(scope: &Scope) -> Result<()> {
+    let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;
+    let source = format!("{}:/srv/open", server.address);
+    scope.volume(
+        "three",
+        &json!({"client": "nfs", "source": source, "mount-options": "vers=3"}),
+    )?;
+    let flocks = json!({"containers": [{
+        "name": "main",
+        "image": concat!("mooring.dev/nfs-locks:", env!("CARGO_PKG_VERSION")),
+        "command": ["sleep", "1000000"],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }]});
+    scope.pod("locker", MACHINE_NODE, "three", flocks)?;
+    scope.event("locker", "configmaps/nfs-locks").await?;
+
+    let _locks = Locks(scope);
+    let folder = repository().join("configmaps/nfs-locks");
+    let mut apply = scope.target.kubectl(["apply", "-k"]);
+    output(apply.arg(folder))?;
+    scope.pod_ready("locker").await?;
+    // Held from here on.
+    let hold = "flock -n /data/held sleep 1000000 >/dev/null 2>&1 & sleep 2; kill -0 $! && ! flock -n /data/held true";
+    scope.exec("locker", ["sh", "-c", hold])?;
+    // Each tells the other when it has crashed.
+    let monitored = || scope.exec("nfs", ["sh", "-c", "ls /var/lib/nfs/sm"]);
+    let before = monitored()?;
+    ensure!(!before.trim().is_empty(), "the server has no lock of this node");
+    let state = "ls /proc/1/root/var/lib/mooring/nfs/sm";
+    let known = on_machine(scope, state)?;
+    ensure!(known.contains(&server.address), "{known}");
+
+    // The container's end is no crash of the node: whom it has locks of stays known, and nobody is told.
+    on_machine(scope, "kill -9 $(pidof rpc.statd)")?;
+    wait_until("another lock after statd's restart", START_LIMIT, async || {
+        Ok(scope
+            .exec("locker", ["flock", "-n", "/data/other", "echo", "locked"])
+            .ok())
+    })
+    .await?;
+    ensure!(on_machine(scope, state)?.contains(&server.address), "forgotten");
+    ensure!(monitored()? == before, "the server was told of a crash");
+    scope.delete("pod/locker")?;
+    scope.pod_gone("locker").await
+}
+
+#[test]
+fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
+    with_machine_node("vm-daemons", &["client-iscsi", "nfs-locks"], async |scope| {
+        scope.require_mooring().await?;
+        scope.apply(&observer().to_string())?;
+        scope.pod_ready("observer").await?;
+        locks(&scope).await?;
+        iscsi(&scope).await
+    });
+}
