@@ -229,6 +229,6 @@ fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
         scope.apply(&observer().to_string())?;
         scope.pod_ready("observer").await?;
         locks(&scope).await?;
-        iscsi(&scope).await
+        Box::pin(iscsi(&scope)).await
     });
 }
