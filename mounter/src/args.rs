@@ -3,18 +3,19 @@
 //! # What the mounter's Pod needs
 //! | | |
 //! | --- | --- |
-//! | host path | `--kubelet-root` at the same path, `mountPropagation: Bidirectional` |
+//! | host path | `/var/lib/kubelet` at the same path, `mountPropagation: Bidirectional`, wherever the kubelet's root is: see [`crate::kubelet_root`] |
 //! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
 //! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
 //! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's namespaces and its plugin directory, where shim and socket go) |
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
 //! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |
+//! | rights, its own node | pods: list, in the node's name (`impersonate:associated-node`): which are being deleted |
 //! | ports | `--listen`: `/livez`, `/readyz`, `/status`, `/metrics` |
 //! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -23,6 +24,8 @@ use mooring_contract::names;
 use crate::agent;
 use crate::client_pods::args::{ClientPodArgs, parse_duration};
 use crate::clients::registry::Rule;
+use crate::kubelet::ROOT;
+use crate::kubelet_root::{self, Lost};
 
 /// The node daemon of Mooring.
 #[derive(Debug, Parser)]
@@ -55,13 +58,30 @@ pub enum Command {
 /// Where things are on the node.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NodeArgs {
-    /// The kubelet's root directory, as its --root-dir says.
-    #[arg(long, env = "MOORING_KUBELET_ROOT", default_value = "/var/lib/kubelet")]
-    pub kubelet_root: PathBuf,
+    /// The kubelet's root directory, as its --root-dir says. Without this it is the one that this Pod's own directory is in, as the
+    /// running kubelet's command line or a known distribution has it.
+    #[arg(long, env = "MOORING_KUBELET_ROOT")]
+    pub kubelet_root: Option<PathBuf>,
     /// The kubelet's plugin directory, by the name that the kubelet has for it. Without this the running kubelet is looked at: its
     /// command line and its volumePluginDir. Where no process of the node is seen, it is a directory of this container.
     #[arg(long, env = "MOORING_PLUGIN_DIR")]
     pub plugin_dir: Option<PathBuf>,
+}
+
+impl NodeArgs {
+    /// Finds the kubelet's root if it is not given, and sees that it is mounted here. Called before there are threads.
+    ///
+    /// # Errors
+    /// Only what the process can't go on after.
+    pub fn settle(&mut self) -> Result<(), Lost> {
+        self.kubelet_root = Some(kubelet_root::settle(self.kubelet_root.as_deref())?);
+        Ok(())
+    }
+
+    /// The kubelet's root: what was settled, and the usual one before that.
+    pub fn kubelet_root(&self) -> &Path {
+        self.kubelet_root.as_deref().unwrap_or(Path::new(ROOT))
+    }
 }
 
 /// Flags of `serve`.

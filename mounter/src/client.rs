@@ -208,6 +208,16 @@ pub enum MountError {
         /// The directory.
         target: String,
     },
+    /// A file system that does not answer can't be given up: others have it, too.
+    #[error(
+        "{found} does not answer, and nothing is done about it: {other} is of the same file system, and whoever uses that may wait"
+    )]
+    Shared {
+        /// What is mounted.
+        found: String,
+        /// Where else it is.
+        other: String,
+    },
     /// The node lacks something.
     #[error("this node can't serve the volume: {0}")]
     Node(String),
@@ -248,6 +258,7 @@ impl MountError {
             Self::Timeout { .. } => "timeout",
             Self::Occupied { .. } => "occupied",
             Self::InUse { .. } => "in-use",
+            Self::Shared { .. } => "shared",
             Self::Node(_) => "node",
             Self::Container { .. } => "container",
             Self::Failed { .. } => "failed",

@@ -39,7 +39,7 @@ use self::old::{OldPod, Origin};
 use self::plan::{Decision, Seen, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::Problem;
-use crate::agent::protocol::{Answer, Call, Hello};
+use crate::agent::protocol::{Answer, Call, Hello, MountState};
 use crate::client::MountJob;
 use crate::clients::registry::Registry;
 
@@ -237,12 +237,17 @@ impl ClientPods {
             .map_err(|_| PodError::NoList)?
             .map_err(|_| PodError::NoList)?;
         let mut changes = self.changes.subscribe();
+        // The one that is waited for. One that takes long to start is not idle, however often it is looked at meanwhile.
+        let mut held: Option<Lease> = None;
         loop {
             changes.mark_unchanged();
             let (name, message) = match plan(&wanted, &self.seen()) {
                 Decision::Use { name, uid, problem } => {
                     // From before it is asked, so that it is not let go in between.
-                    let lease = self.enter(&name, &uid);
+                    let lease = match held.take() {
+                        Some(lease) if lease.uid == uid => lease,
+                        _ => self.enter(&name, &uid),
+                    };
                     let message = match (self.hello(&uid).await, problem) {
                         (Ok(hello), _) if !hello.draining => return Ok(lease),
                         (Ok(_), _) => "it was told to end and another takes its place".to_owned(),
@@ -255,9 +260,11 @@ impl ClientPods {
                         }
                         (Err(error), None) => error.to_string(),
                     };
+                    held = Some(lease);
                     (name, message)
                 }
                 Decision::Create { name, ended } => {
+                    held = None;
                     for (uid, name) in ended {
                         self.delete(&name, &uid).await;
                     }
@@ -322,6 +329,12 @@ impl ClientPods {
             }
             Answer::Mounted | Answer::Unmounted | Answer::Noted => Err(LinkError::NotThere),
         }
+    }
+
+    /// Mounts that did not answer when their agent was last asked, with the uid of the agent's Pod and for how long that is, if they have not
+    /// answered since.
+    pub fn silent(&self) -> Vec<(String, MountState, Duration)> {
+        self.lost.silent()
     }
 
     /// Asks a Pod's agent.

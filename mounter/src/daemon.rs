@@ -15,7 +15,10 @@ use crate::client_pods::{ClientPods, Identity};
 use crate::clients::container::ContainerClient;
 use crate::clients::registry::Registry;
 use crate::core::{Core, Places};
+use crate::give_up::GiveUp;
+use crate::kubelet_root::Lost;
 use crate::metrics::Metrics;
+use crate::node_pods::NodePods;
 use crate::publish::{self, Publisher};
 use crate::revive::Reviver;
 use crate::revive::tell::Teller;
@@ -34,6 +37,9 @@ pub enum DaemonError {
     /// Not root.
     #[error("failed to give up capabilities (the mounter runs as root in a privileged container): {0}")]
     Privilege(#[from] caps::errors::CapsError),
+    /// In the kubelet's mount namespace.
+    #[error(transparent)]
+    KubeletRoot(#[from] Lost),
     /// No runtime.
     #[error("failed to start the runtime: {0}")]
     Runtime(#[source] io::Error),
@@ -51,8 +57,9 @@ pub enum DaemonError {
 }
 
 /// Runs the daemon until it is told to end.
-pub fn run(args: ServeArgs) -> Result<(), DaemonError> {
+pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     start_log(args.log_format);
+    args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,12 +87,13 @@ pub(crate) fn start_log(format: LogFormat) {
 async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
-    let kube = connect(&args).await;
+    let config = api_config(&args).await;
+    let kube = config.clone().and_then(connect);
     let metrics = Metrics::default();
     let registry = Registry::new(args.mount_containers.clone());
     let status = Status::new(Arc::clone(&args));
     let places = Places {
-        kubelet_root: args.node.kubelet_root.clone(),
+        kubelet_root: args.node.kubelet_root().to_owned(),
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
@@ -100,6 +108,10 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         let teller = Teller::new(kube.clone(), args.node_name.clone());
         let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
         tokio::spawn(reviver.run());
+    }
+    if let (Some(kube), Some(config), Some(pods)) = (&kube, config, pods.clone()) {
+        let teller = Teller::new(kube.clone(), args.node_name.clone());
+        start_giving_up(config, &args, pods, &core, teller);
     }
     let publisher = kube.clone().zip(args.node_name.clone()).map(|(kube, node)| {
         let publisher = Publisher::new(kube, node, status.clone(), registry.clone(), pods);
@@ -158,22 +170,35 @@ fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// The Kubernetes API, if there is one. Without it the mounter still serves what needs no client container.
-async fn connect(args: &ServeArgs) -> Option<KubeClient> {
-    let client = async {
-        let mut config = kube::Config::infer().await.map_err(|error| error.to_string())?;
-        config.connect_timeout = Some(API_CONNECT);
-        config.read_timeout = Some(API_READ);
-        config.default_namespace.clone_from(&args.namespace);
-        KubeClient::try_from(config).map_err(|error| error.to_string())
+/// Where the Kubernetes API is, if there is one. Without it the mounter still serves what needs no client container.
+async fn api_config(args: &ServeArgs) -> Option<kube::Config> {
+    let mut config = kube::Config::infer().await.map_err(|error| no_api(&error)).ok()?;
+    config.connect_timeout = Some(API_CONNECT);
+    config.read_timeout = Some(API_READ);
+    config.default_namespace.clone_from(&args.namespace);
+    Some(config)
+}
+
+fn connect(config: kube::Config) -> Option<KubeClient> {
+    KubeClient::try_from(config).map_err(|error| no_api(&error)).ok()
+}
+
+fn no_api(error: &dyn std::error::Error) {
+    warn!("no access to the Kubernetes API, so no client containers and no ConfigMap mounter-config: {error}");
+}
+
+fn start_giving_up(config: kube::Config, args: &ServeArgs, pods: Arc<ClientPods>, core: &Core, teller: Teller) {
+    let (Some(node), Some(pod)) = (args.node_name.clone(), args.pod_name.clone()) else {
+        return;
     };
-    match client.await {
-        Ok(client) => Some(client),
-        Err(error) => {
-            warn!("no access to the Kubernetes API, so no client containers and no ConfigMap mounter-config: {error}");
-            None
-        }
-    }
+    let node_pods = match NodePods::new(config, node, (args.namespace.clone(), pod)) {
+        Ok(node_pods) => node_pods,
+        Err(error) => return warn!("{error}"),
+    };
+    let (workers, metrics) = (core.workers().clone(), core.metrics().clone());
+    let namespace = args.host_mount_namespace.clone();
+    let give_up = GiveUp::new(pods, workers, namespace, node_pods, metrics, teller);
+    drop(tokio::spawn(give_up.run()));
 }
 
 fn client_pods(kube: &KubeClient, args: &ServeArgs, registry: &Registry) -> Option<Arc<ClientPods>> {
@@ -187,7 +212,7 @@ fn client_pods(kube: &KubeClient, args: &ServeArgs, registry: &Registry) -> Opti
         node: node.clone(),
         namespace: args.namespace.clone(),
         pod: pod.clone(),
-        kubelet_root: args.node.kubelet_root.clone(),
+        kubelet_root: args.node.kubelet_root().to_owned(),
     };
     let args = args.client_pods.clone();
     Some(ClientPods::start(kube.clone(), identity, args, registry.clone()))

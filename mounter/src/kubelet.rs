@@ -7,8 +7,21 @@ use std::path::{Path, PathBuf};
 use crate::mount_table::Table;
 
 /// The kubelet's own defaults.
-const ROOT: &str = "/var/lib/kubelet";
+pub(crate) const ROOT: &str = "/var/lib/kubelet";
 pub(crate) const PLUGINS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
+
+/// Where kubelets have their root: most, those of k0s, `MicroK8s`, IBM Cloud and TKGI. The admission policy mooring-mounter
+/// (configmaps/install/mounter.yaml) lets client Pods have these.
+pub(crate) const KNOWN_ROOTS: [&str; 5] = [
+    ROOT,
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+    "/var/data/kubelet",
+    "/var/vcap/data/kubelet",
+];
+
+/// Process 1, which is the node's own where the node's processes are seen.
+pub(crate) const FIRST: &str = "/proc/1";
 
 /// The plugin directory in a kubelet's configuration.
 const PLUGINS_KEY: &str = "volumePluginDir";
@@ -24,14 +37,24 @@ pub(crate) struct Directories {
 
 /// The processes named kubelet, by their folders in `/proc`. Anybody's may have that name: see [`shares`].
 pub(crate) fn kubelets() -> io::Result<Vec<PathBuf>> {
-    let is_kubelet =
-        |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == "kubelet");
-    let processes = std::fs::read_dir("/proc")?;
+    processes_named(Path::new("/proc"), "kubelet")
+}
+
+/// The processes of a name, by their folders in `/proc`.
+pub(crate) fn processes_named(proc: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
+    let is_it = |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let processes = std::fs::read_dir(proc)?;
     Ok(processes
         .flatten()
         .map(|process| process.path())
-        .filter(is_kubelet)
+        .filter(is_it)
         .collect())
+}
+
+/// The kubelets of this node: those that have `root` in a mount of the same peer group as we have.
+pub(crate) fn kubelets_of(ours: &Table, root: &Path) -> Vec<PathBuf> {
+    let all = kubelets().unwrap_or_default().into_iter();
+    all.filter(|process| shares(process, ours, root)).collect()
 }
 
 /// Whether a process is in the mount namespace of the node, or in one that the node trusts as much: it has a path in a mount of the
@@ -40,6 +63,11 @@ pub(crate) fn kubelets() -> io::Result<Vec<PathBuf>> {
 pub(crate) fn shares(process: &Path, ours: &Table, path: &Path) -> bool {
     // It may end meanwhile.
     std::fs::read(process.join("mountinfo")).is_ok_and(|theirs| same_group(ours, &Table::parse(&theirs), path))
+}
+
+/// Whether process 1 is the node's own, as [`shares`] tells: not where the node's processes are not seen, and it is this one.
+pub(crate) fn first_shares(ours: &Table, path: &Path) -> bool {
+    std::process::id() != 1 && shares(Path::new(FIRST), ours, path)
 }
 
 /// Whether both tables have the path in mounts of the same peer group.
@@ -123,7 +151,7 @@ pub(crate) fn clean(path: &Path) -> PathBuf {
 mod tests {
     use std::path::Path;
 
-    use super::{Directories, directories as of, flag, plugins_in, same_group};
+    use super::{Directories, KNOWN_ROOTS, directories as of, flag, plugins_in, same_group};
     use crate::mount_table::Table;
 
     fn has(root: &str, plugins: &str) -> Directories {
@@ -170,6 +198,15 @@ mod tests {
         );
         write("cwd/kubelet.json", "{\"volumePluginDir\":\"/four\"}");
         assert_eq!(of(process), Some(has("/var/lib/kubelet", "/three/x")));
+    }
+
+    #[test]
+    fn client_pods_may_have_every_root_that_is_known() {
+        let manifest = include_str!("../../configmaps/install/mounter.yaml");
+        let (_, list) = manifest.split_once("- name: kubeletRoots").unwrap();
+        let (list, _) = list.split_once(']').unwrap();
+        let listed: Vec<_> = list.split('\'').skip(1).step_by(2).collect();
+        assert_eq!(listed, KNOWN_ROOTS);
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //!
 //! [`core`] is where both doors lead (`FlexVolume` through the shim now, CSI later); [`client`] is what passes between it
 //! and whoever makes a mount; [`target`] is the only way to a volume's directory; [`sys`] has every system call that
-//! mounting takes. [`plugins`] finds the kubelet's plugin directory, and [`door`] keeps shim and socket there. [`publish`] tells the cluster what the
-//! node can mount. [`revive`] looks after volumes whose FUSE daemon ended. Whatever may block is done by a [`worker`], a process of its own.
+//! mounting takes. [`kubelet_root`] and [`plugins`] find the kubelet's directories, and [`door`] keeps shim and socket there. [`publish`] tells the cluster what the
+//! node can mount. [`revive`] looks after volumes whose FUSE daemon ended, [`give_up`] after those that keep a deleted Pod from going. Whatever may block is done by a [`worker`], a process of its own.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -21,14 +21,17 @@ pub mod core;
 pub mod daemon;
 pub mod door;
 pub mod flex;
+pub mod give_up;
 pub mod graft;
 pub mod guard;
 pub mod http;
 pub mod install;
 mod kubelet;
+pub mod kubelet_root;
 pub mod metrics;
 pub mod mount_options;
 pub mod mount_table;
+pub mod node_pods;
 pub mod plugins;
 pub mod privilege;
 pub mod publish;
@@ -51,7 +54,7 @@ use args::{Args, Command};
 pub fn run(args: Args) -> Result<(), Box<dyn Error>> {
     match args.command {
         Command::Serve(args) => daemon::run(*args)?,
-        Command::Uninstall(args) => uninstall::run(&args)?,
+        Command::Uninstall(args) => uninstall::run(args)?,
         Command::Agent(args) => agent::run(args)?,
         Command::InstallAgent { dir } => agent::install::install(&dir)?,
         Command::Worker => worker::main()?,

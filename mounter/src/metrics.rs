@@ -1,4 +1,5 @@
-//! What the mounter counts, in the Prometheus format. No label has an object's name in it.
+//! What the mounter counts, in the Prometheus format. No label has an object's name in it. That of a server is in one for as long as
+//! the server does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +40,19 @@ struct ByType {
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByServer {
+    server: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Revived {
     client: String,
     result: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByClient {
+    client: String,
 }
 
 #[derive(Debug)]
@@ -52,7 +63,9 @@ struct Inner {
     mounts: Family<ByType, Gauge>,
     revivals: Family<Revived, Counter>,
     outages: Histogram,
+    given_up: Family<ByClient, Counter>,
     tripped: Gauge,
+    tripped_by_name: Family<ByServer, Gauge>,
     left_behind: Gauge,
     bad_config: Gauge,
     ready: Gauge,
@@ -67,8 +80,8 @@ pub struct Metrics(Arc<Inner>);
 pub struct Snapshot {
     /// File system type of each of Mooring's mounts.
     pub mounts: Vec<String>,
-    /// Servers that are tripped.
-    pub tripped: usize,
+    /// Servers that are tripped, by name and client.
+    pub tripped: Vec<String>,
     /// Workers that hang in the kernel.
     pub left_behind: usize,
     /// Whether the node is ready.
@@ -83,6 +96,7 @@ impl Default for Metrics {
         let mounts = Family::default();
         let revivals = Family::default();
         let outages = Histogram::new(OUTAGE_SECONDS);
+        let given_up = Family::default();
         let [tripped, left_behind, bad_config, ready] = std::array::from_fn(|_| Gauge::default());
         registry.register(
             "calls",
@@ -101,7 +115,18 @@ impl Default for Metrics {
             "How long a volume whose program ended could not be used, from when that was noticed",
             outages.clone(),
         );
+        registry.register(
+            "given_up",
+            "Volumes of deleted Pods that did not answer, and whose users were given an error, by type",
+            given_up.clone(),
+        );
         registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
+        let tripped_by_name = Family::default();
+        registry.register(
+            "tripped_server",
+            "Each server that did not answer, by its name; gone when it answers",
+            tripped_by_name.clone(),
+        );
         registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
         registry.register(
             "bad_config",
@@ -116,7 +141,9 @@ impl Default for Metrics {
             mounts,
             revivals,
             outages,
+            given_up,
             tripped,
+            tripped_by_name,
             left_behind,
             bad_config,
             ready,
@@ -156,6 +183,12 @@ impl Metrics {
         self.0.revivals.get_or_create(&Revived { client, result }).inc();
     }
 
+    /// A volume of this type did not answer, and was given up with its Pod.
+    pub fn given_up(&self, client: &str) {
+        let client = client.to_owned();
+        self.0.given_up.get_or_create(&ByClient { client }).inc();
+    }
+
     /// Whether the ConfigMap is bad.
     pub fn bad_config(&self, bad: bool) {
         self.0.bad_config.set(bad.into());
@@ -171,7 +204,12 @@ impl Metrics {
             };
             self.0.mounts.get_or_create(&labels).inc();
         }
-        self.0.tripped.set(gauge(now.tripped));
+        self.0.tripped.set(gauge(now.tripped.len()));
+        self.0.tripped_by_name.clear();
+        for server in &now.tripped {
+            let labels = ByServer { server: server.clone() };
+            self.0.tripped_by_name.get_or_create(&labels).set(1);
+        }
         self.0.left_behind.set(gauge(now.left_behind));
         self.0.ready.set(now.ready.into());
         let mut text = String::new();
@@ -194,9 +232,10 @@ mod tests {
         metrics.called("made-up", &Answer::NotSupported, "not-supported", Duration::ZERO);
         metrics.revived("sshfs", Duration::from_millis(700));
         metrics.not_revived("sshfs");
+        metrics.given_up("cephfs");
         let now = Snapshot {
             mounts: vec!["ext4".into(), "ext4".into()],
-            tripped: 1,
+            tripped: vec!["10.0.0.4 (sshfs)".into()],
             ..Snapshot::default()
         };
         let text = metrics.encode(&now).unwrap();
@@ -207,7 +246,9 @@ mod tests {
             r#"mooring_mounter_revivals_total{client="sshfs",result="done"} 1"#,
             r#"mooring_mounter_revivals_total{client="sshfs",result="failed"} 1"#,
             r#"mooring_mounter_outage_seconds_bucket{le="1.0"} 1"#,
+            r#"mooring_mounter_given_up_total{client="cephfs"} 1"#,
             "mooring_mounter_tripped_servers 1",
+            r#"mooring_mounter_tripped_server{server="10.0.0.4 (sshfs)"} 1"#,
             "mooring_mounter_ready 0",
         ] {
             assert!(text.contains(line), "{line}\n{text}");

@@ -11,11 +11,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
 use crate::args::NodeArgs;
-use crate::kubelet::{self, Directories, PLUGINS, clean};
+use crate::kubelet::{self, Directories, FIRST, PLUGINS, clean};
 use crate::mount_table::Table;
-
-/// Process 1, which is the node's own where the node's processes are seen.
-const FIRST: &str = "/proc/1";
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -95,14 +92,11 @@ impl PluginDirectory {
     /// `before` is stayed with.
     pub fn find(node: &NodeArgs, before: Option<&Self>) -> Result<Self, PluginsError> {
         let ours = Table::read().unwrap_or_default();
-        let on_node = |process: &Path| kubelet::shares(process, &ours, &node.kubelet_root);
-        let kubelets = kubelet::kubelets().unwrap_or_default().into_iter();
+        let kubelets = kubelet::kubelets_of(&ours, node.kubelet_root()).into_iter();
         let kubelets: Vec<_> = kubelets
-            .filter(|process| on_node(process))
             .filter_map(|process| kubelet::directories(&process).map(|found| (process, found)))
             .collect();
-        // Where the node's processes are not seen, it is this one.
-        let first = std::process::id() != 1 && on_node(Path::new(FIRST));
+        let first = kubelet::first_shares(&ours, node.kubelet_root());
         let before = before.map(|before| before.name.as_path());
         choose(node.plugin_dir.as_deref(), &kubelets, first, before)
             .ok_or(PluginsError::NoKubelet)

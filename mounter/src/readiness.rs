@@ -1,8 +1,10 @@
 //! What this node can do, and the cure in words for what it can't.
 
 pub mod clients;
+mod daemons;
 mod directories;
 pub mod kernel;
+mod selinux;
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +14,7 @@ use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
 use crate::args::ServeArgs;
-use crate::kubelet::kubelets;
+use crate::kubelet::{kubelets, kubelets_of};
 use crate::mount_table::Table;
 use clients::Verdict;
 use kernel::Kernel;
@@ -22,6 +24,7 @@ const LOOP_DEVICES: &str = "loop-devices";
 const POOL: &str = "pool";
 const FUSE: &str = "fuse";
 const HOST_NAMESPACE: &str = "host-namespace";
+const ISCSID: &str = "iscsid";
 
 /// Numbers of `/dev/fuse` and `/dev/loop-control`, on every Linux.
 const FUSE_NUMBERS: (u32, u32) = (10, 229);
@@ -66,15 +69,23 @@ pub fn kernel() -> Kernel {
 pub fn checks(args: &ServeArgs, installed: Result<String, String>) -> Vec<Check> {
     let table = Table::read().unwrap_or_default();
     let kernel = kernel();
+    let proc = Path::new("/proc");
+    let of_node = kubelets_of(&table, args.node.kubelet_root());
+    let root = directories::root(&of_node, args.node.kubelet_root());
     vec![
-        Check::new("propagation", true, propagation(&table, &args.node.kubelet_root)),
+        // What is wrong about the root explains the rest.
+        Check::new("kubelet-root", true, root),
+        Check::new("propagation", true, propagation(&table, args.node.kubelet_root())),
         Check::new("plugin-directory", true, installed),
-        Check::new("kubelet-directories", false, directories::check(&table, &args.node)),
+        Check::new("kubelet-directories", false, directories::check(&of_node, &args.node)),
         Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
         Check::new("local-file-systems", false, local_file_systems(&kernel)),
         Check::new(POOL, false, pool(&args.pool_dir)),
         Check::new(FUSE, false, fuse(Path::new("/dev/fuse"))),
         Check::new(HOST_NAMESPACE, false, host_pid(args.host_mount_namespace.as_deref())),
+        Check::new(ISCSID, false, daemons::iscsid(proc, of_node.first())),
+        Check::new("nfs-version-3-locks", false, daemons::nfs_locks(proc, of_node.first())),
+        Check::new("selinux", false, selinux::check(&of_node)),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -41,7 +42,7 @@ pub struct Report {
     pub unable: BTreeMap<String, String>,
     /// What is wrong with the ConfigMap `mounter-config`.
     pub config_error: Option<String>,
-    /// Servers that did not answer.
+    /// Servers that did not answer and that something is wanted of.
     pub tripped_servers: Vec<String>,
     /// Mooring's mounts: directory and file system.
     pub mounts: Vec<(String, String)>,
@@ -107,7 +108,7 @@ impl Status {
             clients: core.registry().rules(),
             unable: readiness.map(|found| found.unable()).unwrap_or_default(),
             config_error: self.lock().config.clone(),
-            tripped_servers: core.trips().tripped(),
+            tripped_servers: core.trips().tripped(Instant::now()),
             mounts: mounts
                 .into_iter()
                 .map(|(path, fs_type)| (path.display().to_string(), fs_type))
@@ -121,7 +122,7 @@ impl Status {
         let mounts = core.mounts().unwrap_or_default();
         Snapshot {
             mounts: mounts.into_iter().map(|(_, fs_type)| fs_type).collect(),
-            tripped: core.trips().count(),
+            tripped: core.trips().tripped(Instant::now()),
             left_behind: core.workers().left_behind(),
             ready: self.obstacles().is_empty(),
         }

@@ -216,6 +216,8 @@ pub enum Unmount {
     Plain,
     /// Take it out of sight at once; it goes when its last user does.
     Detach,
+    /// Give an error to whoever waits for its server, and unmount it if nobody uses it then.
+    Force,
 }
 
 /// Why an unmount failed.

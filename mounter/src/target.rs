@@ -99,6 +99,11 @@ impl Target {
         &self.name
     }
 
+    /// The kubelet's directory of all Pods.
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
     /// The path beneath the kubelet's root.
     pub fn relative(&self) -> PathBuf {
         self.parent_relative().join(&self.name)

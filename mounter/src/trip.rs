@@ -2,7 +2,8 @@
 //!
 //! After a mount of a server ran into its time limit, further ones are refused at once for a while. Then one is let
 //! through: if that succeeds, all are. No more than a few operations of a server run at a time, so that a dead one
-//! can't take up all the room.
+//! can't take up all the room. A server that nobody asks for any more is spoken of no longer: nothing would ever find out that
+//! it answers again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,10 @@ use crate::client::MountError;
 /// How long a server is left alone.
 const HOLD: Duration = Duration::from_secs(30);
 
+/// How long after the last mount that was asked for of a server it is spoken of: longer than the kubelet's longest pause
+/// between two tries, which is two minutes.
+const FORGET: Duration = Duration::from_mins(5);
+
 /// Most operations of one server at a time.
 const MOST: usize = 32;
 
@@ -20,6 +25,8 @@ const MOST: usize = 32;
 struct Server {
     running: usize,
     tripped: Option<Instant>,
+    /// When it was last asked for, whether or not that was let through.
+    asked: Option<Instant>,
     /// Whether one is trying again whether the server answers.
     probing: bool,
 }
@@ -41,7 +48,9 @@ impl Trips {
     /// Begins an operation of a server, unless it is tripped or busy.
     pub fn enter(&self, name: &str, now: Instant) -> Result<Pass, MountError> {
         let mut servers = self.lock();
+        forget(&mut servers, now);
         let server = servers.entry(name.to_owned()).or_default();
+        server.asked = Some(now);
         let mut probe = false;
         if let Some(since) = server.tripped {
             let age = now.saturating_duration_since(since);
@@ -69,21 +78,28 @@ impl Trips {
         })
     }
 
-    /// How many servers are tripped.
-    pub fn count(&self) -> usize {
-        self.tripped().len()
-    }
-
-    /// The servers that are tripped.
-    pub fn tripped(&self) -> Vec<String> {
-        let servers = self.lock();
+    /// The servers that are tripped and that something is wanted of.
+    pub fn tripped(&self, now: Instant) -> Vec<String> {
+        let mut servers = self.lock();
+        forget(&mut servers, now);
         let tripped = servers.iter().filter(|(_, server)| server.tripped.is_some());
-        tripped.map(|(name, _)| name.clone()).collect()
+        let mut names: Vec<_> = tripped.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Server>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn forget(servers: &mut HashMap<String, Server>, now: Instant) {
+    servers.retain(|_, server| {
+        let asked = server
+            .asked
+            .is_some_and(|at| now.saturating_duration_since(at) < FORGET);
+        server.running > 0 || asked
+    });
 }
 
 /// One running operation of a server.
@@ -113,7 +129,7 @@ impl Drop for Pass {
             server.probing = false;
         }
         match self.end {
-            Some((End::Late, now)) => server.tripped = Some(now),
+            Some((End::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
             Some((End::Answered, _)) => server.tripped = None,
             None => {}
         }
@@ -125,7 +141,7 @@ impl Drop for Pass {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, HOLD, MOST, Trips};
+    use super::{End, FORGET, HOLD, MOST, Trips};
     use crate::client::MountError;
     use std::time::{Duration, Instant};
 
@@ -139,7 +155,7 @@ mod tests {
             "{error}"
         );
         trips.enter("b", now).unwrap();
-        assert_eq!(trips.tripped(), ["a"]);
+        assert_eq!(trips.tripped(now), ["a"]);
     }
 
     #[test]
@@ -155,7 +171,24 @@ mod tests {
         probe.end(End::Answered, later + HOLD);
         let _one = trips.enter("a", later + HOLD).unwrap();
         let _two = trips.enter("a", later + HOLD).unwrap();
-        assert_eq!(trips.count(), 0);
+        assert!(trips.tripped(later + HOLD).is_empty());
+    }
+
+    #[test]
+    fn a_server_that_nobody_asks_for_any_more_is_named_no_longer() {
+        let (trips, now) = (Trips::default(), Instant::now());
+        trips.enter("a", now).unwrap().end(End::Late, now);
+        // Refused, so it is wanted still.
+        let refused = now + Duration::from_secs(29);
+        trips.enter("a", refused).unwrap_err();
+        let meanwhile = refused + FORGET / 2;
+        assert_eq!(trips.tripped(meanwhile), ["a"]);
+        assert!(trips.tripped(refused + FORGET).is_empty());
+        // One that waits for its answer is not forgotten, however long it takes.
+        let pass = trips.enter("b", now).unwrap();
+        trips.enter("c", now + FORGET * 2).unwrap();
+        pass.end(End::Late, now + FORGET * 2);
+        assert_eq!(trips.tripped(now + FORGET * 2), ["b"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::args::{NodeArgs, ServeArgs, UninstallArgs};
 use crate::install::{InstallError, uninstall};
+use crate::kubelet_root::Lost;
 use crate::mount_table::Table;
 use crate::plugins::{PluginDirectory, PluginsError};
 
@@ -29,6 +30,9 @@ pub enum UninstallError {
     /// The mount table can't be read.
     #[error("failed to read the mount table: {0}")]
     Table(std::io::Error),
+    /// In the kubelet's mount namespace.
+    #[error(transparent)]
+    KubeletRoot(#[from] Lost),
     /// Nobody says where they are.
     #[error(transparent)]
     Plugins(#[from] PluginsError),
@@ -38,7 +42,8 @@ pub enum UninstallError {
 }
 
 /// `mounter uninstall`.
-pub fn run(args: &UninstallArgs) -> Result<(), UninstallError> {
+pub fn run(mut args: UninstallArgs) -> Result<(), UninstallError> {
+    args.node.settle()?;
     remove(&args.node, Vec::new())
 }
 
@@ -59,7 +64,7 @@ pub async fn if_unwanted(client: Client, args: &ServeArgs, plugins: Vec<PluginDi
 fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), UninstallError> {
     let table = Table::read().map_err(UninstallError::Table)?;
     let mounted: Vec<_> = table
-        .volumes(&node.kubelet_root)
+        .volumes(node.kubelet_root())
         .map(|entry| entry.mount_point.clone())
         .collect();
     if let Some(example) = mounted.first() {

@@ -20,6 +20,7 @@ use crate::agent;
 use crate::agent::kernel::Found;
 use crate::client::MountError;
 use crate::clients::{host, kernel, local, pool};
+use crate::give_up::force;
 use crate::mount_table::Table;
 use crate::sys::graft::Node;
 use crate::sys::{Kernel, Sys};
@@ -93,6 +94,11 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
         Task::Kernel { namespace, mount } => kernel::mount(sys, namespace.as_deref(), mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
+        Task::Force {
+            namespace,
+            target,
+            over,
+        } => force::force(sys, namespace.as_deref(), target, over),
         Task::Look { target } => look(target),
         Task::ClearStage { namespace, target } => host::clear(sys, namespace.as_deref(), target),
         Task::Expand {

@@ -1,5 +1,6 @@
 //! What an agent does with its mounts.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::io;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
+use super::give_up;
 use super::kernel::{self, Found, KernelError};
 use super::program::{self, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
@@ -56,6 +58,12 @@ pub enum AgentError {
     /// The mount is dead.
     #[error("the program that served {0} ended, and it is being mounted anew: it is tried again by itself")]
     Dead(String),
+    /// It answers, or has not been silent for long.
+    #[error("{0} answers, or may do so yet: nothing was ended")]
+    NotSilent(String),
+    /// It is not FUSE's that is mounted there.
+    #[error("{0} is not mounted by FUSE: nothing was ended, and who uses it waits for its server")]
+    NotFuse(String),
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
@@ -89,7 +97,7 @@ impl AgentError {
     fn category(&self) -> Category {
         match self {
             Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } => Category::Invalid,
-            Self::InProgress(_) | Self::Dead(_) => Category::InProgress,
+            Self::InProgress(_) | Self::Dead(_) | Self::NotSilent(_) | Self::NotFuse(_) => Category::InProgress,
             Self::Draining => Category::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
@@ -129,8 +137,10 @@ pub struct Mounts {
     alive: Mutex<BTreeMap<String, Instant>>,
     /// Since when each target has been seen without its mount.
     gone: Mutex<BTreeMap<String, Instant>>,
-    /// Targets that were asked whether they are alive and have not answered.
-    looking: Mutex<BTreeSet<String>>,
+    /// Targets that were asked whether they are alive and have not answered, and since when.
+    looking: Mutex<BTreeMap<String, Instant>>,
+    /// Targets that are not to be mounted anew.
+    pub(super) given_up: Mutex<BTreeSet<String>>,
     draining: AtomicBool,
 }
 
@@ -148,6 +158,7 @@ impl Mounts {
             alive: Mutex::default(),
             gone: Mutex::default(),
             looking: Mutex::default(),
+            given_up: Mutex::default(),
             draining: AtomicBool::new(false),
         })
     }
@@ -177,6 +188,7 @@ impl Mounts {
                         Health::Busy
                     }
                     Ok(Found::Alive) => Health::Mounted,
+                    Ok(Found::Dead) if self.is_given_up(&call.target) => Health::Busy,
                     Ok(Found::Dead) => {
                         self.revive(call.clone());
                         Health::Dead
@@ -196,6 +208,7 @@ impl Mounts {
             mounts.push(MountState {
                 dead: self.store.dead(&call.target),
                 reviving: self.reviving.of(&call.target),
+                silent_ms: self.silence(&call.target).map(give_up::in_ms),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,
@@ -319,6 +332,7 @@ impl Mounts {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&call.target);
+        self.take_up(&call.target);
         Ok(self.store.forget(&call.target)?)
     }
 
@@ -329,9 +343,10 @@ impl Mounts {
         }
         // One that has not answered yet has a thread waiting for it. More of them would take up all the threads, and keep
         // the mounts of other servers from being made.
-        if !self.looked_at().insert(path.to_owned()) {
-            return Ok(Found::Alive);
-        }
+        match self.looked_at().entry(path.to_owned()) {
+            Entry::Occupied(_) => return Ok(Found::Alive),
+            Entry::Vacant(entry) => entry.insert(Instant::now()),
+        };
         let looking = Looking {
             mounts: Arc::clone(self),
             target: path.to_owned(),
@@ -365,7 +380,7 @@ impl Mounts {
         Ok(found)
     }
 
-    fn looked_at(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    pub(super) fn looked_at(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -51,6 +51,12 @@ pub enum Call {
         /// The dead mounts.
         devices: Vec<DeviceNumber>,
     },
+    /// The Pod of a volume is gone but for the kubelet's clearing up, which waits for a mount that does not answer: end what waits
+    /// there, and don't mount it anew. Only for an agent that has told that it is silent.
+    GiveUp {
+        /// The directory.
+        target: String,
+    },
 }
 
 /// A volume to mount.
@@ -94,7 +100,7 @@ pub enum Answer {
     Mounted,
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
-    /// To [`Call::Revived`].
+    /// To [`Call::Revived`] and [`Call::GiveUp`].
     Noted,
     /// It failed.
     Failed(Failure),
@@ -136,6 +142,9 @@ pub struct MountState {
     /// How it is being mounted anew.
     #[serde(default)]
     pub reviving: Option<Reviving>,
+    /// For how many milliseconds it has not answered, though its program runs.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
 }
 
 impl MountState {
@@ -382,6 +391,7 @@ mod tests {
                 health: Health::Dead,
                 dead: Some(Dead::default()),
                 reviving: Some(Reviving::default()),
+                silent_ms: Some(1),
             }],
         })
     }

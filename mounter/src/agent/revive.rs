@@ -149,7 +149,7 @@ impl Mounts {
 
     /// Begins to mount a dead volume anew, if that is not under way.
     pub(super) fn revive(self: &Arc<Self>, call: MountCall) {
-        if !self.reviving.begin(&call.target) {
+        if self.is_given_up(&call.target) || !self.reviving.begin(&call.target) {
             return;
         }
         warn!(

@@ -152,6 +152,7 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| Answer::Unmounted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
+        Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| Answer::Noted),
     };
     result.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -31,6 +31,8 @@ struct Served {
     /// Uid of the agent's Pod.
     by: String,
     mount: MountState,
+    /// When it was spoken of last.
+    heard: Instant,
     told: bool,
 }
 
@@ -61,6 +63,7 @@ impl Lost {
             let served = Served {
                 by: uid.to_owned(),
                 mount: mount.clone(),
+                heard: Instant::now(),
                 told,
             };
             state.served.insert(mount.target.clone(), served);
@@ -78,6 +81,17 @@ impl Lost {
             .values()
             .filter(|one| !one.told && (one.mount.is_lost() || is_silent(&one.by)));
         suspects.map(|one| one.mount.clone()).collect()
+    }
+
+    /// Mounts that did not answer when their agent was last heard, with the uid of its Pod and for how long that is, if they
+    /// have not answered since.
+    pub(super) fn silent(&self) -> Vec<(String, MountState, Duration)> {
+        let state = self.lock();
+        let silent = state.served.values().filter_map(|one| {
+            let silence = Duration::from_millis(one.mount.silent_ms?) + one.heard.elapsed();
+            Some((one.by.clone(), one.mount.clone(), silence))
+        });
+        silent.collect()
     }
 
     fn told(&self, target: &str) {
@@ -209,6 +223,7 @@ mod tests {
             health,
             dead: None,
             reviving: None,
+            silent_ms: None,
         }
     }
 

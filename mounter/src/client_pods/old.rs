@@ -194,6 +194,7 @@ mod tests {
             health,
             dead: None,
             reviving: None,
+            silent_ms: None,
         };
         let mut reviving = mount("e", Health::Dead);
         reviving.reviving = Some(Reviving::default());

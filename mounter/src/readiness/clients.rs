@@ -3,17 +3,26 @@
 use std::collections::BTreeMap;
 
 use super::kernel::Kernel;
-use super::{Check, FUSE, HOST_NAMESPACE, LOOP_DEVICES, POOL};
+use super::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use crate::clients::registry::Serving;
 
 /// Nothing, or what to do.
 pub type Verdict = Result<(), String>;
 
 /// Clients whose images mount by FUSE. Of an image that Mooring does not know, nobody knows what it needs.
-const BY_FUSE: [&str; 6] = ["sshfs", "glusterfs", "s3", "cephfs", "block", "rbd"];
+const BY_FUSE: [&str; 4] = ["sshfs", "glusterfs", "s3", "block"];
+
+/// Clients whose images mount by the kernel's own file system (what it is called, and its module), or else by FUSE.
+const BY_EITHER: [(&str, &str, &str); 1] = [("cephfs", "ceph", "ceph")];
 
 /// Clients that need loop devices beside that.
-const BY_LOOP: [&str; 2] = ["block", "rbd"];
+const BY_LOOP: [&str; 1] = ["block"];
+
+/// Clients whose images take a driver of the kernel where it can be had (its module), or else FUSE and loop devices.
+const BY_DRIVER: [(&str, &str); 1] = [("rbd", "rbd")];
+
+/// Clients whose images run a daemon of which a node can have one only, and the check of whether it has one.
+const BY_DAEMON: [(&str, &str); 1] = [("iscsi", ISCSID)];
 
 /// Clients whose images need a driver of the kernel, which the kernel loads when they ask for it.
 const BY_MODULE: [(&str, &str); 1] = [("iscsi", "iscsi_tcp")];
@@ -84,11 +93,22 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> 
             None => Ok(()),
         },
         Serving::Container(_) => {
+            if let Some((_, check)) = BY_DAEMON.iter().find(|(name, _)| *name == client) {
+                need(check)?;
+            }
             if let Some((_, module)) = BY_MODULE.iter().find(|(name, _)| *name == client) {
                 kernel.can_load(module)?;
             }
             if BY_FUSE.contains(&client) {
                 need(FUSE)?;
+            }
+            if let Some((_, fs_type, module)) = BY_EITHER.iter().find(|(name, ..)| *name == client) {
+                // FUSE is the easier to come by.
+                need(FUSE).or_else(|cure| kernel.can_have(fs_type, module).map_err(|_| cure))?;
+            }
+            if let Some((_, module)) = BY_DRIVER.iter().find(|(name, _)| *name == client) {
+                let without = need(FUSE).and_then(|()| need(LOOP_DEVICES));
+                without.or_else(|cure| kernel.can_load(module).map_err(|_| cure))?;
             }
             if BY_LOOP.contains(&client) {
                 need(LOOP_DEVICES)?;
@@ -102,9 +122,9 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> 
 mod tests {
     use super::{Readiness, Serving};
     use crate::readiness::kernel::Kernel;
-    use crate::readiness::{Check, FUSE, HOST_NAMESPACE, LOOP_DEVICES, POOL};
+    use crate::readiness::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 
-    const ALL: [&str; 5] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE];
+    const ALL: [&str; 6] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE, ISCSID];
 
     /// The clients that a node can mount if this of it is missing.
     fn able_without(missing: &[&str], kernel: &Kernel) -> Vec<String> {
@@ -159,9 +179,14 @@ mod tests {
             (LOOP_DEVICES, &["block", "local", "rbd"]),
             (POOL, &["local", "pool"]),
             (HOST_NAMESPACE, &["zfs"]),
+            (ISCSID, &["iscsi"]),
         ] {
             assert_eq!(able_without(&[missing], &kernel), but(unable), "without {missing}");
         }
+        let ceph = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "ceph"]);
+        assert_eq!(able_without(&[FUSE], &ceph), but(&["block", "rbd", "sshfs"]));
+        let rbd = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "rbd"]);
+        assert_eq!(able_without(&[FUSE], &rbd), but(&["block", "cephfs", "sshfs"]));
         assert_eq!(
             able_without(&[], &Kernel::with_modules("xfs\n", &[])),
             but(&["iscsi", "nfs", "smb"])

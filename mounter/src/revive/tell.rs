@@ -23,6 +23,10 @@ pub enum News {
     Failed(String),
     /// A container that uses it could not be given the new mount.
     Stuck(String),
+    /// Its server does not answer and its Pod is gone but for that, so whoever waits for it got an error.
+    GivenUp,
+    /// The same, but others have the same file system of its server, so nobody got an error.
+    Shared,
 }
 
 impl News {
@@ -30,6 +34,8 @@ impl News {
         match self {
             Self::Revived(_) => reasons::VOLUME_REVIVED,
             Self::Failed(_) | Self::Stuck(_) => reasons::VOLUME_NOT_REVIVED,
+            Self::GivenUp => reasons::VOLUME_GIVEN_UP,
+            Self::Shared => reasons::VOLUME_NOT_GIVEN_UP,
         }
     }
 
@@ -38,6 +44,7 @@ impl News {
         match self {
             Self::Revived(_) | Self::Failed(_) => "Mount",
             Self::Stuck(_) => "Replace",
+            Self::GivenUp | Self::Shared => "Unmount",
         }
     }
 
@@ -55,6 +62,15 @@ impl News {
             Self::Stuck(why) => format!(
                 "volume {volume} was mounted anew, but not for every container: {why}. Delete this Pod: its successor \
                  gets the new mount. It is tried again by itself"
+            ),
+            Self::GivenUp => format!(
+                "volume {volume} did not answer, and this Pod is being deleted: what waited for the volume was ended, so that it \
+                 can be unmounted. What had not reached its server yet is lost"
+            ),
+            Self::Shared => format!(
+                "volume {volume} does not answer, and this Pod is being deleted, but what waits for the volume is not ended: others \
+                 on this node have the same file system of its server, and would get errors with it. This Pod goes when the server is \
+                 back, or when they are deleted too. An NFS volume with mount option nosharecache has a file system of its own"
             ),
         };
         while note.len() > MAX_NOTE {

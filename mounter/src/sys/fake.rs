@@ -81,6 +81,16 @@ impl Fake {
         self
     }
 
+    /// What is mounted on the target is mounted elsewhere as well.
+    pub(crate) fn mounted_once_more(self, target: &Target, place: &str) -> Self {
+        let mut state = self.0.borrow_mut();
+        let mut entry = state.table.top(&target.path()).unwrap().clone();
+        entry.mount_point = place.into();
+        state.table.0.push(entry);
+        drop(state);
+        self
+    }
+
     pub(crate) fn image(self, path: &str, image: Image) -> Self {
         self.0.borrow_mut().images.insert(path.into(), image);
         self

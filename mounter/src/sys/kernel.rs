@@ -68,6 +68,7 @@ impl Sys for Kernel {
         let flags = match how {
             Unmount::Plain => UnmountFlags::NOFOLLOW,
             Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
         };
         rustix::mount::unmount(&path, flags).map_err(|errno| match errno {
             // INVAL: no mount; NOENT: no directory.

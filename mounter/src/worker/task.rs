@@ -1,6 +1,6 @@
 //! What a worker is told and what it reports, as JSON over pipes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mooring_contract::volume::Volume;
@@ -48,6 +48,15 @@ pub enum Task {
         target: Target,
         /// Also if it is in use.
         detach: bool,
+    },
+    /// Give an error to whoever waits for what is mounted on a target.
+    Force {
+        /// The host's mount namespace, if not the kubelet's.
+        namespace: Option<PathBuf>,
+        /// The target.
+        target: Target,
+        /// Uids of the Pods that are not to use it any more.
+        over: BTreeSet<String>,
     },
     /// See whether what is mounted on a target answers. Fails if it never will.
     Look {

@@ -174,6 +174,11 @@ pub mod reasons {
     pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
     /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
     pub const VOLUME_LOST: &str = "VolumeLost";
+    /// On a Pod that is being deleted: one of its volumes does not answer, and what waited for it was ended.
+    pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
+    /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others have the same file
+    /// system of its server.
+    pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
     /// On a Node: it can't mount the volumes of a client any more.
     pub const CLIENT_NOT_READY: &str = "ClientNotReady";
     /// On a Node: it can mount the volumes of a client again.

@@ -1,0 +1,154 @@
+//! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not.
+//!
+//! Whoever has asked it waits in the kernel where no signal reaches: processes of a Pod that are to end, and the kubelet, which looks
+//! at the directory before it unmounts it. With its connection ended, all get an error at once, as if the program had
+//! ended. Which volumes, the mounter knows: those of Pods that are gone but for this.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use tracing::warn;
+
+use super::kernel::KernelError;
+use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
+use crate::client::Secrets;
+use crate::mount_options::MountFlags;
+use crate::sys::{DeviceNumber, Kernel, NewMount, Sys as _};
+use crate::thread;
+
+/// How long a mount has not answered before it may be given up.
+pub const SILENCE: Duration = Duration::from_secs(30);
+
+// A mount that is asked once is not silent yet.
+const _: () = assert!(LOOK_LIMIT.as_secs() < SILENCE.as_secs());
+
+/// The file system type of FUSE, and what a type by FUSE begins with.
+const FUSE: &str = "fuse";
+
+/// The kernel's own file system with a directory for each FUSE connection.
+const CONNECTIONS: &str = "fusectl";
+
+impl Mounts {
+    /// Gives up a volume that does not answer: whoever waits for it gets an error, and it is not mounted anew.
+    pub async fn give_up(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
+        let target = self.target(path)?;
+        let _busy = self.begin(path)?;
+        if self.store.recorded(path).is_none() || self.silence(path).is_none_or(|silence| silence < SILENCE) {
+            return Err(AgentError::NotSilent(path.to_owned()));
+        }
+        // From before it dies: its end is heard of at once.
+        self.given_up().insert(path.to_owned());
+        let ended = thread::run(move || {
+            let table = Kernel.mount_table()?;
+            match table.top(&target.path()) {
+                Some(top) if is_fuse(&top.fs_type) => end_connection(top.device).map(|()| true),
+                // Unmounted meanwhile, or a file system of the kernel's own, which has no connection to end.
+                _ => Ok(false),
+            }
+        });
+        let ended = ended.await.map_err(no_thread(path));
+        let not_fuse = || AgentError::NotFuse(path.to_owned());
+        let ended = ended.and_then(|ended| ended?.then_some(()).ok_or_else(not_fuse));
+        match ended {
+            Ok(()) => {
+                warn!(
+                    target.path = path,
+                    "it was silent and nobody is to use it any more: its connection was ended"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                self.take_up(path);
+                Err(error)
+            }
+        }
+    }
+
+    /// For how long a mount has not answered; nothing if it did within its time.
+    pub(super) fn silence(&self, path: &str) -> Option<Duration> {
+        let asked = self.looked_at().get(path).copied()?;
+        Some(asked.elapsed()).filter(|silence| *silence >= LOOK_LIMIT)
+    }
+
+    /// Whether a volume was given up.
+    pub(super) fn is_given_up(&self, path: &str) -> bool {
+        self.given_up().contains(path)
+    }
+
+    /// Forgets that a volume was given up.
+    pub(super) fn take_up(&self, path: &str) {
+        self.given_up().remove(path);
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_fuse(fs_type: &str) -> bool {
+    fs_type == FUSE || fs_type.strip_prefix(FUSE).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// In milliseconds.
+pub(super) fn in_ms(silence: Duration) -> u64 {
+    u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Ends the FUSE connection behind a device. One that has ended is success.
+fn end_connection(device: DeviceNumber) -> Result<(), KernelError> {
+    let name = format!("{}/abort", connection_of(device));
+    let failed = |source| KernelError::Call {
+        attempted: "end the FUSE connection",
+        path: PathBuf::from(CONNECTIONS).join(&name),
+        source,
+    };
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let abort = match openat(connections()?, &*name, flags, Mode::empty()) {
+        Ok(abort) => abort,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let written = File::from(abort).write_all(b"1");
+    written.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+}
+
+/// The kernel's directory of FUSE connections. It is mounted nowhere: containers don't have it in `/sys`.
+fn connections() -> Result<OwnedFd, KernelError> {
+    Ok(Kernel.new_mount(&NewMount {
+        fs_type: CONNECTIONS.to_owned(),
+        source: CONNECTIONS.to_owned(),
+        options: Vec::new(),
+        credentials: Secrets::default(),
+        flags: MountFlags::safe(),
+    })?)
+}
+
+/// The number by which the kernel names the connection of a file system: that of its device, as the kernel itself writes it.
+fn connection_of(device: DeviceNumber) -> u64 {
+    u64::from(device.major) << 20 | u64::from(device.minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_system_by_fuse_has_a_connection_to_end() {
+        assert!(is_fuse("fuse") && is_fuse("fuse.ceph-fuse"));
+        assert!(!is_fuse("ceph") && !is_fuse("fusectl") && !is_fuse("nfs4"));
+    }
+
+    #[test]
+    fn a_connection_has_the_number_of_its_device_as_the_kernel_writes_it() {
+        let of = |major, minor| connection_of(DeviceNumber { major, minor });
+        assert_eq!(of(0, 57), 57);
+        assert_eq!(of(8, 1), (8 << 20) + 1);
+    }
+}
