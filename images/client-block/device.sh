@@ -1,11 +1,9 @@
 # What the clients of this image have in common: a device of a server is shown as a file by qemu-storage-daemon (over FUSE), a loop
-# device is set on that, and the file system is mounted from there.
+# device is set on that, and the file system is mounted from there. With fs-type=raw there is none, and the volume is a directory with that file.
 #
-# A program of a client reads this first: its "unmount" is done here whole, and for "mount" it has $source, $directory and $state,
-# a directory of the volume's own, and ends by calling mount_device.
-#
-# A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while one
-# has it mounted; xfs has nothing of the kind.
+# A program of a client reads this first: its "unmount" is done here whole, and for "mount" it has $source, $directory, $state, a
+# directory of the volume's own, and $read_only, and ends by calling mount_device, or mount_from with a device of the kernel's, which $release
+# is the command to let go of.
 set -eu
 
 fail() {
@@ -46,6 +44,12 @@ let_go() {
         done
         rm -f "$state/loop"
     fi
+    # Its directory was unmounted, so it is about to end, unless it never came to that.
+    if [ -s "$state/shows" ]; then
+        pid=$(cat "$state/shows")
+        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != nbdfuse ] || kill "$pid" 2>/dev/null || true
+        rm -f "$state/shows"
+    fi
     if [ -s "$state/pid" ]; then
         pid=$(cat "$state/pid")
         if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = qemu-storage-da ]; then
@@ -64,6 +68,7 @@ let_go() {
         umount -l "$state/disk"
     fi
     rm -rf "$state"
+    ${release:-:}
 }
 
 if [ "$1" = unmount ]; then
@@ -72,6 +77,14 @@ if [ "$1" = unmount ]; then
 fi
 
 source=$2
+
+can_show=1
+. /usr/libexec/mooring-file-system.sh
+# How long a server may be silent, in seconds; 0: for ever.
+io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
+case $io_timeout in
+*[!0-9]* | ??????*) fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait for ever" ;;
+esac
 
 let_go
 mkdir -p "$state"
@@ -83,42 +96,73 @@ mount_device() {
     failed=$2
     shift 2
 
-    fs_type=${MOORING_FS_TYPE:-ext4}
-    case $fs_type in
-    ext4 | xfs) ;;
-    *) fail "fs-type $fs_type is not ext4 or xfs" ;;
-    esac
-    options=${MOORING_MOUNT_OPTIONS-}
-    read_only=
-    case ,$options, in
-    *,ro,*) read_only=1 ;;
-    esac
-
+    writable=on
+    [ -z "$read_only" ] || writable=off
+    set -- "$@" --blockdev "$disk,node-name=disk,read-only=$([ -z "$read_only" ] && echo off || echo on)"
+    if [ "$fs_type" = raw ]; then
+        set -- "$@" --nbd-server "addr.type=unix,addr.path=$state/socket" --export "type=nbd,id=shown,node-name=disk,name=disk,writable=$writable"
+        # To be watched.
+        writable=off
+    fi
     : >"$state/disk"
-    set -- "$@" --blockdev "$disk,node-name=disk,read-only=$([ -z "$read_only" ] && echo off || echo on)" \
-        --export "type=fuse,id=disk,node-name=disk,mountpoint=$state/disk,writable=$([ -z "$read_only" ] && echo on || echo off)"
-    qemu-storage-daemon --daemonize --pidfile "$state/pid" "$@" || fail "$failed"
+    qemu-storage-daemon --daemonize --pidfile "$state/pid" "$@" \
+        --export "type=fuse,id=disk,node-name=disk,mountpoint=$state/disk,writable=$writable" || fail "$failed"
+    [ "$io_timeout" -eq 0 ] || watch_server
+    if [ "$fs_type" = raw ]; then
+        show_device
+        return 0
+    fi
 
     loop=$(losetup --find)
     # The container has the devices that were there when it began.
     [ -b "$loop" ] || mknod "$loop" b 7 "${loop#/dev/loop}"
     losetup ${read_only:+--read-only} "$loop" "$state/disk"
     echo "$loop" >"$state/loop"
+    mount_from "$loop"
+}
 
-    # 2: there is nothing at all. Anything else that is no file system is somebody's data.
-    found=0
-    blkid --probe "$loop" >/dev/null 2>&1 || found=$?
-    if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
-        case $fs_type in
-        ext4) mkfs.ext4 -q -O mmp -E nodiscard "$loop" ;;
-        xfs) mkfs.xfs -q -K "$loop" ;;
-        esac
-    fi
-    mount -t "$fs_type" ${options:+-o "$options"} "$loop" "$directory" || {
-        case $(dumpe2fs -h "$loop" 2>/dev/null | grep -i '^MMP') in
-        ?*) echo "if another node has this volume mounted, delete the Pod there; after a node has died it takes a minute" >&2 ;;
-        esac
-        fail "failed to mount the $fs_type on $source"
-    }
+# Ends the daemon when its server has been silent for too long, so that whoever waits gets an error: processes that wait in the kernel can't be ended, and with
+# them their Pod.
+watch_server() {
+    setsid sh -c '
+        answered=$2/answered-$1
+        while [ -d "/proc/$1" ]; do
+            rm -f "$answered"
+            { dd "if=$2/disk" of=/dev/null bs=4096 count=1 iflag=direct; : >"$answered"; } >/dev/null 2>&1 &
+            waited=0
+            until [ -e "$answered" ] || [ ! -d "/proc/$1" ]; do
+                if [ "$waited" -ge "$3" ]; then
+                    echo "the server of $4 was silent for $3 s: who waits for it gets an error" >&2
+                    kill -KILL "$1"
+                    exit
+                fi
+                sleep 1
+                waited=$((waited + 1))
+            done
+            sleep 15
+        done
+    ' watch "$(cat "$state/pid")" "$state" "$io_timeout" "$source" &
+}
+
+# Makes the volume a directory with one file, "disk", that has the device's bytes.
+show_device() {
+    setsid sh -c '
+        nbdfuse ${2:+--readonly} --pidfile "$1/shows" -o allow_other "$3/disk" "nbd+unix:///disk?socket=$1/socket" &
+        # Without the daemon it would show nothing but errors: when it has ended as well, the volume is mounted anew.
+        while [ -d "/proc/$4" ]; do sleep 1; done
+        kill $! 2>/dev/null
+    ' show "$state" "$read_only" "$directory" "$(cat "$state/pid")" >"$state/log" 2>&1 &
+    tries=0
+    until [ -e "$directory/disk" ]; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 100 ] || fail "the device is not shown as a file: $(tail -n 1 "$state/log")"
+        sleep 0.1
+    done
+    trap - EXIT
+}
+
+# Mounts the file system of a block device.
+mount_from() {
+    mount_file_system "$1"
     trap - EXIT
 }

@@ -1,0 +1,114 @@
+# An image of a Ceph cluster as a device of the node's kernel. Read by the client's program, before what clients of this image have in
+# common: what it maps is let go of with the rest.
+. /usr/libexec/mooring-ceph-monitors.sh
+. /usr/libexec/mooring-kernel-module.sh
+
+rbd_bus=/sys/bus/rbd
+
+# What outlives the container, as the kernel's devices do: which one each volume has, by its number and its image.
+mapped=/run/mooring/rbd
+release=unmap
+
+# Whether the kernel has it.
+kernel_can() {
+    case $monitors in
+    *v[12]:*)
+        lacking="monitors with v1: or v2: before them are not for the kernel: write their addresses alone, or leave out driver=kernel"
+        return 1
+        ;;
+    esac
+    # It is told all of it in one line, with blanks between the parts.
+    case $pool$namespace$image in
+    *[[:space:]]*)
+        lacking="names with a blank are not for the kernel: give pool, namespace or image another, or leave out driver=kernel"
+        return 1
+        ;;
+    esac
+    lacking="the kernel of this node has no rbd, and loads no such module: install your distribution's package that has it, or leave out driver=kernel, and a program takes its place"
+    [ -d "$rbd_bus" ] || load_module rbd
+    [ -d "$rbd_bus" ]
+}
+
+# Writes standard input to a file of the kernel's, which takes it in one piece. Ends with the error's number.
+write_to() {
+    perl -e 'local $/; my $line = <STDIN>; open(my $file, ">", shift) or exit($! + 0); defined(syswrite($file, $line)) or exit($! + 0)' "$1"
+}
+
+# One at a time on the node, whichever container they are in: whose a new device is would not be known.
+one_at_a_time() {
+    mkdir -p "$MOORING_KUBELET_ROOT/plugins/mooring.dev" "$mapped"
+    exec 9>"$MOORING_KUBELET_ROOT/plugins/mooring.dev/rbd.lock"
+    flock 9
+}
+
+numbers() {
+    ls "$rbd_bus/devices" 2>/dev/null || true
+}
+
+# What a device is of.
+image_of() {
+    echo "$(cat "$rbd_bus/devices/$1/pool" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/pool_ns" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/name" 2>/dev/null)"
+}
+
+# Lets the volume's device go. To be repeated until it succeeds; what is not there is fine.
+unmap() {
+    record=$mapped/${directory##*/}
+    [ -s "$record" ] || return 0
+    { read -r number && read -r of; } <"$record"
+    if [ "$number" = - ]; then
+        # It was killed before it knew which one. One that is in use is not removed.
+        for number in $(numbers); do
+            [ "$(image_of "$number")" != "$of" ] || printf %s "$number" | write_to "$rbd_bus/remove_single_major" || true
+        done
+        rm -f "$record"
+        return 0
+    fi
+    tries=0
+    # Only if it is still ours: another may have its number by now.
+    while [ "$(image_of "$number")" = "$of" ]; do
+        printf %s "$number" | write_to "$rbd_bus/remove_single_major" && break
+        # A Pod that ends still has what was unmounted, or the kernel still writes it out.
+        tries=$((tries + 1))
+        [ "$tries" -lt 150 ] || fail "rbd$number is still in use: it is let go when what was written has got to the cluster"
+        sleep 0.1
+    done
+    rm -f "$record"
+}
+
+# Makes $device of the image. Fails with 6 (ENXIO) if the image has a feature that this kernel lacks.
+map() {
+    ms_mode=
+    monitors_for_kernel
+    read -r value <"$key" || true
+    case $value in
+    '' | *[!a-zA-Z0-9+/=]*) fail "the key in the volume's Secret is none of Ceph's: put there what \"ceph auth get-key client.$user\" prints" ;;
+    esac
+    one_at_a_time
+    before=$(numbers)
+    record=$mapped/${directory##*/}
+    printf -- '-\n%s\n' "$pool/$namespace/$image" >"$record"
+    made=0
+    printf '%s name=%s,secret=%s,mount_timeout=20,osd_request_timeout=%s%s%s%s %s %s -' "$addresses" "$user" "$value" "$io_timeout" \
+        "${ms_mode:+,ms_mode=$ms_mode}" \
+        "${namespace:+,_pool_ns=$namespace}" "${read_only:+,ro}" "$pool" "$image" |
+        write_to "$rbd_bus/add_single_major" || made=$?
+    number=
+    for one in $(numbers); do
+        case " $(echo $before) " in
+        *" $one "*) ;;
+        *) number=$one ;;
+        esac
+    done
+    [ -z "$number" ] || printf '%s\n%s\n' "$number" "$pool/$namespace/$image" >"$record"
+    exec 9>&-
+    if [ "$made" -ne 0 ]; then
+        [ -n "$number" ] || rm -f "$record"
+        return "$made"
+    fi
+    device=/run/mooring-devices/rbd$number
+    mkdir -p "${device%/*}"
+    rm -f "$device"
+    # This container's /dev has the devices of when it started.
+    numbers=$(cat "/sys/block/rbd$number/dev")
+    mknod "$device" b "${numbers%:*}" "${numbers#*:}"
+}

@@ -1,0 +1,35 @@
+# Read by clients whose volumes are block devices: the file system on one. They have `fail` before it, $can_show if they can do without one (fs-type=raw),
+# and $source and $directory when they call mount_file_system.
+#
+# A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while one
+# has it mounted; xfs has nothing of the kind.
+fs_type=${MOORING_FS_TYPE:-ext4}
+case $fs_type in
+ext4 | xfs) ;;
+raw) [ -n "${can_show-}" ] || fail "fs-type raw, the device's bytes as a file, is not for this client: write client=block" ;;
+*) fail "fs-type $fs_type is not ext4, xfs or raw" ;;
+esac
+options=${MOORING_MOUNT_OPTIONS-}
+read_only=
+case ,$options, in
+*,ro,*) read_only=1 ;;
+esac
+
+# Mounts the file system of a block device, which is made if there is nothing on it.
+mount_file_system() {
+    # 2: there is nothing at all. Anything else that is no file system is somebody's data.
+    found=0
+    blkid --probe "$1" >/dev/null 2>&1 || found=$?
+    if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
+        case $fs_type in
+        ext4) mkfs.ext4 -q -O mmp -E nodiscard "$1" ;;
+        xfs) mkfs.xfs -q -K "$1" ;;
+        esac
+    fi
+    mount -t "$fs_type" ${options:+-o "$options"} "$1" "$directory" || {
+        case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
+        ?*) echo "if another node has this volume mounted, delete the Pod there; after a node has died it takes a minute" >&2 ;;
+        esac
+        fail "failed to mount the $fs_type on $source"
+    }
+}

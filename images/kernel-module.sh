@@ -1,0 +1,7 @@
+# Read by clients that need a driver of the node's kernel.
+
+# Has the kernel load a module: to ask for a network device of that name has it call the node's own modprobe, with the node's own modules. Whether that
+# did any good is to be seen by what the module brings.
+load_module() {
+    perl -e 'my $name = pack("a16 x24", shift); socket(my $socket, 2, 2, 0); ioctl($socket, 0x8933, $name)' "$1" 2>/dev/null || true
+}
