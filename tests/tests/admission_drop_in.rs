@@ -157,6 +157,14 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         let refused = made(&pods, &pod_with(&scope, &elsewhere)).await;
         let said = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(said.contains("mooring.dev/inline-sources"), "{said}");
+        // By the kernel it may not be mounted either, unless the namespace says so.
+        scope.drop_in_with("", "iscsi")?;
+        wait_until("client iscsi to be asked for", LIMIT, async || {
+            let refused = made(&pods, &pod).await.err();
+            let said = refused.map(|error| format!("{error:#}")).unwrap_or_default();
+            Ok(said.contains("mooring.dev/inline-clients").then_some(()))
+        })
+        .await?;
         Ok(())
     });
 }
@@ -215,6 +223,14 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
                 "options": {"client": "rbd", "source": "rbd://10.10.2.6:6789/fast/disk", "user": "admin"},
             })
         );
+
+        // By the kernel, where the administrator says so.
+        scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", "iscsi")?;
+        wait_until("iscsi volumes to be the kernel's", LIMIT, async || {
+            let seen = made(&volumes, &volume_with(&scope, "disk", &json!({"iscsi": disk}))).await?;
+            Ok((seen["spec"]["flexVolume"]["options"]["client"] == "iscsi").then_some(()))
+        })
+        .await?;
 
         // What Mooring can't hand on stays: a raw device, and servers that are in no namespace.
         let raw = json!({"iscsi": disk, "volumeMode": "Block"});

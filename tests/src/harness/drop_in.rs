@@ -15,6 +15,11 @@ impl Scope {
     /// Applies the drop-in under names of the test's own, for objects that carry [`Scope::own_label`]: Pods of the namespace as
     /// its annotations say, `PersistentVolumes` of these kinds. It goes with the test.
     pub fn drop_in(&self, volume_kinds: &str) -> Result<()> {
+        self.drop_in_with(volume_kinds, "")
+    }
+
+    /// The same, with the client of iSCSI volumes unless that is empty.
+    pub fn drop_in_with(&self, volume_kinds: &str, iscsi_client: &str) -> Result<()> {
         let path = repository().join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let mut items = documents(&text).with_context(|| format!("failed to read {}", path.display()))?;
@@ -26,6 +31,9 @@ impl Scope {
                 Some("ConfigMap") => {
                     item["metadata"]["namespace"] = CONFIG_NAMESPACE.into();
                     item["data"]["persistent-volumes"] = volume_kinds.into();
+                    if !iscsi_client.is_empty() {
+                        item["data"]["iscsi-client"] = iscsi_client.into();
+                    }
                 }
                 Some("MutatingAdmissionPolicyBinding") => {
                     for place in ["/spec/policyName", "/spec/paramRef/name"] {
