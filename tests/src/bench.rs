@@ -6,6 +6,8 @@
 mod audit;
 mod burst;
 mod claims;
+mod hung;
+mod memory;
 mod mounts;
 mod observer;
 mod peer;
@@ -23,6 +25,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
 
 use crate::images::Selection;
 use crate::install::install_for_tests;
@@ -44,12 +47,27 @@ Examples:
   cargo testbed bench --claims 5 --pods 3 --bursts 20 --skip-peer
                                                            a look at Mooring alone: about three minutes
   cargo testbed bench shim                                 one call-out of the kubelet
+  cargo testbed bench hung                                 volumes beside a server that hangs: about five minutes
+  cargo testbed bench memory                               a client container's memory: about two minutes
 
 The cluster is brought up if none runs, and Mooring is built and installed as it stands in this tree. Everything else
 that the bench made is gone when it ends.";
 
 /// The images that are measured.
 const IMAGES: &[&str] = &["flex-provisioner", "mounter", "provisioner-local", "testbed-scripted"];
+
+/// Those for the volumes of servers that hang.
+const HUNG_IMAGES: &[&str] = &["flex-provisioner", "mounter", "client-sshfs", "testbed-sshd"];
+
+/// Those for the memory of client containers.
+const MEMORY_IMAGES: &[&str] = &[
+    "flex-provisioner",
+    "mounter",
+    "client-sshfs",
+    "testbed-sshd",
+    "client-glusterfs",
+    "testbed-glusterfs",
+];
 
 /// What can be measured.
 #[derive(Debug, Args)]
@@ -70,6 +88,18 @@ enum Part {
         /// How many runs of each.
         #[arg(long, default_value_t = 2000)]
         runs: usize,
+    },
+    /// Whether a server that hangs delays the volumes of others: their mounts, statistics and unmounts on node-1, with and without one.
+    Hung {
+        /// How many rounds of each.
+        #[arg(long, default_value_t = 500, value_parser = at_least_one)]
+        rounds: usize,
+    },
+    /// How much memory a client container takes for each volume more, by client.
+    Memory {
+        /// How many volumes more.
+        #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+        volumes: usize,
     },
 }
 
@@ -121,20 +151,35 @@ impl Bench {
     pub fn run(self, layout: &Layout) -> Result<()> {
         match self.part {
             Some(Part::Shim { runs }) => shim::run(runs.max(10)),
+            Some(Part::Hung { rounds }) => {
+                let target = installed(layout, HUNG_IMAGES)?;
+                runtime()?.block_on(hung::run(&target, rounds))
+            }
+            Some(Part::Memory { volumes }) => {
+                let target = installed(layout, MEMORY_IMAGES)?;
+                runtime()?.block_on(memory::run(&target, volumes))
+            }
             None => all(layout, &self.all),
         }
     }
 }
 
-fn all(layout: &Layout, args: &AllArgs) -> Result<()> {
+/// The cluster, with Mooring and these images as they stand in the tree.
+fn installed(layout: &Layout, images: &'static [&'static str]) -> Result<Target> {
     let target = Target::own(layout, None)?;
-    install_for_tests(&target, &target.load_images(Selection::Named(IMAGES))?)?;
-    let report = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?
-        .block_on(measure(&target, &args.options))?;
+    install_for_tests(&target, &target.load_images(Selection::Named(images))?)?;
+    Ok(target)
+}
+
+fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build();
+    runtime.context("failed to start the runtime")
+}
+
+fn all(layout: &Layout, args: &AllArgs) -> Result<()> {
+    let target = installed(layout, IMAGES)?;
+    let report = runtime()?.block_on(measure(&target, &args.options))?;
     let text = serde_json::to_string_pretty(&report).context("failed to write the numbers as JSON")?;
     let path = if args.json.is_absolute() || args.json.parent().is_some_and(|folder| folder.as_os_str().is_empty()) {
         args.json.clone()

@@ -4,6 +4,7 @@
 //! that are put into it. It runs without KVM, so a process takes long to start there, and a mount does not. It reaches what the
 //! network that it is started in reaches, under the same addresses. Commands go in and answers come out by a serial line.
 
+pub mod hung;
 pub(crate) mod initramfs;
 pub(crate) mod kernel;
 mod node;

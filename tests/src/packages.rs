@@ -20,6 +20,8 @@ enum Sign {
 const NEEDED: &[(Sign, &str)] = &[
     (Sign::Program("runc"), "runc"),
     (Sign::Program("nft"), "nftables"),
+    // What nft calls protocols: see `node::root::PROTOCOLS`.
+    (Sign::File("/etc/protocols"), "netbase"),
     (Sign::Program("conntrack"), "conntrack"),
     (Sign::Program("ip"), "iproute2"),
     (Sign::Program("losetup"), "mount"),

@@ -243,6 +243,16 @@ async fn counting_is_refused(scope: &Scope, node: &str, rights: &Rights, right: 
     refused
 }
 
+/// Without a right to ask in its node's name: it does not know which Pods are being deleted. It asks at its start.
+async fn asking_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
+    // The API server remembers for some seconds that it was let through.
+    wait_until(&format!("the mounter to miss {right}"), LIMIT, async || {
+        let log = restart(scope, node).await?;
+        Ok(is_missed_in(right, &log).then_some(()))
+    })
+    .await
+}
+
 /// Without the right to see its DaemonSet a mounter that ends takes it for deleted, and its shim along.
 async fn end_is_misread(scope: &Scope, node: &str) -> Result<()> {
     let log = restart(scope, node).await?;
@@ -275,6 +285,7 @@ async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -
             restart(scope, node).await?;
             mount_is_refused(scope, node, right).await
         }
+        (_, verb) if verb.starts_with("impersonate") => asking_is_refused(scope, node, right).await,
         ("pods", "create") => mount_is_refused(scope, node, right).await,
         ("events", "create") => telling_is_refused(scope, node, right).await,
         ("daemonsets", "get") => end_is_misread(scope, node).await,

@@ -13,6 +13,7 @@ use mooring_contract::names::{NAMESPACE, labels, reasons};
 use mooring_testbed::command::output_with_input;
 use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::provisioner::user_of;
+use mooring_testbed::harness::rollout::Installed;
 use mooring_testbed::harness::{Scope, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -100,6 +101,100 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
             node.annotations()
         );
         told(&scope, "node-1", reasons::CLIENT_READY, began).await?;
+        Ok(())
+    });
+}
+
+/// Waits until an annotation of a node has these words.
+async fn until_said(scope: &Scope, name: &str, key: &str, words: &str) -> Result<String> {
+    wait_until(&format!("{name} to say {words:?} at {key}"), LIMIT, async || {
+        let said = node(scope, name).await?.annotations().get(key).cloned();
+        Ok(said.filter(|said| said.contains(words)))
+    })
+    .await
+}
+
+/// Fails if people are not shown what an annotation of a node says; kubectl cuts a long one off.
+fn is_described(scope: &Scope, name: &str, cure: &str) -> Result<()> {
+    let described = scope.kubectl(["describe", "node", name])?;
+    let begin: String = cure.chars().take(100).collect();
+    ensure!(described.contains(&begin), "{begin:?} is not in {described}");
+    Ok(())
+}
+
+#[test]
+fn a_daemon_of_the_node_s_own_that_is_in_the_way_is_said_with_the_cure_while_it_is_there() {
+    on_own_nodes("readiness-daemon", async |scope| {
+        scope.require_mooring().await?;
+        let check = async |name: &str| {
+            let status = scope.mounter_status("node-1").await?;
+            let mut checks = status["checks"].as_array().into_iter().flatten();
+            let check = checks.find(|check| check["name"] == name).cloned();
+            check.with_context(|| format!("no check {name} in {status}"))
+        };
+        ensure!(check("iscsid").await?["ok"] == true);
+        let iscsid = scope.iscsid_on("node-1")?;
+        let key = key("iscsi");
+        let cure = until_said(&scope, "node-1", &key, "an iscsid of its own").await?;
+        ensure!(cure.contains("systemctl disable --now iscsid.socket"), "{cure}");
+        ensure!(says(&node(&scope, "node-1").await?, "iscsi") == labels::NOT_READY);
+        ensure!(check("iscsid").await?["message"] == cure.as_str());
+        is_described(&scope, "node-1", &cure)?;
+
+        drop(iscsid);
+        wait_until("node-1 to say no more that it is in the way", LIMIT, async || {
+            let node = node(&scope, "node-1").await?;
+            let cure = node.annotations().get(&key).cloned().unwrap_or_default();
+            Ok((!cure.contains("iscsid")).then_some(()))
+        })
+        .await?;
+        ensure!(check("iscsid").await?["ok"] == true);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mounter_that_was_given_another_root_than_the_kubelet_s_says_what_to_change() {
+    on_own_nodes("readiness-root", async |scope| {
+        scope.require_mooring().await?;
+        let installed = Installed::now(&scope).await?;
+        // A directory of the host that it has, as if the kubelet's were not where it usually is.
+        scope.kubectl([
+            "-n",
+            NAMESPACE,
+            "set",
+            "env",
+            "daemonset/mounter",
+            "MOORING_KUBELET_ROOT=/var/lib/mooring",
+        ])?;
+        let key = labels::NODE_MOUNTER;
+        let names = (1..=scope.own_cluster()?.description.nodes).map(|number| format!("node-{number}"));
+        let said = wait_until("a node to say that it is not the kubelet's root", LIMIT, async || {
+            for name in names.clone() {
+                let node = node(&scope, &name).await?;
+                if let Some(said) = node
+                    .annotations()
+                    .get(key)
+                    .filter(|said| said.contains("is /var/lib/kubelet and not /var/lib/mooring"))
+                {
+                    return Ok(Some((name, said.clone())));
+                }
+            }
+            Ok(None)
+        });
+        let (name, cure) = said.await?;
+        ensure!(
+            cure.contains("see that DaemonSet mounter has no env MOORING_KUBELET_ROOT"),
+            "{cure}"
+        );
+        let there = node(&scope, &name).await?;
+        ensure!(there.labels()[key] == labels::NOT_READY && says(&there, "local") == labels::NOT_READY);
+        is_described(&scope, &name, &cure)?;
+
+        installed.roll_back().await?;
+        for name in names {
+            until_node_says(&scope, &name, "local", labels::READY).await?;
+        }
         Ok(())
     });
 }

@@ -33,6 +33,16 @@ async fn told(scope: &Scope, pod: &str, words: &[&str], limit: Duration) -> Resu
     .await
 }
 
+/// Deletes a Pod whose server hangs, and waits for it to be gone: no longer than its grace period and the two minutes of
+/// `docs/nodes.md`.
+async fn gone(scope: &Scope, pod: &str) -> Result<()> {
+    let asked = Instant::now();
+    scope.delete(&format!("pod/{pod}"))?;
+    scope.pod_gone(pod).await?;
+    note(format!("{pod} was gone after {:?}", asked.elapsed()));
+    Ok(())
+}
+
 fn local(scope: &Scope, name: &str) -> Result<()> {
     let file = scope.volume_name(name);
     scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
@@ -75,13 +85,12 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         }
 
         // What uses the server can be taken away, though nothing of it answers.
-        scope.delete("pod/used")?;
-        scope.pod_gone("used").await?;
+        gone(&scope, "used").await?;
         let mounts = scope.mounts_on(1)?;
         assert!(!mounts.iter().any(|line| line.contains("-used ")), "{mounts:?}");
 
         // What gives up by itself is an answer to the mounter, and would let others through.
-        scope.delete("pod/next")?;
+        gone(&scope, "next").await?;
         told(
             &scope,
             "late",
@@ -98,6 +107,12 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         let tripped = status["trippedServers"].to_string();
         ensure!(tripped.contains(&hung.address), "{status:#}");
         ensure!(!tripped.contains(&fine.address), "{status:#}");
+        let metric = format!("tripped_server{{server=\"{} (sshfs)\"}} 1", hung.address);
+        let metrics = scope.mounter_metrics(NODE).await?;
+        ensure!(
+            metrics.contains(&metric) && !metrics.contains(&format!("\"{} (", fine.address)),
+            "{metrics}"
+        );
         // From now on at once.
         told(&scope, "late", &[&hung.address, "is not tried again"], ANSWER_LIMIT).await?;
 
@@ -114,6 +129,8 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             !status["trippedServers"].to_string().contains(&hung.address),
             "{status:#}"
         );
+        let metrics = scope.mounter_metrics(NODE).await?;
+        ensure!(!metrics.contains(&format!("\"{} (", hung.address)), "{metrics}");
         // Before its server goes: it was told to wait ten minutes for one.
         scope.delete("pod/late")?;
         scope.pod_gone("late").await

@@ -22,12 +22,6 @@ fn local(source: &str) -> Value {
     json!({"client": "local", "source": source})
 }
 
-fn refused(call_out: &CallOut, words: &[&str]) -> Result<()> {
-    let all = words.iter().all(|word| call_out.message().contains(word));
-    ensure!(call_out.status() == "Failure" && all, "not {words:?}: {call_out:?}");
-    Ok(())
-}
-
 fn good(call_out: &CallOut) -> Result<()> {
     ensure!(call_out.status() == "Success", "{call_out:?}");
     Ok(())
@@ -57,7 +51,7 @@ fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
 
         for _ in 0..2 {
             let full = mounter.mount("pod", "new", &local("new.img"))?;
-            refused(&full, &["pool", "is full", "make room"])?;
+            full.refused(&["pool", "is full", "make room"])?;
         }
         // It needs no room, and is not held up.
         good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
@@ -91,13 +85,12 @@ fn missing_loop_devices_are_said_with_their_cure_and_the_volume_mounts_once_they
         let root = mounter.root().display().to_string();
         scope.on_node(1, &format!("truncate -s 32M {root}/pool/a.img"))?;
         mounter.start()?;
-        refused(&mounter.mount("pod", "a", &local("a.img"))?, &["loop"])?;
+        mounter.mount("pod", "a", &local("a.img"))?.refused(&["loop"])?;
         mounter.set_up(poor);
         mounter.start()?;
-        refused(
-            &mounter.mount("pod", "a", &local("a.img"))?,
-            &["/dev/loop", "host's /dev"],
-        )?;
+        mounter
+            .mount("pod", "a", &local("a.img"))?
+            .refused(&["/dev/loop", "host's /dev"])?;
         ensure!(mounter.mounts("/a ")?.is_empty());
         mounter.set_up("");
         mounter.start()?;
@@ -110,18 +103,12 @@ fn missing_loop_devices_are_said_with_their_cure_and_the_volume_mounts_once_they
 #[test]
 fn no_volume_is_mounted_where_no_pod_would_see_it() {
     on_own_nodes("mount-private", async |scope| {
-        let mut mounter = OwnMounter::new(
-            &scope,
-            "private",
-            &[CALL_TIMEOUT, MEMORY],
-            "mount --make-rprivate /var/lib/mooring",
-        )?;
+        let mut mounter = OwnMounter::new(&scope, "private", &[CALL_TIMEOUT, MEMORY], "mount --make-rprivate /")?;
         mounter.start()?;
         let memory = json!({"client": "tmpfs"});
-        refused(
-            &mounter.mount("pod", "a", &memory)?,
-            &["not shared", "mountPropagation: Bidirectional"],
-        )?;
+        mounter
+            .mount("pod", "a", &memory)?
+            .refused(&["not shared", "mountPropagation: Bidirectional"])?;
         // What may have been mounted before can still be taken away.
         good(&mounter.unmount("pod", "a")?)?;
         mounter.set_up("");
@@ -173,16 +160,15 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
         for volume in ["marked", "blank"] {
             for _ in 0..2 {
                 let hung = mounter.mount("pod", volume, &local(&format!("{volume}.img")))?;
-                refused(&hung, &["the disk under the node's pool", "did not answer"])?;
+                hung.refused(&["the disk under the node's pool", "did not answer"])?;
             }
         }
         good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
         // The mounter that started the program is gone, the program is not.
         mounter.start()?;
-        refused(
-            &mounter.mount("pod", "marked", &local("marked.img"))?,
-            &["did not answer"],
-        )?;
+        mounter
+            .mount("pod", "marked", &local("marked.img"))?
+            .refused(&["did not answer"])?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
         // It can't be ended while the disk hangs, and nobody starts another on the same image.
         let programs = mounter.processes("marked.img")?;

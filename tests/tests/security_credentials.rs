@@ -1,7 +1,7 @@
 //! Tries to break out with credentials that somebody may come by: a provisioning Pod's, a mounter's, the controller's, a tenant's
 //! own. What each could do at most is docs/security.md's business.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, ResourceExt};
@@ -390,6 +390,49 @@ fn mark(part: &str, key: &str, value: Value) -> Value {
     let mut marks = json!({});
     marks[key] = value;
     json!({"metadata": {part: marks}})
+}
+
+#[test]
+fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothing_else() {
+    on_own_nodes("sec-node-pods", async |scope| {
+        let mounter = scope.mounter("node-1").await?;
+        let token = scope.token_of(NAMESPACE, "mounter", Some(&mounter)).await?;
+        let own = scope.with_token_as(&token, Some("system:node:node-1")).await?;
+        let on = |node: &str| ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let pods: Api<Pod> = Api::all(own.clone());
+        let seen = pods.list_metadata(&on("node-1")).await?;
+        ensure!(seen.items.iter().any(|pod| pod.name_any() == mounter));
+
+        assert!(refusal(pods.list(&on("node-2")).await).contains("cannot list"));
+        assert!(refusal(pods.list(&ListParams::default()).await).contains("cannot list"));
+        let elsewhere: Api<Pod> = Api::namespaced(own.clone(), NAMESPACE);
+        let mine = "impersonate-on:associated-node";
+        assert!(refusal(elsewhere.get(&mounter).await).contains(mine));
+        let only_asked = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        assert!(refusal(elsewhere.delete(&mounter, &only_asked).await).contains(mine));
+        let secrets: Api<Secret> = Api::all(own.clone());
+        assert!(refusal(secrets.list(&ListParams::default()).await).contains(mine));
+        let nodes: Api<Node> = Api::all(own);
+        assert!(refusal(nodes.get("node-1").await).contains(mine));
+
+        // In no other name at all.
+        for user in ["system:node:node-2", "system:kube-controller-manager", "system:admin"] {
+            let client = scope.with_token_as(&token, Some(user)).await?;
+            let pods: Api<Pod> = Api::all(client);
+            assert!(
+                refusal(pods.list(&on("node-1")).await).contains("impersonate"),
+                "{user}"
+            );
+        }
+        let token = scope.token_of(NAMESPACE, "mounter", None).await?;
+        let unbound = scope.with_token_as(&token, Some("system:node:node-1")).await?;
+        let pods: Api<Pod> = Api::all(unbound);
+        assert!(refusal(pods.list(&on("node-1")).await).contains("impersonate"));
+        Ok(())
+    });
 }
 
 #[test]

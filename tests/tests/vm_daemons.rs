@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt as _};
 use mooring_contract::names::{FLEX_DRIVER, FLEX_DRIVER_DIR, NAMESPACE, labels};
 use mooring_testbed::command::output;
 use mooring_testbed::harness::machine_node::{MACHINE_NODE, with_machine_node};
-use mooring_testbed::harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, user_of};
+use mooring_testbed::harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, user_of};
 use mooring_testbed::harness::{Scope, wait_until};
 use mooring_testbed::layout::repository;
 use mooring_testbed::progress::{note, spoken};
@@ -15,21 +17,17 @@ use serde_json::{Value, json};
 
 const PASSWORD: &str = "not-to-be-seen-12";
 
+/// That of the target.
+const PASSWORD_IN: &str = "not-to-be-seen-34";
+
+/// What both begin with.
+const SEEN: &str = "not-to-be-seen";
+
 /// Longest for what a container does when it starts there: a process takes thirty times as long.
 const START_LIMIT: Duration = Duration::from_mins(3);
 
-/// A Pod that looks at the machine from where its process 1 is.
-fn observer() -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "observer"},
-        "spec": {
-            "nodeName": MACHINE_NODE, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
-            }],
-        },
-    })
-}
+/// Longest until a Pod is gone whose server hangs: the kernel waits two minutes for that, and the kubelet may have to try again.
+const HANG_LIMIT: Duration = Duration::from_mins(5);
 
 /// An iscsid as a host has it.
 fn iscsid_of_the_host() -> Value {
@@ -47,10 +45,6 @@ fn iscsid_of_the_host() -> Value {
             }],
         },
     })
-}
-
-fn on_machine(scope: &Scope, script: &str) -> Result<String> {
-    scope.exec("observer", ["sh", "-c", script])
 }
 
 /// The client Pod of the machine's iSCSI volumes.
@@ -73,8 +67,23 @@ fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
     Ok(output(&mut exec)?)
 }
 
+/// Waits until the machine's Node says that it can't have iSCSI volumes, and why.
+async fn is_said_to_be_in_the_way(scope: &Scope) -> Result<()> {
+    let nodes: Api<Node> = Api::all(scope.client.clone());
+    let key = format!("{}iscsi", labels::NODE_CLIENT_PREFIX);
+    wait_until("the machine to say what is in the way", START_LIMIT, async || {
+        let node = nodes.get(MACHINE_NODE).await?;
+        let cure = node.annotations().get(&key).cloned().unwrap_or_default();
+        Ok(cure.contains("systemctl disable --now iscsid.socket").then_some(()))
+    })
+    .await
+}
+
 async fn iscsi(scope: &Scope) -> Result<()> {
-    let secret = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+    let secret = json!({
+        "chap-username": "mooring", "chap-password": PASSWORD,
+        "chap-username-in": "target", "chap-password-in": PASSWORD_IN,
+    });
     let server = scope.storage_server("tgt", "node-1", &secret).await?;
     let chap = format!("{}-chap", scope.namespace);
     scope.apply_anywhere(
@@ -102,11 +111,21 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     // Two can't hold one node's sessions.
     scope.apply(&iscsid_of_the_host().to_string())?;
     scope.pod_ready("host-iscsid").await?;
+    is_said_to_be_in_the_way(scope).await?;
+    // What goes by no label comes there all the same, and is refused.
+    let source = format!("iscsi://{}/iqn.2025-01.test:none/1", server.address);
+    scope.volume("beside", &json!({"client": "iscsi", "source": source}))?;
+    scope.pod("beside", MACHINE_NODE, "beside", Value::Null)?;
+    scope.event("beside", "runs an iscsid of its own").await?;
+    scope.delete("pod/beside")?;
+    scope.pod_gone("beside").await?;
     // No node is named: the machine alone has the driver.
     let mut user = user_of("user", "data", "sleep 1000000");
     user["spec"]["terminationGracePeriodSeconds"] = 1.into();
     scope.apply(&user.to_string())?;
-    scope.event("user", "runs an iscsid of its own").await?;
+    scope
+        .event("user", "didn't match PersistentVolume's node affinity")
+        .await?;
     scope.delete("pod/host-iscsid")?;
     scope.pod_gone("host-iscsid").await?;
     let freed = Instant::now();
@@ -116,21 +135,20 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     ensure!(node.as_deref() == Some(MACHINE_NODE), "the Pod is on {node:?}");
     scope.exec("user", ["sh", "-c", "head -c 8m /dev/urandom >/data/file; sync"])?;
     let sum = scope.exec("user", ["sha256sum", "/data/file"])?;
-    let mounts = on_machine(scope, &format!("grep /{FLEX_DRIVER_DIR}/ /proc/1/mountinfo"))?;
+    let mounts = scope.on_machine(&format!("grep /{FLEX_DRIVER_DIR}/ /proc/1/mountinfo"))?;
     ensure!(
         mounts.lines().count() == 1 && mounts.contains("nosuid") && mounts.contains(" - ext4 "),
         "{mounts}"
     );
     for place in ["/proc/1/mounts", "/proc/*/cmdline"] {
-        let seen = on_machine(scope, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
-        ensure!(!seen.contains(PASSWORD), "the password is in {place}");
+        let seen = scope.on_machine(&format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+        ensure!(!seen.contains(SEEN), "the password is in {place}");
     }
 
     // The kernel goes on without the container, which is back with its iscsid and what that knew.
     let restarts = "cat /proc/1/comm; ls /sys/class/iscsi_session; iscsiadm -m session";
     let before = in_client_pod(scope, restarts)?;
-    on_machine(
-        scope,
+    scope.on_machine(
         "kill -9 $(pidof iscsid)
          for process in /proc/[0-9]*; do
              case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
@@ -151,16 +169,67 @@ async fn iscsi(scope: &Scope) -> Result<()> {
 
     scope.delete("pod/user")?;
     scope.pod_gone("user").await?;
-    wait_until("the session to end", START_LIMIT, async || {
-        let left = on_machine(scope, "ls /sys/class/iscsi_session")?;
-        Ok(left.trim().is_empty().then_some(()))
-    })
-    .await?;
+    sessions_end(scope).await?;
+    a_target_that_is_another_is_refused(scope, &uid, &secret).await?;
     scope.claim_gone("data").await?;
     scope.nothing_left(&uid).await?;
+    xfs_on_a_server_that_hangs(scope, &provisioner).await?;
     let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;
     ensure!(!left.contains(&uid), "{left}");
     Ok(())
+}
+
+/// The target has to know its own password, too.
+async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
+    let volume = scope.provisioned(uid).await?.context("no volume")?;
+    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
+    let options = flex.options.context("no options")?;
+    let mut secret = secret.clone();
+    secret["chap-password-in"] = format!("{SEEN}-56").into();
+    scope.mount_secret("other", &secret)?;
+    scope.volume(
+        "other",
+        &json!({"client": "iscsi", "source": options["source"], "secret": "other"}),
+    )?;
+    scope.pod("other", MACHINE_NODE, "other", Value::Null)?;
+    scope.event("other", "does not show that it knows it").await?;
+    scope.delete("pod/other")?;
+    scope.pod_gone("other").await?;
+    sessions_end(scope).await
+}
+
+/// The other file system, and a server that stops answering while a Pod writes there: the Pod can be deleted.
+async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let class = provisioner.class_of("xfs")?;
+    let uid = scope.claim("xfs", &class, "320Mi").await?;
+    scope.claim_bound("xfs").await?;
+    let script = "while :; do date >>/data/dates; sync; sleep 0.5; done";
+    let mut writer = user_of("writer", "xfs", script);
+    writer["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    writer["spec"]["containers"][0]["readinessProbe"] =
+        json!({"exec": {"command": ["test", "-s", "/data/dates"]}, "periodSeconds": 2});
+    scope.apply(&writer.to_string())?;
+    scope.pod_ready("writer").await?;
+    let mounts = scope.mounts_on_machine()?;
+    ensure!(mounts.len() == 1 && mounts[0].contains(" - xfs "), "{mounts:?}");
+
+    let stopped = scope.stop("tgt").await?;
+    let start = Instant::now();
+    scope.kubectl(["delete", "pod", "writer", "--wait=false"])?;
+    scope.pod_gone_within("writer", HANG_LIMIT).await?;
+    note(format!("the writer was gone after {}", spoken(start.elapsed())));
+    drop(stopped);
+    sessions_end(scope).await?;
+    scope.claim_gone("xfs").await?;
+    scope.nothing_left(&uid).await
+}
+
+async fn sessions_end(scope: &Scope) -> Result<()> {
+    wait_until("the session to end", START_LIMIT, async || {
+        let left = scope.on_machine("ls /sys/class/iscsi_session")?;
+        Ok(left.trim().is_empty().then_some(()))
+    })
+    .await
 }
 
 /// Takes the DaemonSet away, whatever has become of the test.
@@ -205,18 +274,18 @@ async fn locks(scope: &Scope) -> Result<()> {
     let before = monitored()?;
     ensure!(!before.trim().is_empty(), "the server has no lock of this node");
     let state = "ls /proc/1/root/var/lib/mooring/nfs/sm";
-    let known = on_machine(scope, state)?;
+    let known = scope.on_machine(state)?;
     ensure!(known.contains(&server.address), "{known}");
 
     // The container's end is no crash of the node: whom it has locks of stays known, and nobody is told.
-    on_machine(scope, "kill -9 $(pidof rpc.statd)")?;
+    scope.on_machine("kill -9 $(pidof rpc.statd)")?;
     wait_until("another lock after statd's restart", START_LIMIT, async || {
         Ok(scope
             .exec("locker", ["flock", "-n", "/data/other", "echo", "locked"])
             .ok())
     })
     .await?;
-    ensure!(on_machine(scope, state)?.contains(&server.address), "forgotten");
+    ensure!(scope.on_machine(state)?.contains(&server.address), "forgotten");
     ensure!(monitored()? == before, "the server was told of a crash");
     scope.delete("pod/locker")?;
     scope.pod_gone("locker").await
@@ -226,8 +295,7 @@ async fn locks(scope: &Scope) -> Result<()> {
 fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
     with_machine_node("vm-daemons", &["client-iscsi", "nfs-locks"], async |scope| {
         scope.require_mooring().await?;
-        scope.apply(&observer().to_string())?;
-        scope.pod_ready("observer").await?;
+        scope.observe_machine().await?;
         locks(&scope).await?;
         Box::pin(iscsi(&scope)).await
     });

@@ -1,24 +1,19 @@
 //! NFS by `self`: the kernel mounts, and nothing else is on the node. This machine's kernel has no NFS, so the node is a virtual
 //! machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet calls them; the server is a real one.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use mooring_testbed::harness::Scope;
-use mooring_testbed::harness::nodes::{CallOut, on_own_nodes};
+use mooring_testbed::harness::nodes::on_own_nodes;
 use mooring_testbed::harness::server::Server;
 use mooring_testbed::machine::Machine;
+use mooring_testbed::machine::hung::CALL_TIMEOUT;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
 /// The node whose network machine and server are in.
 const NODE: &str = "node-1";
-
-/// How long the mounter lets the kubelet wait here: less than usual, since a server is made to hang.
-const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Longest until a server that is back is tried again: it is left alone for 30 s.
-const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// A server, and a machine with a mounter beside it.
 async fn set_up(scope: &Scope) -> Result<(Server, Machine)> {
@@ -31,21 +26,6 @@ async fn set_up(scope: &Scope) -> Result<(Server, Machine)> {
 
 fn volume(server: &str, path: &str, mount_options: &str) -> Value {
     json!({"client": "nfs", "source": format!("{server}:{path}"), "mount-options": mount_options})
-}
-
-fn path(volume: &str, file: &str) -> String {
-    Machine::target(volume).join(file).to_string_lossy().into_owned()
-}
-
-fn refused(answer: &CallOut, words: &[&str]) -> Result<()> {
-    let message = answer.message();
-    ensure!(
-        answer.status() == "Failure" && words.iter().all(|word| message.contains(word)),
-        "{:?} is not in the answer {}",
-        words,
-        answer.answer
-    );
-    Ok(())
 }
 
 #[test]
@@ -85,7 +65,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
             ] {
                 assert!(mounts[0].contains(word), "{word} is not in {mounts:?}");
             }
-            machine.sh(&format!("echo from {name} >{}", path(name, "letter")))?;
+            machine.sh(&format!("echo from {name} >{}", Machine::path(name, "letter")))?;
             let letter = format!("/srv/open/{name}/letter");
             assert_eq!(scope.exec("nfs", ["cat", &letter])?, format!("from {name}\n"));
         }
@@ -97,7 +77,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
 
         // Its network goes with the mounter; that of its mounts is the host's.
         machine.sh("kill -9 $(pidof mounter)")?;
-        machine.sh(&format!("echo alone >{}; sync", path("newest", "letter")))?;
+        machine.sh(&format!("echo alone >{}; sync", Machine::path("newest", "letter")))?;
         assert_eq!(scope.exec("nfs", ["cat", "/srv/open/newest/letter"])?, "alone\n");
         machine.start_mounter(&["--mount-container=nfs=self"])?;
         machine.mounted("newest", &volume(address, "/open/newest", ""))?;
@@ -108,8 +88,11 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
         by_pod["kubernetes.io/readwrite"] = "ro".into();
         for (name, options) in [("by-pod", by_pod), ("by-volume", volume(address, "/open/newest", "ro"))] {
             machine.mounted(name, &options)?;
-            assert_eq!(machine.sh(&format!("cat {}", path(name, "letter")))?, "alone\n");
-            let written = machine.run(&format!("echo x >{}", path(name, "letter")), CALL_TIMEOUT)?;
+            assert_eq!(
+                machine.sh(&format!("cat {}", Machine::path(name, "letter")))?,
+                "alone\n"
+            );
+            let written = machine.run(&format!("echo x >{}", Machine::path(name, "letter")), CALL_TIMEOUT)?;
             assert!(written.output.contains("Read-only file system"), "{written:?}");
         }
 
@@ -117,7 +100,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
         machine.sh(&format!("echo '{address} nas.example.com' >>/etc/hosts"))?;
         machine.mounted("named", &volume("nas.example.com", "/open", "port=2049"))?;
         assert_eq!(
-            machine.sh(&format!("cat {}", path("named", "newest/letter")))?,
+            machine.sh(&format!("cat {}", Machine::path("named", "newest/letter")))?,
             "alone\n"
         );
         machine.mounted("named", &volume("nas.example.com", "/open", ""))?;
@@ -146,62 +129,16 @@ fn an_nfs_server_that_refuses_is_said_in_words_and_one_that_hangs_holds_nobody_u
             ("/open", "sec=krb5", &["rpc.gssd"]),
         ] {
             let answer = machine.mount("refused", &volume(address, source, options))?;
-            refused(&answer, words)?;
+            answer.refused(words)?;
             note(format!("{source} {options}: {}", answer.message()));
         }
         let answer = machine.mount("refused", &volume("nowhere.example.com", "/open", ""))?;
-        refused(&answer, &["nowhere.example.com", "DNS"])?;
+        answer.refused(&["nowhere.example.com", "DNS"])?;
         assert!(machine.mounts("refused")?.is_empty());
 
         machine.mounted("used", &volume(address, "/open", ""))?;
-        let directory = Machine::target("used");
-        machine.sh(&format!(
-            "(cd {}; while [ ! -e /run/enough ]; do dd if=/dev/zero of=file bs=16k count=4 conv=fsync || break; done; echo ended >/run/writer) \
-             >/run/dd.log 2>&1 &",
-            directory.display()
-        ))?;
-        machine.sh(&format!("until [ -s {} ]; do sleep 0.1; done", path("used", "file")))?;
-
-        let stopped = scope.stop("nfs").await?;
-        let asked = Instant::now();
-        let answer = machine.mount("late", &volume(address, "/open", ""))?;
-        refused(&answer, &[address, "did not answer"])?;
-        note(format!(
-            "a hung server was told after {}: {}",
-            spoken(asked.elapsed()),
-            answer.message()
-        ));
-        let answer = machine.mount("late", &volume(address, "/open", ""))?;
-        refused(&answer, &[address, "is not tried again"])?;
-        // Its user hangs in the middle of a write; the Pod can be taken away.
-        let asked = Instant::now();
-        machine.unmounted("used")?;
-        note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));
-        assert!(machine.mounts("used")?.is_empty());
-        let log = machine.mounter_log()?;
-        assert!(
-            log.contains("taken out of sight") && log.contains("did not answer in time"),
-            "{log}"
-        );
-
-        drop(stopped);
-        // What was being written gets there.
-        machine.sh("touch /run/enough; until [ -e /run/writer ]; do sleep 0.2; done")?;
-        let written = machine.sh("cat /run/dd.log")?;
-        assert!(!written.to_lowercase().contains("error"), "{written}");
-        let back = Instant::now();
-        loop {
-            let answer = machine.mount("late", &volume(address, "/open", ""))?;
-            if answer.status() == "Success" {
-                break;
-            }
-            ensure!(back.elapsed() < HEAL_LIMIT, "it does not heal: {}", answer.message());
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-        note(format!("healed within {}", spoken(back.elapsed())));
-        assert_eq!(machine.sh(&format!("wc -c <{}", path("late", "file")))?.trim(), "65536");
-        machine.unmounted("late")?;
-        assert_eq!(machine.busy_workers()?, 0, "a worker is left behind");
+        let late = volume(address, "/open", "");
+        machine.hang(&scope, ("nfs", address), "used", &late, &late).await?;
         Ok(())
     });
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
-use mooring_contract::names::{FLEX_DRIVER_DIR, labels};
+use mooring_contract::names::labels;
 use mooring_testbed::harness::machine_node::{MACHINE_NODE, with_machine_node};
 use mooring_testbed::harness::provisioner::{Provisioner, user_of};
 use mooring_testbed::harness::{Scope, wait_until};
@@ -43,26 +43,6 @@ async fn ready_on_the_machine_alone(scope: &Scope, client: &str) -> Result<()> {
         Ok(Some(()))
     })
     .await
-}
-
-/// A Pod that looks at the machine from where its process 1 is.
-fn observer() -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "observer"},
-        "spec": {
-            "nodeName": MACHINE_NODE, "hostPID": true, "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
-            }],
-        },
-    })
-}
-
-/// The volumes that are mounted on the machine.
-fn mounted(scope: &Scope) -> Result<Vec<String>> {
-    let table = scope.exec("observer", ["cat", "/proc/1/mountinfo"])?;
-    let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));
-    Ok(table.lines().filter(ours).map(str::to_owned).collect())
 }
 
 fn node_of(pod: &Pod) -> String {
@@ -101,7 +81,7 @@ async fn written_and_read(scope: &Scope, provisioner: &Provisioner, fs_type: &st
         "{fs_type}: a Pod that had written after {}",
         spoken(opened.elapsed())
     ));
-    let mounts = mounted(scope)?;
+    let mounts = scope.mounts_on_machine()?;
     ensure!(
         mounts.len() == 1 && mounts[0].contains(&format!(" - {fs_type} ")) && mounts[0].contains("nosuid"),
         "{mounts:?}"
@@ -121,7 +101,7 @@ async fn written_and_read(scope: &Scope, provisioner: &Provisioner, fs_type: &st
     for pod in ["writer", "reader"] {
         scope.pod_gone(pod).await?;
     }
-    let mounts = mounted(scope)?;
+    let mounts = scope.mounts_on_machine()?;
     ensure!(mounts.is_empty(), "still mounted: {mounts:?}");
     scope.claim_gone("data").await?;
     scope.nothing_left(&uid).await?;
@@ -134,8 +114,7 @@ fn claims_that_only_a_stock_kernel_can_mount_bring_their_pods_to_the_node_that_h
         scope.require_mooring().await?;
         let nfs = scope.storage_server("nfs", "node-1", &Value::Null).await?;
         let (_, smb) = scope.smb_example().await?;
-        scope.apply(&observer().to_string())?;
-        scope.pod_ready("observer").await?;
+        scope.observe_machine().await?;
         for client in ["nfs", "smb"] {
             ready_on_the_machine_alone(&scope, client).await?;
         }

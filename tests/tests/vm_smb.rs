@@ -1,7 +1,7 @@
 //! SMB by `self`: the kernel mounts, and nothing else is on the node. This machine's kernel has no SMB, so the node is a virtual
 //! machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet calls them; the server is Samba.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use base64::Engine;
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use mooring_testbed::harness::Scope;
 use mooring_testbed::harness::nodes::{CallOut, on_own_nodes};
 use mooring_testbed::machine::Machine;
+use mooring_testbed::machine::hung::CALL_TIMEOUT;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
@@ -21,12 +22,6 @@ const PASSWORD: &str = "not-to-be-seen-smb,vers=1.0,uid=7 \"ö";
 
 /// The part of the password that would be seen first.
 const SEEN: &str = "not-to-be-seen";
-
-/// How long the mounter lets the kubelet wait here: less than usual, since a server is made to hang.
-const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Longest until a server that is back is tried again: it is left alone for 30 s.
-const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// A server's address, and a machine with a mounter beside it.
 async fn set_up(scope: &Scope) -> Result<(String, Machine)> {
@@ -50,20 +45,10 @@ fn volume(server: &str, path: &str, mount_options: &str) -> Value {
     volume_of(server, path, mount_options, USER, PASSWORD)
 }
 
-fn path(volume: &str, file: &str) -> String {
-    Machine::target(volume).join(file).to_string_lossy().into_owned()
-}
-
 fn refused(answer: &CallOut, words: &[&str]) -> Result<()> {
     let message = answer.message();
-    ensure!(
-        answer.status() == "Failure" && words.iter().all(|word| message.contains(word)),
-        "{:?} is not in the answer {}",
-        words,
-        answer.answer
-    );
     ensure!(!message.contains(SEEN), "the password is in the answer {message}");
-    Ok(())
+    answer.refused(words)
 }
 
 /// Looks for the password wherever somebody could see it.
@@ -109,18 +94,21 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
             for word in ["nosuid", "nodev", source.as_str(), "username=tom"].iter().chain(words) {
                 assert!(mounts[0].contains(word), "{word} is not in {mounts:?}");
             }
-            machine.sh(&format!("echo from {name} >{}", path(name, "lettre-à-tous")))?;
+            machine.sh(&format!("echo from {name} >{}", Machine::path(name, "lettre-à-tous")))?;
             let letter = format!("/srv/volumes/{name}/lettre-à-tous");
             assert_eq!(scope.exec("samba", ["cat", &letter])?, format!("from {name}\n"));
         }
         // What another has written is seen.
         scope.exec("samba", ["sh", "-c", "echo answer >/srv/volumes/older/answer"])?;
-        assert_eq!(machine.sh(&format!("cat {}", path("older", "answer")))?, "answer\n");
+        assert_eq!(
+            machine.sh(&format!("cat {}", Machine::path("older", "answer")))?,
+            "answer\n"
+        );
         password_is_nowhere(&mut machine)?;
 
         // Its network goes with the mounter; that of its mounts is the host's.
         machine.sh("kill -9 $(pidof mounter)")?;
-        machine.sh(&format!("echo alone >{0}; sync {0}", path("newest", "letter")))?;
+        machine.sh(&format!("echo alone >{0}; sync {0}", Machine::path("newest", "letter")))?;
         assert_eq!(scope.exec("samba", ["cat", "/srv/volumes/newest/letter"])?, "alone\n");
         machine.start_mounter(&["--mount-container=smb=self"])?;
         machine.mounted("newest", &volume(server, "volumes/newest", ""))?;
@@ -130,8 +118,14 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
         let mut grouped = volume(server, "volumes/newest", "");
         grouped["kubernetes.io/mounterArgs.FsGroup"] = "2000".into();
         machine.mounted("grouped", &grouped)?;
-        machine.sh(&format!("chgrp -R 2000 {0}; chmod -R g+rw {0}", path("grouped", "")))?;
-        let files = machine.sh(&format!("stat -c '%u %g %a' {0} {0}letter", path("grouped", "")))?;
+        machine.sh(&format!(
+            "chgrp -R 2000 {0}; chmod -R g+rw {0}",
+            Machine::path("grouped", "")
+        ))?;
+        let files = machine.sh(&format!(
+            "stat -c '%u %g %a' {0} {0}letter",
+            Machine::path("grouped", "")
+        ))?;
         assert_eq!(files, "0 2000 2770\n0 2000 770\n");
 
         // Read-only by the Pod, and by the volume.
@@ -142,8 +136,11 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
             ("by-volume", volume(server, "volumes/newest", "ro")),
         ] {
             machine.mounted(name, &options)?;
-            assert_eq!(machine.sh(&format!("cat {}", path(name, "letter")))?, "alone\n");
-            let written = machine.run(&format!("echo x >{}", path(name, "letter")), CALL_TIMEOUT)?;
+            assert_eq!(
+                machine.sh(&format!("cat {}", Machine::path(name, "letter")))?,
+                "alone\n"
+            );
+            let written = machine.run(&format!("echo x >{}", Machine::path(name, "letter")), CALL_TIMEOUT)?;
             assert!(written.output.contains("Read-only file system"), "{written:?}");
         }
 
@@ -151,13 +148,16 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
         let everybody =
             json!({"client": "smb", "source": format!("//{server}/everybody"), "mount-options": "sec=none"});
         machine.mounted("everybody", &everybody)?;
-        assert_eq!(machine.sh(&format!("cat {}", path("everybody", "letter")))?, "hello\n");
+        assert_eq!(
+            machine.sh(&format!("cat {}", Machine::path("everybody", "letter")))?,
+            "hello\n"
+        );
         machine.sh(&format!("echo '{server} nas.example.com' >>/etc/hosts"))?;
         for _ in 0..2 {
             machine.mounted("named", &volume("nas.example.com", "volumes", "port=445"))?;
         }
         assert_eq!(
-            machine.sh(&format!("cat {}", path("named", "newest/letter")))?,
+            machine.sh(&format!("cat {}", Machine::path("named", "newest/letter")))?,
             "alone\n"
         );
         assert_eq!(machine.mounts("named")?.len(), 1);
@@ -223,54 +223,11 @@ fn an_smb_server_that_refuses_is_said_in_words_and_one_that_hangs_holds_nobody_u
         let answer = machine.mount("refused", &volume_of(server, "volumes", "", USER, &wrong))?;
         refused(&answer, &["does not take the user and password"])?;
         password_is_nowhere(&mut machine)?;
-        let directory = Machine::target("used");
-        machine.sh(&format!(
-            "(cd {}; while [ ! -e /run/enough ]; do dd if=/dev/zero of=file bs=16k count=4 conv=fsync || break; done; echo ended >/run/writer) \
-             >/run/dd.log 2>&1 &",
-            directory.display()
-        ))?;
-        machine.sh(&format!("until [ -s {} ]; do sleep 0.1; done", path("used", "file")))?;
-
-        let stopped = scope.stop("samba").await?;
-        let asked = Instant::now();
-        let answer = machine.mount("late", &volume(server, "volumes", "nosharesock"))?;
-        refused(&answer, &[server, "did not answer"])?;
-        note(format!(
-            "a hung server was told after {}: {}",
-            spoken(asked.elapsed()),
-            answer.message()
-        ));
-        let answer = machine.mount("late", &volume(server, "volumes", ""))?;
-        refused(&answer, &[server, "is not tried again"])?;
-        // Its user hangs in the middle of a write; the Pod can be taken away.
-        let asked = Instant::now();
-        machine.unmounted("used")?;
-        note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));
-        assert!(machine.mounts("used")?.is_empty());
-        let log = machine.mounter_log()?;
-        assert!(
-            log.contains("taken out of sight") && log.contains("did not answer in time"),
-            "{log}"
-        );
-
-        drop(stopped);
-        // What was being written gets there.
-        machine.sh("touch /run/enough; until [ -e /run/writer ]; do sleep 0.2; done")?;
-        let written = machine.sh("cat /run/dd.log")?;
-        assert!(!written.to_lowercase().contains("error"), "{written}");
-        let back = Instant::now();
-        loop {
-            let answer = machine.mount("late", &volume(server, "volumes", ""))?;
-            if answer.status() == "Success" {
-                break;
-            }
-            ensure!(back.elapsed() < HEAL_LIMIT, "it does not heal: {}", answer.message());
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-        note(format!("healed within {}", spoken(back.elapsed())));
-        assert_eq!(machine.sh(&format!("wc -c <{}", path("late", "file")))?.trim(), "65536");
-        machine.unmounted("late")?;
-        assert_eq!(machine.busy_workers()?, 0, "a worker is left behind");
+        // One of its own connection, and one that would do with that of `used`.
+        let apart = volume(server, "volumes", "nosharesock");
+        let late = volume(server, "volumes", "");
+        let told = machine.hang(&scope, ("samba", server), "used", &apart, &late).await?;
+        ensure!(!told.contains(SEEN), "the password is in the answer {told}");
         Ok(())
     });
 }

@@ -54,7 +54,7 @@ pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
 }
 
 /// Enters a mount namespace with a node's folders and the machine's programs; what is started from then on is in its PID namespace as well, so that its /proc is right.
-fn enter(init: i32) -> Result<()> {
+pub(super) fn enter(init: i32) -> Result<()> {
     let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
     let mounts = open(&workbench(init)?)?;
     let pids = open(Path::new(&format!("/proc/{init}/ns/pid")))?;
@@ -85,7 +85,7 @@ fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
         directory: Path::new(&folder).join(format!("{name}-{short}")),
     });
     for way in &ways {
-        format(way)?;
+        format(&way.image)?;
     }
     let mut samples: [(Vec<f64>, Vec<f64>); 3] = Default::default();
     let mut call_outs = Vec::new();
@@ -122,8 +122,8 @@ fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
 }
 
 /// Makes an image file with the file system that the mounter would make.
-fn format(way: &Way) -> Result<()> {
-    let path = Path::new(POOL).join(&way.image);
+pub(super) fn format(image: &str) -> Result<()> {
+    let path = Path::new(POOL).join(image);
     std::fs::create_dir_all(POOL).context("failed to make the pool")?;
     let file = File::create(&path).with_context(|| format!("failed to make {}", path.display()))?;
     file.set_len(64 << 20)
@@ -208,7 +208,8 @@ impl Way {
     }
 }
 
-fn call_out(shim: &Path, args: &[&str]) -> Result<Duration> {
+/// A call-out that has to succeed.
+pub(super) fn call_out(shim: &Path, args: &[&str]) -> Result<Duration> {
     let started = Instant::now();
     let run = Command::new(shim).args(args).stdin(Stdio::null()).output();
     let took = started.elapsed();

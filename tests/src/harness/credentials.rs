@@ -31,6 +31,11 @@ pub fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> String {
 impl Scope {
     /// A client that has nothing but a token.
     pub async fn with_token(&self, token: &str) -> Result<Client> {
+        self.with_token_as(token, None).await
+    }
+
+    /// A client that has nothing but a token, and asks in somebody else's name.
+    pub async fn with_token_as(&self, token: &str, user: Option<&str>) -> Result<Client> {
         let kubeconfig = match &self.target.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
@@ -41,6 +46,7 @@ impl Scope {
             .context("failed to understand the kubeconfig")?;
         config.auth_info = AuthInfo {
             token: Some(token.trim().to_owned().into()),
+            impersonate: user.map(str::to_owned),
             ..AuthInfo::default()
         };
         Client::try_from(config).context("failed to make a client")

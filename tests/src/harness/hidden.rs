@@ -1,6 +1,8 @@
-//! A device of a node out of its mounter's sight, as if the node did not have it.
+//! A device of a node out of its mounter's sight, as if the node did not have it; a daemon of the node's own, as if it had one.
 
 use std::fs::File;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result, bail};
 use mooring_contract::names::NAMESPACE;
@@ -8,7 +10,11 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::Scope;
+use crate::namespaces::find_init;
 use crate::progress::note;
+
+/// By this name iscsiadm finds the iscsid of its network.
+const ISCSID: &str = "ISCSIADM_ABSTRACT_NAMESPACE";
 
 /// The device is back when this is dropped, or when the mounter's container ends.
 pub struct Hidden {
@@ -17,6 +23,20 @@ pub struct Hidden {
 }
 
 impl Scope {
+    /// Has a node look as if an iscsid of its own ran, or would be started by systemd, until what comes back is dropped.
+    pub fn iscsid_on(&self, node: &str) -> Result<UnixListener> {
+        let init = find_init(&self.own_cluster()?.layout, node)?.with_context(|| format!("{node} does not run"))?;
+        let namespace = File::open(format!("/proc/{init}/ns/net")).context("failed to open a node's network")?;
+        let thread = std::thread::spawn(move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            anyhow::Ok(UnixListener::bind_addr(&SocketAddr::from_abstract_name(ISCSID)?)?)
+        });
+        match thread.join() {
+            Ok(listener) => listener.context("failed to take the name of iscsid's socket"),
+            Err(_) => bail!("the thread that listens panicked"),
+        }
+    }
+
     /// Puts another device over one that a node's mounter sees.
     pub async fn hide_from_mounter(&self, node: &str, device: &'static str) -> Result<Hidden> {
         let pod = self.mounter(node).await?;

@@ -1,6 +1,8 @@
 //! Tests with a node in a virtual machine beside the testbed's others, which is there for as long as the test.
 
 use anyhow::Result;
+use mooring_contract::names::FLEX_DRIVER_DIR;
+use serde_json::json;
 
 use super::{Scope, in_namespace, open_target};
 use crate::cluster::Cluster;
@@ -42,4 +44,37 @@ where
     // Before the machine goes, the namespace does: its volumes' deletion may need that node.
     in_namespace(name, test);
     drop(machine);
+}
+
+/// The Pod that looks at the machine from where its process 1 is.
+const OBSERVER: &str = "observer";
+
+impl Scope {
+    /// Starts a Pod by which [`Self::on_machine`] works.
+    pub async fn observe_machine(&self) -> Result<()> {
+        let observer = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OBSERVER},
+            "spec": {
+                "nodeName": MACHINE_NODE, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
+                }],
+            },
+        });
+        self.apply(&observer.to_string())?;
+        self.pod_ready(OBSERVER).await?;
+        Ok(())
+    }
+
+    /// Runs a script beside the machine's processes.
+    pub fn on_machine(&self, script: &str) -> Result<String> {
+        self.exec(OBSERVER, ["sh", "-c", script])
+    }
+
+    /// The volumes that are mounted on the machine, by its mount table.
+    pub fn mounts_on_machine(&self) -> Result<Vec<String>> {
+        let table = self.on_machine("cat /proc/1/mountinfo")?;
+        let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));
+        Ok(table.lines().filter(ours).map(str::to_owned).collect())
+    }
 }

@@ -68,6 +68,13 @@ impl CallOut {
     pub fn message(&self) -> &str {
         self.answer["message"].as_str().unwrap_or_default()
     }
+
+    /// Fails unless it is a refusal whose message has all these words in it.
+    pub fn refused(&self, words: &[&str]) -> Result<()> {
+        let all = words.iter().all(|word| self.message().contains(word));
+        ensure!(self.status() == "Failure" && all, "not {words:?}: {self:?}");
+        Ok(())
+    }
 }
 
 impl Scope {
@@ -142,6 +149,13 @@ impl Scope {
     pub async fn mounter_status(&self, node: &str) -> Result<Value> {
         let pod = self.mounter(node).await?;
         self.status_of(NAMESPACE, &pod)
+    }
+
+    /// What the mounter of a node counts, as Prometheus reads it.
+    pub async fn mounter_metrics(&self, node: &str) -> Result<String> {
+        let pod = self.mounter(node).await?;
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/metrics");
+        Ok(output(&mut self.target.kubectl(["get", "--raw", &path]))?)
     }
 
     /// What a mounter says of itself, by its Pod.

@@ -99,6 +99,21 @@ impl Provisioner {
         self.scope.apply_anywhere(&manifest.to_string())
     }
 
+    /// Makes another class of the ConfigMap, whose volumes have this type of file system; gives its name.
+    pub fn class_of(&self, fs_type: &str) -> Result<String> {
+        let name = format!("{}-{fs_type}", self.scope.namespace);
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": PROVISIONER,
+            "metadata": {"name": name, "labels": {TEST_LABEL: self.scope.namespace}},
+            "parameters": {
+                "mooring.dev/config-namespace": CONFIG_NAMESPACE, "mooring.dev/config-name": self.name,
+                "fs-type": fs_type,
+            },
+        });
+        self.scope.apply_anywhere(&class.to_string())?;
+        Ok(name)
+    }
+
     /// Writes the ConfigMap, and waits until this version of it is in force and its class is there.
     pub async fn apply(&self) -> Result<()> {
         self.write()?;

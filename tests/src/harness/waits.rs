@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::ListParams;
+use mooring_contract::names::reasons;
 
 use super::Scope;
-use crate::progress::spoken;
+use crate::progress::{note, spoken};
 
 /// How often a test looks.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -73,11 +74,31 @@ impl Scope {
 
     /// Waits until a Pod is gone.
     pub async fn pod_gone(&self, name: &str) -> Result<()> {
+        self.pod_gone_within(name, POD_LIMIT).await
+    }
+
+    /// Waits until a Pod is gone, for so long at most.
+    pub async fn pod_gone_within(&self, name: &str, limit: Duration) -> Result<()> {
         let pods: Api<Pod> = self.api();
-        wait_until(&format!("Pod {name} to be gone"), POD_LIMIT, async || {
+        wait_until(&format!("Pod {name} to be gone"), limit, async || {
             Ok(pods.get_opt(name).await?.is_none().then_some(()))
         })
         .await
+    }
+
+    /// Deletes Pods whose server hangs, waits until they are gone, for so long at most, and sees that each was told why.
+    pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        for pod in pods {
+            self.kubectl(["delete", "pod", pod, "--wait=false"])?;
+        }
+        for pod in pods {
+            self.pod_gone_within(pod, limit.saturating_sub(start.elapsed())).await?;
+            note(format!("{pod} was gone after {}", spoken(start.elapsed())));
+            let event = self.event(pod, "did not answer").await?;
+            ensure!(event.reason.as_deref() == Some(reasons::VOLUME_GIVEN_UP), "{event:?}");
+        }
+        Ok(())
     }
 
     /// Waits until a claim is bound.

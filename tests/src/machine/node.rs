@@ -83,6 +83,11 @@ impl Machine {
             .collect()
     }
 
+    /// A file of a volume.
+    pub fn path(volume: &str, file: &str) -> String {
+        Self::target(volume).join(file).to_string_lossy().into_owned()
+    }
+
     /// Makes a volume's directory and mounts there, as the kubelet does.
     pub fn mount(&mut self, volume: &str, options: &Value) -> Result<CallOut> {
         let target = Self::target(volume);

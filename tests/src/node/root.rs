@@ -18,6 +18,10 @@ const BUILT: &[&str] = &["containerd", "containerd-shim-runc-v2", "kube-proxy", 
 /// `umount`, and kube-proxy writes its rules by `nft`.
 const TAKEN: &[&str] = &["mount", "nft", "runc", "umount"];
 
+/// `/etc/protocols`, by which `nft` shows protocols. Without their names kube-proxy does not know again what it has written itself: when
+/// it writes all anew, an hour later or at its next start, it takes the rules of Services away.
+pub(super) const PROTOCOLS: &str = "tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n";
+
 /// Network plugins, of [`CNI`]. The runtime itself wants `loopback`.
 const PLUGINS: &[&str] = &["host-local", "loopback", "ptp"];
 
@@ -77,6 +81,7 @@ pub(super) fn make(layout: &Layout, binaries: &Binaries) -> Result<PathBuf> {
     for (file, text) in [
         ("passwd", "root:x:0:0::/root:/none\nnobody:x:65534:65534::/:/none\n"),
         ("group", "root:x:0:\nnogroup:x:65534:\n"),
+        ("protocols", PROTOCOLS),
         (
             "os-release",
             "ID=mooring-testbed\nPRETTY_NAME=\"Mooring testbed, immutable\"\n",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::super::root::PROTOCOLS;
 use super::super::{Flavour, MACHINE, name, own, processes, write_files};
 use super::{TAINT, settings};
 use crate::base_images;
@@ -66,6 +67,7 @@ pub(super) fn fill(
         "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     )?;
     put("/etc/group", "root:x:0:\nnogroup:x:65534:\n")?;
+    put("/etc/protocols", PROTOCOLS)?;
     put("/etc/testbed/settings", &settings(block))?;
     put("/etc/testbed/processes", &process_lines(binaries, block))?;
     put("/sbin/init", include_str!("init"))?;
@@ -78,9 +80,13 @@ fn process_lines(binaries: &Binaries, block: Block) -> String {
     let mut lines = String::new();
     for process in processes(binaries, block, MACHINE, Flavour::Plain) {
         let _ = write!(lines, "{} /usr/bin/{}", process.name, process.name);
-        let taint = format!("--register-with-taints={TAINT}=:PreferNoSchedule");
-        let more = (process.name == "kubelet").then_some(taint);
-        for arg in process.args.iter().chain(&more) {
+        let of_kubelet = [
+            format!("--register-with-taints={TAINT}=:PreferNoSchedule"),
+            // Where k0s has it: the mounter finds it.
+            "--root-dir=/var/lib/k0s/kubelet".to_owned(),
+        ];
+        let more = of_kubelet.iter().filter(|_| process.name == "kubelet");
+        for arg in process.args.iter().chain(more) {
             let _ = write!(lines, " {arg}");
         }
         lines.push('\n');

@@ -1,5 +1,5 @@
-//! A mounter's life on a node, from its shim's arrival to its leaving: a second mounter, with a plugin directory (which it has no host
-//! path for) and a kubelet root of its own, so that the first one is not disturbed.
+//! A mounter's life on a node, from its shim's arrival to its leaving: a second mounter, with a plugin directory of its own (which it has
+//! no host path for), so that the first one is not disturbed.
 
 use std::time::Duration;
 
@@ -38,15 +38,15 @@ spec:
       containers:
         - name: mounter
           image: mooring.dev/mounter:0.1.0
-          args: [serve, --plugin-dir=ROOT/plugins, --kubelet-root=ROOT/kubelet, --daemonset=second, --mount-container=tmpfs=self]
+          args: [serve, --plugin-dir=ROOT/plugins, --daemonset=second, --mount-container=tmpfs=self]
           env: [{name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}]
           readinessProbe: {httpGet: {path: /readyz, port: 9810}, periodSeconds: 1}
           securityContext: {privileged: true, runAsUser: 0}
           volumeMounts:
-            - {name: kubelet, mountPath: ROOT/kubelet, mountPropagation: Bidirectional}
+            - {name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}
             - {name: mooring, mountPath: /var/lib/mooring}
       volumes:
-        - {name: kubelet, hostPath: {path: ROOT/kubelet, type: DirectoryOrCreate}}
+        - {name: kubelet, hostPath: {path: /var/lib/kubelet, type: Directory}}
         - {name: mooring, hostPath: {path: /var/lib/mooring, type: DirectoryOrCreate}}
 ";
 
@@ -54,11 +54,11 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
 fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mounted() {
-    on_own_nodes("mount-uninstall", async |scope| {
+    on_own_nodes("chaos-uninstall", async |scope| {
         // Not beneath a directory that the mounter has as well.
         let root = format!("/run/{}", scope.namespace);
         let shim = format!("{root}/plugins/{FLEX_DRIVER_DIR}/vcs");
-        let volume = format!("{root}/kubelet/pods/uid/volumes/{FLEX_DRIVER_DIR}/v");
+        let volume = format!("{}/v", scope.pod_directory(1)?);
         let call = |args: &[&str]| scope.call_out_of(1, &shim, args);
         let mounted = || scope.on_node(1, &format!("grep -c ' {volume} ' /proc/self/mountinfo || true"));
         let pods = async |count: usize| {
@@ -111,6 +111,7 @@ fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mo
         }
         assert_eq!(call(&["unmount", &volume])?.status(), "Success");
         assert_eq!(mounted()?, "0\n");
+        scope.on_node(1, &format!("rmdir {volume}"))?;
         scope.delete("daemonset/second")?;
         pods(0).await?;
         assert_eq!(scope.on_node(1, &format!("ls -A {root}/plugins"))?, "");
