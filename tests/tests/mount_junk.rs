@@ -194,13 +194,15 @@ struct Surroundings {
 impl Surroundings {
     /// Makes directories that the generated calls name, and something outside that they must leave alone.
     fn make(scope: &Scope, ours: &str, outside: &str) -> Result<Self> {
+        let volumes = scope.pod_directory(1)?;
         scope.on_node(
             1,
             &format!(
-                "mkdir -p {ours}/volumes/{FLEX_DRIVER_DIR}/v {ours}/volumes/kubernetes.io~secret/v {outside}
-                 mount -t tmpfs kept {outside} && mkdir -p {outside}/v {outside}/volumes/{FLEX_DRIVER_DIR}/v && touch {outside}/kept
+                "mkdir -p {outside} && mount -t tmpfs kept {outside}
+                 mkdir -p {outside}/v {outside}/volumes/{FLEX_DRIVER_DIR}/v && touch {outside}/kept
                  mount -t tmpfs deep {outside}/v
-                 ln -s {outside} {ours}/volumes/{FLEX_DRIVER_DIR}/link
+                 mkdir -p {volumes}/v {ours}/volumes/kubernetes.io~secret/v
+                 ln -s {outside} {volumes}/link
                  ln -s {outside} {ours}-link"
             ),
         )?;

@@ -35,11 +35,8 @@ fn send(bytes: &[u8]) -> Result<String> {
 }
 
 /// A directory as a volume's, for a Pod that is none.
-fn target(scope: &Scope, name: &str) -> String {
-    format!(
-        "/var/lib/kubelet/pods/{}/volumes/{FLEX_DRIVER_DIR}/{name}",
-        scope.namespace
-    )
+fn target(scope: &Scope, name: &str) -> Result<String> {
+    Ok(format!("{}/{name}", scope.pod_directory(1)?))
 }
 
 #[test]
@@ -78,7 +75,7 @@ fn every_call_out_gets_one_json_object() {
         assert_eq!(init.answer["capabilities"]["fsGroup"], true);
         let name = scope.call_out(1, &["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#])?;
         assert_eq!(name.answer["volumeName"], "pvc-1");
-        let here = target(&scope, "v");
+        let here = target(&scope, "v")?;
         let long = "x".repeat(100_000);
         let many = vec!["x"; 65];
         let huge = vec![long.as_str(); 11];
@@ -164,7 +161,7 @@ fn who_is_not_root_gets_nothing() {
     on_own_nodes("shim-nobody", async |scope| {
         let directory = driver_directory(scope.own_cluster()?).display().to_string();
         let shim = format!("{directory}/vcs");
-        let here = target(&scope, "v");
+        let here = target(&scope, "v")?;
         let as_nobody = || -> Result<String> {
             let args = [
                 "--reuid=65534",
@@ -196,11 +193,11 @@ fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
         let ns = scope.namespace.clone();
         let outside = format!("/var/lib/mooring/{ns}");
         let pods = format!("/var/lib/kubelet/pods/{ns}");
-        let volumes = format!("{pods}/volumes/{FLEX_DRIVER_DIR}");
+        let volumes = scope.pod_directory(1)?;
         scope.on_node(
             1,
             &format!(
-                "mkdir -p {volumes} && touch {volumes}/file
+                "touch {volumes}/file
                  mkdir -p {POOL} {outside} {pods}/volumes/other~driver/v
                  truncate -s 64M {POOL}/{ns}-blank
                  mount -t tmpfs kept {outside} && mkdir -p {outside}/volumes/{FLEX_DRIVER_DIR}/v && touch {outside}/kept

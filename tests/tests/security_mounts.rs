@@ -2,7 +2,6 @@
 //! by hand, so nothing but the mounter itself stands in the way.
 
 use anyhow::Result;
-use mooring_contract::names::FLEX_DRIVER_DIR;
 use mooring_testbed::harness::Scope;
 use mooring_testbed::harness::nodes::{POOL, on_own_nodes};
 use serde_json::{Value, json};
@@ -60,10 +59,7 @@ fn a_set_user_id_program_and_a_device_on_a_volume_are_of_no_use() {
 
 /// Has the mounter mount a volume as the kubelet would, and gives what it says; nothing may be mounted.
 fn refused(scope: &Scope, options: &Value) -> Result<String> {
-    let directory = format!(
-        "/var/lib/kubelet/pods/{0}/volumes/{FLEX_DRIVER_DIR}/{0}",
-        scope.namespace
-    );
+    let directory = format!("{}/{}", scope.pod_directory(1)?, scope.namespace);
     scope.on_node(1, &format!("mkdir -p {directory}"))?;
     let answer = scope.call_out(1, &["mount", &directory, &options.to_string()])?;
     let mounts = scope.mounts_on(1)?;

@@ -95,6 +95,25 @@ impl Scope {
         )?)?)
     }
 
+    /// Makes the directory of a Pod that the kubelet does not know, of the namespace's name, and gives where the Pod has its volumes of
+    /// our driver. The kubelet removes such a Pod's directories every two seconds, but not where one of its volumes is mounted, as it
+    /// takes a link to a mounted directory to be; so this one comes with such a link, all at once.
+    pub fn pod_directory(&self, index: u8) -> Result<String> {
+        let ours = &self.namespace;
+        let pod = format!("/var/lib/kubelet/pods/{ours}");
+        let volumes = format!("{pod}/volumes/{FLEX_DRIVER_DIR}");
+        self.on_node(
+            index,
+            &format!(
+                "made=/var/lib/kubelet/{ours}
+                 mkdir -p $made/volumes/{FLEX_DRIVER_DIR} $made/volumes/testbed~kept
+                 ln -s /proc $made/volumes/testbed~kept/kept
+                 mv -T $made {pod}"
+            ),
+        )?;
+        Ok(volumes)
+    }
+
     /// Runs the installed shim on a node as the kubelet does, and reads what it prints as the kubelet does.
     ///
     /// # Errors
