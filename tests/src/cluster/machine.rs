@@ -14,10 +14,17 @@ use crate::lock::Lock;
 use crate::node::{self, MACHINE, PAUSE_IMAGE};
 use crate::pki::Authority;
 use crate::progress::{note, spoken, step};
+use crate::wait::{Look, wait_for};
 use crate::{namespaces, network};
 
 /// Longest wait for its processes to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
+
+/// Longest until one of its programs has said something: it takes ten seconds, and half a minute on a busy machine.
+const LIFE_LIMIT: Duration = Duration::from_secs(90);
+
+/// How often it is started.
+const STARTS: u32 = 3;
 
 /// The image that runs on every node.
 const MOUNTER: &str = "mounter";
@@ -34,7 +41,7 @@ impl Cluster {
         let name = node::name(MACHINE);
         let authority = Authority::open(&self.layout.pki())?;
         let started = Instant::now();
-        step(&format!("make and start {name}"), |progress| {
+        step(&format!("make {name}"), |progress| {
             let usual = [BUSYBOX, PAUSE_IMAGE].map(str::to_owned);
             let named = [&[MOUNTER], images].concat();
             let named = named.iter().map(|image| format!("{HOST}/{image}:{TAG}"));
@@ -44,7 +51,7 @@ impl Cluster {
                 archives.push(self.exported(&image)?);
             }
             progress.update("disk");
-            node::machine::start(
+            node::machine::make(
                 &self.layout,
                 &self.binaries,
                 &authority,
@@ -52,9 +59,39 @@ impl Cluster {
                 &archives,
             )
         })?;
+        step(&format!("start {name}"), |_| self.boot_machine())?;
         step(&format!("{name} ready"), |_| self.wait_for_node(MACHINE))?;
         note(format!("{name} was ready after {}", spoken(started.elapsed())));
         Ok(())
+    }
+
+    /// Starts the machine until it shows life: qemu's translation of several processors has the stock kernel hang now and then before it has any.
+    fn boot_machine(&self) -> Result<()> {
+        let name = node::name(MACHINE);
+        let mut starts = 1;
+        loop {
+            node::machine::start(&self.layout, self.description.block)?;
+            let what = format!("{name} to come up");
+            let alive = wait_for(
+                &what,
+                LIFE_LIMIT,
+                &[self.layout.logs(&name).join("console.log")],
+                || {
+                    if node::machine::shows_life(&self.layout) {
+                        Look::Ready(())
+                    } else {
+                        Look::NotYet("its kernel alone".to_owned())
+                    }
+                },
+            );
+            match alive {
+                Err(error) if starts < STARTS => note(format!("{name} is started again: {error}")),
+                alive => return Ok(alive?),
+            }
+            starts += 1;
+            let init = namespaces::find_init(&self.layout, &name)?;
+            namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
+        }
     }
 
     /// An image as the other node has it, among what the machine is started from.

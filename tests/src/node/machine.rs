@@ -43,8 +43,8 @@ const DISK: &str = "16G";
 /// The programs of which the machine has logs of their own on this machine, beside its console.
 const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
-/// Makes the machine with the images of these archives, in which their names are, on its disk, and starts it; the node is not ready yet.
-pub fn start(
+/// Makes the machine with the images of these archives, in which their names are, on its disk.
+pub fn make(
     layout: &Layout,
     binaries: &Binaries,
     authority: &Authority,
@@ -86,9 +86,28 @@ pub fn start(
             needs: None,
         }],
     };
-    spec.save(layout, &node)?;
+    spec.save(layout, &node)
+}
+
+/// Starts it; the node is not ready yet.
+pub fn start(layout: &Layout, block: Block) -> Result<()> {
+    let node = name(MACHINE);
+    // What an earlier start had to say of them.
+    for log in program_logs(layout) {
+        let _ = std::fs::remove_file(log);
+    }
     connect_machine(layout, block, MACHINE)?;
     start_init(layout, &node, CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?.go()
+}
+
+/// Whether it has come so far that one of its programs has said something.
+pub fn shows_life(layout: &Layout) -> bool {
+    program_logs(layout).any(|log| std::fs::metadata(log).is_ok_and(|log| log.len() > 0))
+}
+
+fn program_logs(layout: &Layout) -> impl Iterator<Item = PathBuf> {
+    let folder = layout.logs(&name(MACHINE));
+    LOGS.into_iter().map(move |log| folder.join(format!("{log}.log")))
 }
 
 /// Makes a file system in a file of all that is below `root`.
