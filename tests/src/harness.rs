@@ -38,6 +38,7 @@ pub mod smb;
 pub mod ssh;
 pub mod volumes;
 mod waits;
+mod web;
 mod writer;
 
 use std::panic::AssertUnwindSafe;

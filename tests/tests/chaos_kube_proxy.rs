@@ -12,27 +12,8 @@ const NODE: &str = "node-1";
 
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// A web server with a Service, and a Pod that asks it.
-const SERVER_AND_CLIENT: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata: {name: server, labels: {app: server}}
-spec:
-  nodeName: node-1
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: busybox:1
-      command: [sh, -c, "mkdir /www && echo served >/www/index.html && httpd -f -p 8080 -h /www"]
-      readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: server}
-spec:
-  selector: {app: server}
-  ports: [{port: 80, targetPort: 8080}]
----
+/// A Pod that asks the web server.
+const CLIENT: &str = r#"
 apiVersion: v1
 kind: Pod
 metadata: {name: client}
@@ -61,10 +42,9 @@ fn written(scope: &Scope) -> Result<String> {
 #[test]
 fn a_service_is_reached_after_each_start_of_kube_proxy() {
     on_own_nodes("kube-proxy", async |scope| {
-        scope.apply(SERVER_AND_CLIENT)?;
-        scope.pod_ready("server").await?;
+        let address = scope.web_server(NODE).await?;
+        scope.apply(CLIENT)?;
         scope.pod_ready("client").await?;
-        let address = scope.kubectl(["get", "service", "server", "-o", "jsonpath={.spec.clusterIP}"])?;
         wait_until("the Service to be reached", LIMIT, async || {
             Ok(Some(ask(&scope, &address)?))
         })

@@ -46,26 +46,8 @@ spec:
   volumes: [{name: share, hostPath: {path: /var/lib/kubelet/smoke, type: DirectoryOrCreate}}]
 "#;
 
-/// A web server with a Service, and a Pod on another node that asks it by the Service's address.
-const SERVER_AND_CLIENT: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata: {name: server, labels: {app: server}}
-spec:
-  nodeName: FIRST
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: busybox:1
-      command: [sh, -c, "mkdir /www && echo served >/www/index.html && httpd -f -p 8080 -h /www"]
----
-apiVersion: v1
-kind: Service
-metadata: {name: server}
-spec:
-  selector: {app: server}
-  ports: [{port: 80, targetPort: 8080}]
----
+/// A Pod that asks the web server until it is served.
+const CLIENT: &str = r#"
 apiVersion: v1
 kind: Pod
 metadata: {name: client}
@@ -76,7 +58,7 @@ spec:
   containers:
     - name: main
       image: busybox:1
-      command: [sh, -c, "until wget -q -O - http://$SERVER_SERVICE_HOST/; do sleep 0.5; done"]
+      command: [sh, -c, "until wget -q -O - http://ADDRESS/; do sleep 0.5; done"]
 "#;
 
 async fn nodes(scope: &Scope) -> Result<Vec<String>> {
@@ -112,7 +94,8 @@ fn a_service_is_reached_from_every_node() {
     in_namespace("smoke-service", async |scope| {
         let nodes = nodes(&scope).await?;
         let last = nodes.last().cloned().unwrap_or_default();
-        scope.apply(&SERVER_AND_CLIENT.replace("FIRST", &nodes[0]).replace("LAST", &last))?;
+        let address = scope.web_server(&nodes[0]).await?;
+        scope.apply(&CLIENT.replace("LAST", &last).replace("ADDRESS", &address))?;
         scope.pod_succeeded("client").await?;
         // Before it was served it may have been refused: a Service's rules reach the nodes a moment after its Pod is ready.
         let said = scope.kubectl(["logs", "client"])?;
