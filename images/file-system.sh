@@ -1,12 +1,11 @@
-# Read by clients whose volumes are block devices: the file system on one. They have `fail` before it, $can_show if they can do without one (fs-type=raw),
-# and $source and $directory when they call mount_file_system.
+# Read by clients whose volumes are block devices: the file system on one. They have `fail` before it, and $source and $directory
+# when they call mount_file_system, which is not for fs-type=raw.
 #
 # A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while one
 # has it mounted; xfs has nothing of the kind.
 fs_type=${MOORING_FS_TYPE:-ext4}
 case $fs_type in
-ext4 | xfs) ;;
-raw) [ -n "${can_show-}" ] || fail "fs-type raw, the device's bytes as a file, is not for this client: write client=block" ;;
+ext4 | xfs | raw) ;;
 *) fail "fs-type $fs_type is not ext4, xfs or raw" ;;
 esac
 options=${MOORING_MOUNT_OPTIONS-}
@@ -14,6 +13,18 @@ read_only=
 case ,$options, in
 *,ro,*) read_only=1 ;;
 esac
+if [ "$fs_type" = raw ]; then
+    set -f
+    IFS=,
+    for option in $options; do
+        case $option in
+        ro | rw | suid | nosuid | dev | nodev | exec | noexec) ;;
+        *) fail "mount option $option is for a file system, and with fs-type raw there is none: leave it out" ;;
+        esac
+    done
+    unset IFS
+    set +f
+fi
 
 # Mounts the file system of a block device, which is made if there is nothing on it.
 mount_file_system() {

@@ -21,6 +21,8 @@ eval "directory=\${$#}"
 # One per volume and Pod: the agent's directory has a name of its own for each.
 state=/run/mooring-block/${directory##*/}
 
+. /usr/libexec/mooring-raw-device.sh
+
 held() {
     case $(losetup --noheadings --output BACK-FILE "$loop" 2>/dev/null) in
     "$state/disk"*) ;;
@@ -44,26 +46,8 @@ let_go() {
         done
         rm -f "$state/loop"
     fi
-    # Its directory was unmounted, so it is about to end, unless it never came to that.
-    if [ -s "$state/shows" ]; then
-        pid=$(cat "$state/shows")
-        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != nbdfuse ] || kill "$pid" 2>/dev/null || true
-        rm -f "$state/shows"
-    fi
-    if [ -s "$state/pid" ]; then
-        pid=$(cat "$state/pid")
-        if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = qemu-storage-da ]; then
-            kill "$pid"
-            tries=0
-            while [ -d "/proc/$pid" ] && [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2>/dev/null)" != Z ]; do
-                tries=$((tries + 1))
-                # A server that does not take the last writes: nothing is gained by waiting longer.
-                [ "$tries" -lt 100 ] || { kill -KILL "$pid" 2>/dev/null || true; break; }
-                sleep 0.1
-            done
-        fi
-        rm -f "$state/pid"
-    fi
+    hide_device "$state"
+    end_daemon qemu-storage-da "$state/pid"
     if mountpoint -q "$state/disk" 2>/dev/null || grep -q " $state/disk " /proc/self/mounts; then
         umount -l "$state/disk"
     fi
@@ -78,7 +62,6 @@ fi
 
 source=$2
 
-can_show=1
 . /usr/libexec/mooring-file-system.sh
 # How long a server may be silent, in seconds; 0: for ever.
 io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
@@ -109,7 +92,8 @@ mount_device() {
         --export "type=fuse,id=disk,node-name=disk,mountpoint=$state/disk,writable=$writable" || fail "$failed"
     [ "$io_timeout" -eq 0 ] || watch_server
     if [ "$fs_type" = raw ]; then
-        show_device
+        show_device "$(cat "$state/pid")" "$state"
+        trap - EXIT
         return 0
     fi
 
@@ -142,23 +126,6 @@ watch_server() {
             sleep 15
         done
     ' watch "$(cat "$state/pid")" "$state" "$io_timeout" "$source" &
-}
-
-# Makes the volume a directory with one file, "disk", that has the device's bytes.
-show_device() {
-    setsid sh -c '
-        nbdfuse ${2:+--readonly} --pidfile "$1/shows" -o allow_other "$3/disk" "nbd+unix:///disk?socket=$1/socket" &
-        # Without the daemon it would show nothing but errors: when it has ended as well, the volume is mounted anew.
-        while [ -d "/proc/$4" ]; do sleep 1; done
-        kill $! 2>/dev/null
-    ' show "$state" "$read_only" "$directory" "$(cat "$state/pid")" >"$state/log" 2>&1 &
-    tries=0
-    until [ -e "$directory/disk" ]; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 100 ] || fail "the device is not shown as a file: $(tail -n 1 "$state/log")"
-        sleep 0.1
-    done
-    trap - EXIT
 }
 
 # Mounts the file system of a block device.

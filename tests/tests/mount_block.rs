@@ -211,7 +211,13 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;
         scope.pod("nowhere", "node-2", "nowhere", Value::Null)?;
         scope.event("nowhere", "/nowhere can't be had").await?;
-        for pod in ["second", "nowhere"] {
+        let shown = json!({"client": "block", "source": source, "fs-type": "raw", "mount-options": "discard"});
+        scope.volume("shown", &shown)?;
+        scope.pod("shown", "node-2", "shown", Value::Null)?;
+        scope
+            .event("shown", "mount option discard is for a file system")
+            .await?;
+        for pod in ["second", "nowhere", "shown"] {
             scope.delete(&format!("pod/{pod}"))?;
             scope.pod_gone(pod).await?;
         }

@@ -173,6 +173,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     a_target_that_is_another_is_refused(scope, &uid, &secret).await?;
     scope.claim_gone("data").await?;
     scope.nothing_left(&uid).await?;
+    a_device_without_a_file_system(scope, &provisioner).await?;
     xfs_on_a_server_that_hangs(scope, &provisioner).await?;
     let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;
     ensure!(!left.contains(&uid), "{left}");
@@ -196,6 +197,51 @@ async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &
     scope.delete("pod/other")?;
     scope.pod_gone("other").await?;
     sessions_end(scope).await
+}
+
+/// The device's bytes as a file, which is there again when one of its daemons was killed.
+async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let class = provisioner.class_of("raw")?;
+    let uid = scope.claim("raw", &class, "24Mi").await?;
+    scope.claim_bound("raw").await?;
+    let mut user = user_of("shown", "raw", "sleep 1000000");
+    user["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    user["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
+    scope.apply(&user.to_string())?;
+    scope.pod_ready("shown").await?;
+    let size = scope.exec("shown", ["stat", "-c", "%s", "/data/disk"])?;
+    ensure!(size.trim() == (24 << 20).to_string(), "{size}");
+    // Not a whole number of sectors.
+    let write = "head -c 3000001 /dev/urandom | dd of=/data/disk bs=1000 seek=4001 conv=notrunc,fsync 2>&1";
+    scope.exec("shown", ["sh", "-c", write])?;
+    let sum = scope.exec("shown", ["sha256sum", "/data/disk"])?;
+    for daemon in ["nbdfuse", "qemu-nbd"] {
+        scope.on_machine(&format!("kill -9 $(pidof {daemon})"))?;
+        let killed = Instant::now();
+        let after = wait_until("the device to be shown anew", START_LIMIT, async || {
+            Ok(scope.exec("shown", ["sha256sum", "/data/disk"]).ok())
+        })
+        .await?;
+        ensure!(after == sum, "other bytes once {daemon} was killed");
+        note(format!(
+            "shown anew {} after {daemon} was killed",
+            spoken(killed.elapsed())
+        ));
+    }
+    scope.delete("pod/shown")?;
+    scope.pod_gone("shown").await?;
+    sessions_end(scope).await?;
+    let left = scope.on_machine("pidof nbdfuse qemu-nbd || true")?;
+    ensure!(left.trim().is_empty(), "still running: {left}");
+    // What was shown is what the server has: it speaks of the target's file.
+    let file = format!("find /srv/volumes -name '*{uid}*' -type f | xargs sha256sum | cut -d' ' -f1");
+    let on_server = scope.exec("tgt", ["sh", "-c", &file])?;
+    ensure!(
+        Some(on_server.trim()) == sum.split(' ').next(),
+        "{on_server} is not {sum}"
+    );
+    scope.claim_gone("raw").await?;
+    scope.nothing_left(&uid).await
 }
 
 /// The other file system, and a server that stops answering while a Pod writes there: the Pod can be deleted.
