@@ -1,5 +1,5 @@
 # Read by clients whose volumes are block devices: with fs-type=raw a volume is a directory with one file, "disk", that has the device's bytes. They
-# have `fail`, $directory and $read_only before it, and a daemon that speaks NBD.
+# have `fail`, $directory and $read_only before it, and a daemon that speaks NBD. Here is also how such a daemon is ended.
 
 # Shows the device that process $1 exports as "disk" on the socket in folder $2, until that process ends.
 show_device() {
