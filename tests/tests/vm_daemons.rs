@@ -260,10 +260,7 @@ async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) ->
     ensure!(mounts.len() == 1 && mounts[0].contains(" - xfs "), "{mounts:?}");
 
     let stopped = scope.stop("tgt").await?;
-    let start = Instant::now();
-    scope.kubectl(["delete", "pod", "writer", "--wait=false"])?;
-    scope.pod_gone_within("writer", HANG_LIMIT).await?;
-    note(format!("the writer was gone after {}", spoken(start.elapsed())));
+    scope.deleted_within(&["writer"], HANG_LIMIT).await?;
     drop(stopped);
     sessions_end(scope).await?;
     scope.claim_gone("xfs").await?;

@@ -86,8 +86,8 @@ impl Scope {
         .await
     }
 
-    /// Deletes Pods whose server hangs, waits until they are gone, for so long at most, and sees that each was told why.
-    pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
+    /// Deletes Pods whose server hangs, and waits until they are gone, for so long at most.
+    pub async fn deleted_within(&self, pods: &[&str], limit: Duration) -> Result<()> {
         let start = Instant::now();
         for pod in pods {
             self.kubectl(["delete", "pod", pod, "--wait=false"])?;
@@ -95,6 +95,14 @@ impl Scope {
         for pod in pods {
             self.pod_gone_within(pod, limit.saturating_sub(start.elapsed())).await?;
             note(format!("{pod} was gone after {}", spoken(start.elapsed())));
+        }
+        Ok(())
+    }
+
+    /// Does the same, and sees that each was told why.
+    pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
+        self.deleted_within(pods, limit).await?;
+        for pod in pods {
             let event = self.event(pod, "did not answer").await?;
             ensure!(event.reason.as_deref() == Some(reasons::VOLUME_GIVEN_UP), "{event:?}");
         }
