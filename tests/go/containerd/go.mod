@@ -1,4 +1,4 @@
-// containerd, pinned for the testbed. See tests/src/binaries.rs.
+// containerd, pinned for the testbed. See tests/testbed/src/binaries.rs.
 module mooring.dev/testbed/containerd
 
 go 1.26.6

@@ -1,4 +1,4 @@
-// Kubernetes' own programs, pinned for the testbed. See tests/src/binaries.rs.
+// Kubernetes' own programs, pinned for the testbed. See tests/testbed/src/binaries.rs.
 module mooring.dev/testbed/kubernetes
 
 go 1.26.0

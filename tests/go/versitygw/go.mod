@@ -1,4 +1,4 @@
-// versity/versitygw, the S3 server of the tests. See tests/src/binaries.rs.
+// versity/versitygw, the S3 server of the tests. See tests/testbed/src/binaries.rs.
 module mooring.dev/testbed/versitygw
 
 go 1.26.6

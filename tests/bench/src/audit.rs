@@ -1,0 +1,160 @@
+//! Requests to the API server, counted from its audit log.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
+use mooring_testbed::layout::Layout;
+
+/// Requests by who asked and by verb.
+pub(super) type Counts = BTreeMap<String, BTreeMap<String, usize>>;
+
+/// From when until when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    verb: String,
+    user: User,
+    object_ref: Option<Object>,
+    request_received_timestamp: Timestamp,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Object {
+    #[serde(default)]
+    resource: String,
+    #[serde(default)]
+    subresource: String,
+}
+
+/// Counts the requests of a time. Those that only keep the clock are left out unless `all`.
+pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts> {
+    let folder = layout.logs(ROLE);
+    let mut counts = Counts::new();
+    let mut found = false;
+    for entry in std::fs::read_dir(&folder)
+        .with_context(|| format!("failed to list {}", folder.display()))?
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with(AUDIT_LOG) {
+            continue;
+        }
+        found = true;
+        let path = entry.path();
+        let file = std::fs::File::open(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        for line in BufReader::new(file).lines() {
+            let line = line.with_context(|| format!("failed to read {}", path.display()))?;
+            // The last may be half written.
+            if let Ok(line) = serde_json::from_str(&line) {
+                take(&mut counts, &line, window, all);
+            }
+        }
+    }
+    ensure!(
+        found,
+        "the cluster's API server keeps no audit log, since it was started by an earlier testbed: take the cluster down with \
+         `cargo testbed down`"
+    );
+    Ok(counts)
+}
+
+fn take(counts: &mut Counts, line: &Line, window: Window, all: bool) {
+    let at = line.request_received_timestamp;
+    if at < window.from || at > window.until {
+        return;
+    }
+    let by_clock = line.object_ref.as_ref().is_some_and(|object| {
+        object.resource == "leases" || (object.resource == "nodes" && object.subresource == "status")
+    });
+    let Some(client) = client(&line.user.username).filter(|_| all || !by_clock) else {
+        return;
+    };
+    let verbs = counts.entry(client.to_owned()).or_default();
+    *verbs.entry(line.verb.clone()).or_default() += 1;
+}
+
+/// Who a user is; none for the bench itself.
+fn client(user: &str) -> Option<&str> {
+    let account = user.strip_prefix("system:serviceaccount:");
+    Some(match account.and_then(|account| account.split_once(':')) {
+        Some(("kube-system", _)) => "kube-controller-manager",
+        Some((_, "local-path-provisioner-service-account")) => super::processes::PEER,
+        Some((_, name)) => name,
+        None => match user {
+            "mooring-testbed-admin" => return None,
+            "system:apiserver" => "kube-apiserver",
+            user if user.starts_with("system:node:") => "kubelet",
+            user => user.strip_prefix("system:").unwrap_or(user),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, Line, Window, client, take};
+
+    #[test]
+    fn requests_are_counted_by_who_asked_and_by_verb() {
+        let line = |user: &str, verb: &str, object: &str, at: &str| -> Line {
+            let text = format!(
+                r#"{{"kind": "Event", "verb": "{verb}", "user": {{"username": "{user}", "uid": "x"}},
+                    "objectRef": {object}, "requestReceivedTimestamp": "2026-11-21T08:00:{at}Z", "more": 1}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let window = Window {
+            from: "2026-11-21T08:00:10Z".parse().unwrap(),
+            until: "2026-11-21T08:00:20Z".parse().unwrap(),
+        };
+        let pods = r#"{"resource": "pods", "namespace": "a"}"#;
+        let ours = "system:serviceaccount:mooring:flex-provisioner";
+        let lines = [
+            line(ours, "create", pods, "10.000001"),
+            line(ours, "create", pods, "20.000000"),
+            line(ours, "create", pods, "09.999999"),
+            line(ours, "update", r#"{"resource": "leases"}"#, "15.000000"),
+            line(
+                "system:node:node-1",
+                "patch",
+                r#"{"resource": "nodes", "subresource": "status"}"#,
+                "15.000000",
+            ),
+            line("mooring-testbed-admin", "create", pods, "15.000000"),
+        ];
+        let counted = |all| {
+            let mut counts = Counts::new();
+            for line in &lines {
+                take(&mut counts, line, window, all);
+            }
+            counts
+        };
+        assert_eq!(
+            serde_json::json!(counted(false)),
+            serde_json::json!({"flex-provisioner": {"create": 2}})
+        );
+        assert_eq!(
+            serde_json::json!(counted(true)),
+            serde_json::json!({"flex-provisioner": {"create": 2, "update": 1}, "kubelet": {"patch": 1}})
+        );
+        assert_eq!(
+            client("system:serviceaccount:kube-system:persistent-volume-binder"),
+            Some("kube-controller-manager")
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Many claims at once: how many a second are bound and removed, and what the API server and the processes have to do for them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
+
+use super::audit::Window;
+use super::observer::Mark;
+use super::processes::{Snapshot, snapshot};
+use super::summary::number;
+use super::systems::{System, World};
+use mooring_testbed::layout::Layout;
+
+/// How many requests the bench has under way at once.
+const AT_ONCE: usize = 16;
+
+/// How long after the end of a burst what it has left to do counts for it: Events, and what is let go late.
+const TAIL: Duration = Duration::from_secs(3);
+
+/// One phase of a burst.
+pub(super) struct Phase {
+    /// How many a second.
+    pub(super) per_second: f64,
+    /// When it was.
+    pub(super) window: Window,
+}
+
+/// What one burst came to.
+pub(super) struct Outcome {
+    pub(super) made: Phase,
+    pub(super) removed: Phase,
+    /// The processes before, with all volumes there, and after.
+    pub(super) processes: [Snapshot; 3],
+}
+
+/// The longest that a burst may take; it is there for what hangs, not to judge who is slow.
+fn limit(size: usize) -> Duration {
+    Duration::from_mins(3) + Duration::from_secs(10) * u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+/// Makes and removes `size` at once. Names begin with `prefix`.
+pub(super) async fn run(world: &World, layout: &Layout, system: &System, size: usize, prefix: &str) -> Result<Outcome> {
+    let names: Vec<_> = (0..size).map(|index| format!("{prefix}-{index}")).collect();
+    let leader = world.leader()?;
+    let before = snapshot(layout, &leader)?;
+
+    let (from, began) = (Timestamp::now(), Instant::now());
+    stream::iter(names.iter().enumerate())
+        .map(|(index, name)| world.make(system, name, index))
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<_>>()
+        .await?;
+    let mut last = began;
+    for name in &names {
+        let (subject, mark) = world.end_of(system, name);
+        last = last.max(world.observer.wait(&subject, mark, limit(size)).await?);
+    }
+    let made = phase(world, system, size, from, last.duration_since(began)).await?;
+    let loaded = snapshot(layout, &leader)?;
+
+    let (from, began) = (Timestamp::now(), Instant::now());
+    stream::iter(&names)
+        .map(|name| world.remove(system, name))
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<_>>()
+        .await?;
+    let mut last = began;
+    for name in &names {
+        let subject = world.last_of(system, name);
+        last = last.max(world.observer.wait(&subject, Mark::Gone, limit(size)).await?);
+    }
+    let removed = phase(world, system, size, from, last.duration_since(began)).await?;
+    let after = snapshot(layout, &leader)?;
+    Ok(Outcome {
+        made,
+        removed,
+        processes: [before, loaded, after],
+    })
+}
+
+async fn phase(world: &World, system: &System, size: usize, from: Timestamp, took: Duration) -> Result<Phase> {
+    world.settled(system).await?;
+    tokio::time::sleep(TAIL).await;
+    Ok(Phase {
+        per_second: number(size) / took.as_secs_f64(),
+        window: Window {
+            from,
+            until: Timestamp::now(),
+        },
+    })
+}

@@ -1,0 +1,294 @@
+//! Whether a server that hangs delays the volumes of others: mounts, unmounts and statistics of volumes that have nothing to do with it, by
+//! the installed shim, while its own volumes hang and are asked for again and again, and while nothing hangs. By turns, a block of rounds
+//! each.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::mounts::{call_out, enter, format};
+use super::summary::Summary;
+use mooring_harness::Scope;
+use mooring_harness::children::{start, tied};
+use mooring_harness::nodes::{POOL, driver_directory};
+use mooring_testbed::progress::{Step, say};
+use mooring_testbed::target::Target;
+
+/// Rounds until the server is stopped or let go on.
+const BLOCK: usize = 25;
+
+/// Mounts of the hung server that are always on their way: those that it was not tripped for wait, the others are refused.
+const ASKERS: usize = 4;
+
+/// Longest until a mount that was asked for of a hung server has ended.
+const LATE_LIMIT: Duration = Duration::from_mins(3);
+
+/// How long a hung server is given to be noticed before a block.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The volumes that are measured.
+const KINDS: [&str; 2] = ["local", "sshfs of another server"];
+
+/// What is done with each.
+const CALLS: [&str; 3] = ["mount", "statistics", "unmount"];
+
+/// Measures so many rounds with, and as many without a server that hangs.
+pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
+    mooring_harness::run(target.clone(), crate::WHOLE_LIMIT, "bench-hung", async |scope| {
+        scope.require_mooring().await?;
+        let fine = scope.ssh_server_called("fine", "node-1", &["data"]).await?;
+        let hung = scope.ssh_server_called("hung", "node-1", &["used", "late"]).await?;
+        scope.volume("used", &hung.volume("used"))?;
+        let script = "while :; do date >>/data/dates; done";
+        let main = json!([{
+            "name": "main", "image": "busybox:1", "command": ["sh", "-c", script],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        }]);
+        scope.pod("used", "node-1", "used", json!({"containers": main}))?;
+        scope.pod_ready("used").await?;
+        let options = |source: String, secret: &Value, more: &str| {
+            let mut options = json!({"client": "sshfs", "source": source, "mount-options": more});
+            for (key, value) in secret.as_object().into_iter().flatten() {
+                let value = STANDARD.encode(value.as_str().unwrap_or_default());
+                options[format!("kubernetes.io/secret/{key}")] = value.into();
+            }
+            options.to_string()
+        };
+        let sources = Sources {
+            shim: driver_directory(scope.own_cluster()?).join(FLEX_EXECUTABLE),
+            folder: PathBuf::from(format!(
+                "/var/lib/kubelet/pods/{}/volumes/{FLEX_DRIVER_DIR}",
+                scope.namespace
+            )),
+            name: scope.namespace.clone(),
+            fine: options(fine.source("data"), &fine.secret(), ""),
+            late: options(hung.source("late"), &hung.secret(), "ConnectTimeout=600"),
+        };
+        let samples = by_turns(&scope, sources, rounds).await?;
+        say(table(&samples));
+        scope.delete("pod/used")?;
+        scope.pod_gone("used").await
+    })
+    .await
+}
+
+/// What is mounted.
+struct Sources {
+    shim: PathBuf,
+    folder: PathBuf,
+    name: String,
+    fine: String,
+    late: String,
+}
+
+/// Times in seconds, without and with a server that hangs, by kind and call.
+type Samples = [Block; 2];
+
+/// Those of a block, or all without, or all with a server that hangs.
+type Block = [[Vec<f64>; CALLS.len()]; KINDS.len()];
+
+async fn by_turns(scope: &Scope, sources: Sources, rounds: usize) -> Result<Samples> {
+    let init = scope.own_cluster()?.init_of(1)?;
+    let (turn, turns) = channel();
+    let (done, results) = channel();
+    // A thread of its own, since it does not come back from where it goes.
+    let worker = std::thread::spawn(move || {
+        enter(init)?;
+        work(&sources, &turns, &done)
+    });
+    let mut step = Step::begin("mounts beside a hung server");
+    let mut samples = Samples::default();
+    let blocks = rounds.div_ceil(BLOCK);
+    // The first of all is for pages to be read, and client Pods to be made.
+    let mut all = vec![(false, false)];
+    all.extend((0..blocks).flat_map(|_| [(false, true), (true, true)]));
+    for (number, (hangs, counts)) in all.into_iter().enumerate() {
+        step.update(&format!("block {number} of {}", 2 * blocks));
+        let stopped = if hangs { Some(scope.stop("hung").await?) } else { None };
+        if hangs {
+            tokio::time::sleep(SETTLE).await;
+        }
+        if turn.send(hangs).is_err() {
+            break;
+        }
+        let block = loop {
+            match results.try_recv() {
+                Ok(block) => break Some(block),
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => break None,
+                Err(std::sync::mpsc::TryRecvError::Empty) => tokio::time::sleep(SETTLE / 20).await,
+            }
+        };
+        drop(stopped);
+        let Some(block) = block else { break };
+        if counts {
+            add(&mut samples[usize::from(hangs)], block);
+        }
+    }
+    drop(turn);
+    match worker.join() {
+        Ok(result) => result?,
+        Err(_) => bail!("the thread that mounts panicked"),
+    }
+    step.done("");
+    Ok(samples)
+}
+
+fn add(samples: &mut Block, block: Block) {
+    for (all, of_kind) in samples.iter_mut().zip(block) {
+        for (all, of_call) in all.iter_mut().zip(of_kind) {
+            all.extend(of_call);
+        }
+    }
+}
+
+fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Result<()> {
+    let image = format!("{}-hung.img", sources.name);
+    format(&image)?;
+    let local = json!({"client": "local", "source": image}).to_string();
+    let volumes = [("local", &local), ("fine", &sources.fine)];
+    let mut late = Vec::new();
+    // Whether a server hangs that others ask for volumes of.
+    for hangs in turns {
+        unmount_late(sources, &mut late)?;
+        let askers = hangs.then(|| Askers::start(sources, &mut late)).transpose()?;
+        let mut block = Block::default();
+        for _ in 0..BLOCK {
+            for ((name, options), times) in volumes.iter().zip(&mut block) {
+                let directory = sources.folder.join(name);
+                let target = directory.to_string_lossy().into_owned();
+                let mount = || {
+                    std::fs::create_dir_all(&directory)?;
+                    call_out(&sources.shim, &["mount", &target, options])
+                };
+                // The kubelet clears directories of Pods away that it does not know, now and then just before the mount.
+                let mounted = mount().or_else(|_| mount())?;
+                let looked = look(&directory)?;
+                let unmounted = call_out(&sources.shim, &["unmount", &target])?;
+                for (times, took) in times.iter_mut().zip([mounted, looked, unmounted]) {
+                    times.push(took.as_secs_f64());
+                }
+            }
+        }
+        drop(askers);
+        if done.send(block).is_err() {
+            break;
+        }
+    }
+    for (name, _) in volumes {
+        let _ = std::fs::remove_dir(sources.folder.join(name));
+    }
+    let _ = std::fs::remove_file(Path::new(POOL).join(&image));
+    unmount_late(sources, &mut late)
+}
+
+/// Unmounts what was asked for while the server hung: it is there again, so it may have come about, or be on its way still.
+fn unmount_late(sources: &Sources, late: &mut Vec<PathBuf>) -> Result<()> {
+    let deadline = Instant::now() + LATE_LIMIT;
+    for directory in late.drain(..) {
+        while let Err(error) = call_out(&sources.shim, &["unmount", &directory.to_string_lossy()]) {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            std::thread::sleep(SETTLE);
+        }
+        let _ = std::fs::remove_dir(directory);
+    }
+    Ok(())
+}
+
+fn look(directory: &Path) -> Result<Duration> {
+    let started = Instant::now();
+    let found = nix::sys::statfs::statfs(directory).context("failed to ask for statistics")?;
+    let took = started.elapsed();
+    ensure!(found.blocks() > 0, "a file system without room");
+    Ok(took)
+}
+
+/// Mounts of the hung server, asked for as a kubelet would that never gets one.
+struct Askers(Vec<Child>);
+
+impl Askers {
+    fn start(sources: &Sources, late: &mut Vec<PathBuf>) -> Result<Self> {
+        let mut askers = Self(Vec::new());
+        for _ in 0..ASKERS {
+            let directory = sources.folder.join(format!("late-{}", late.len()));
+            late.push(directory.clone());
+            let script = "while :; do mkdir -p \"$2\"; \"$1\" mount \"$2\" \"$3\" >/dev/null; sleep 0.2; done";
+            let mut ask = tied("sh")?;
+            ask.args(["-c", script, "sh"])
+                .arg(&sources.shim)
+                .arg(&directory)
+                .arg(&sources.late)
+                .stdin(Stdio::null())
+                .process_group(0);
+            askers.0.push(start(ask).context("failed to ask for a volume")?);
+        }
+        std::thread::sleep(SETTLE);
+        Ok(askers)
+    }
+}
+
+impl Drop for Askers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // With the call that it waits for.
+            let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One of a hundred samples is above.
+fn high(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last * 99).div_ceil(100)).copied().unwrap_or_default()
+}
+
+fn table(samples: &Samples) -> String {
+    let mut text = "| | nothing hangs: median, 99 % below | a server hangs: median, 99 % below | times as long: median, 99 % below |\n\
+                    | --- | --- | --- | --- |\n"
+        .to_owned();
+    for (kind, name) in KINDS.iter().enumerate() {
+        for (call, what) in CALLS.iter().enumerate() {
+            let [without, with] = [0, 1].map(|hangs| {
+                let times = &samples[hangs][kind][call];
+                let median = Summary::of(times).map_or(0.0, |summary| summary.median);
+                (median * 1000.0, high(times) * 1000.0)
+            });
+            let row = format!(
+                "| {what}, {name} | {:.2} ms, {:.2} ms | {:.2} ms, {:.2} ms | {:.2}, {:.2} |\n",
+                without.0,
+                without.1,
+                with.0,
+                with.1,
+                with.0 / without.0,
+                with.1 / without.1,
+            );
+            text.push_str(&row);
+        }
+    }
+    let count = samples[0][0][0].len();
+    text + &format!("\n{count} of each, with and without.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn one_of_a_hundred_lies_above() {
+        let samples: Vec<_> = (1..=200).map(f64::from).collect();
+        assert!((super::high(&samples) - 199.0).abs() < 0.5);
+        assert!((super::high(&[3.0]) - 3.0).abs() < 0.1);
+    }
+}

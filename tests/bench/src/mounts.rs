@@ -1,0 +1,230 @@
+//! Mounts of one and the same kind of volume (an ext4 image file over a loop device, `nosuid,nodev`) in three ways: by the installed shim
+//! and the mounter, by the very system calls that the mounter makes, and by mount(8).
+//!
+//! All three are done by one thread inside node-1's namespaces, by turns, each with an image file and a directory of its own. A
+//! program's time is from before its start until it has ended.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use mooring_mounter::client::Secrets;
+use mooring_mounter::mount_options::MountFlags;
+use mooring_mounter::sys::{Kernel, NewMount, Sys};
+use nix::mount::{MntFlags, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use serde_json::json;
+
+use super::report::{Timing, compared};
+use super::shim::{CALL, time};
+use mooring_harness::Scope;
+use mooring_harness::nodes::{POOL, driver_directory, read_call_out};
+use mooring_testbed::command::{command, output};
+use mooring_testbed::namespaces::workbench;
+
+/// What the report calls it.
+pub(super) const MOUNT: &str = "mount";
+/// What the report calls it.
+const UNMOUNT: &str = "unmount";
+/// Who the report says it is.
+pub(super) const OURS: &str = "shim and mounter";
+/// Who the report says it is.
+pub(super) const CALLS: &str = "the same system calls";
+/// Who the report says it is.
+pub(super) const PROGRAM: &str = "mount(8)";
+
+/// Measures `rounds` mounts and unmounts of each kind.
+pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
+    let cluster = scope.own_cluster()?;
+    let init = cluster.init_of(1)?;
+    let shim = driver_directory(cluster).join(FLEX_EXECUTABLE);
+    let name = scope.namespace.clone();
+    // A thread of its own, since it does not come back from where it goes.
+    let worker = std::thread::spawn(move || {
+        enter(init)?;
+        measure_here(&name, &shim, rounds)
+    });
+    match worker.join() {
+        Ok(result) => result,
+        Err(_) => bail!("the thread that mounts panicked"),
+    }
+}
+
+/// Enters a mount namespace with a node's folders and the machine's programs; what is started from then on is in its PID namespace as well, so that its /proc is right.
+pub(super) fn enter(init: i32) -> Result<()> {
+    let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
+    let mounts = open(&workbench(init)?)?;
+    let pids = open(Path::new(&format!("/proc/{init}/ns/pid")))?;
+    unshare(CloneFlags::CLONE_FS).context("failed to have a working directory of our own")?;
+    setns(pids, CloneFlags::CLONE_NEWPID).context("failed to enter the node's PID namespace")?;
+    setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")
+}
+
+/// A way to mount.
+struct Way {
+    who: &'static str,
+    shim: PathBuf,
+    image: String,
+    directory: PathBuf,
+}
+
+fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
+    let kubelet = format!("/var/lib/kubelet/pods/{name}/volumes/{FLEX_DRIVER_DIR}");
+    let ways = [
+        (OURS, "ours", kubelet),
+        (CALLS, "calls", "/var/lib/mooring".to_owned()),
+        (PROGRAM, "program", "/var/lib/mooring".to_owned()),
+    ]
+    .map(|(who, short, folder)| Way {
+        who,
+        shim: shim.to_owned(),
+        image: format!("{name}-{short}.img"),
+        directory: Path::new(&folder).join(format!("{name}-{short}")),
+    });
+    for way in &ways {
+        format(&way.image)?;
+    }
+    let mut samples: [(Vec<f64>, Vec<f64>); 3] = Default::default();
+    let mut call_outs = Vec::new();
+    for round in 0..rounds {
+        for turn in 0..ways.len() {
+            let at = (round + turn) % ways.len();
+            let way = &ways[at];
+            // The kubelet clears directories of Pods away that it does not know, now and then just before the mount.
+            let mounted = way.make_and_mount().or_else(|_| way.make_and_mount());
+            let mounted = mounted.with_context(|| format!("failed to mount by {}", way.who))?;
+            ensure!(is_mounted(&way.directory)?, "nothing was mounted by {}", way.who);
+            let unmounted = way
+                .unmount()
+                .with_context(|| format!("failed to unmount by {}", way.who))?;
+            ensure!(!is_mounted(&way.directory)?, "nothing was unmounted by {}", way.who);
+            samples[at].0.push(mounted.as_secs_f64());
+            samples[at].1.push(unmounted.as_secs_f64());
+        }
+        call_outs.push(time(shim, &CALL)?.as_secs_f64());
+    }
+    for way in &ways {
+        let _ = std::fs::remove_dir(&way.directory);
+        let _ = std::fs::remove_file(Path::new(POOL).join(&way.image));
+    }
+    let by = |what, samples: &dyn Fn(usize) -> Vec<f64>| {
+        let all = ways.iter().enumerate();
+        let timings = all.filter_map(|(at, way)| Timing::of(what, way.who, &samples(at)));
+        compared(timings.collect(), CALLS)
+    };
+    let mut timings = by(MOUNT, &|at| samples[at].0.clone());
+    timings.extend(by(UNMOUNT, &|at| samples[at].1.clone()));
+    timings.extend(Timing::of("call-out that does nothing", OURS, &call_outs));
+    Ok(timings)
+}
+
+/// Makes an image file with the file system that the mounter would make.
+pub(super) fn format(image: &str) -> Result<()> {
+    let path = Path::new(POOL).join(image);
+    std::fs::create_dir_all(POOL).context("failed to make the pool")?;
+    let file = File::create(&path).with_context(|| format!("failed to make {}", path.display()))?;
+    file.set_len(64 << 20)
+        .context("failed to give an image file its size")?;
+    let options = [
+        "-q",
+        "-F",
+        "-b",
+        "4096",
+        "-m",
+        "0",
+        "-E",
+        "nodiscard,lazy_itable_init=0",
+    ];
+    output(command("mkfs.ext4", options).arg(&path))?;
+    Ok(())
+}
+
+/// By its device, which is another than that of the directory above.
+fn is_mounted(directory: &Path) -> Result<bool> {
+    let device = |path: &Path| -> Result<u64> {
+        let metadata = std::fs::metadata(path).with_context(|| format!("failed to look at {}", path.display()))?;
+        Ok(std::os::unix::fs::MetadataExt::dev(&metadata))
+    };
+    let above = directory.parent().unwrap_or(Path::new("/"));
+    Ok(directory.exists() && device(directory)? != device(above)?)
+}
+
+impl Way {
+    /// The time is that of the mount alone.
+    fn make_and_mount(&self) -> Result<Duration> {
+        std::fs::create_dir_all(&self.directory)
+            .with_context(|| format!("failed to make {}", self.directory.display()))?;
+        self.mount()
+    }
+
+    fn mount(&self) -> Result<Duration> {
+        match self.who {
+            OURS => {
+                let options = json!({
+                    "client": "local", "source": self.image, "kubernetes.io/fsType": "", "kubernetes.io/readwrite": "rw",
+                    "kubernetes.io/pvOrVolumeName": self.image,
+                });
+                call_out(
+                    &self.shim,
+                    &["mount", &self.directory.to_string_lossy(), &options.to_string()],
+                )
+            }
+            CALLS => {
+                let started = Instant::now();
+                let image = Kernel.open_image(Path::new(POOL), &self.image)?;
+                let device = Kernel.attach_loop(&image)?;
+                let mount = Kernel.new_mount(&NewMount {
+                    fs_type: "ext4".to_owned(),
+                    source: device.path.display().to_string(),
+                    options: Vec::new(),
+                    credentials: Secrets::default(),
+                    flags: MountFlags::safe(),
+                })?;
+                let directory = Kernel.open_or_make_directory(&self.directory, 0o755)?;
+                Kernel.attach(&mount, &directory)?;
+                Ok(started.elapsed())
+            }
+            _ => {
+                let mut mount = command("mount", ["-t", "ext4", "-o", "loop,nosuid,nodev"]);
+                mount.arg(Path::new(POOL).join(&self.image)).arg(&self.directory);
+                timed(&mut mount)
+            }
+        }
+    }
+
+    fn unmount(&self) -> Result<Duration> {
+        match self.who {
+            OURS => call_out(&self.shim, &["unmount", &self.directory.to_string_lossy()]),
+            CALLS => {
+                let started = Instant::now();
+                umount2(&self.directory, MntFlags::UMOUNT_NOFOLLOW).context("umount2 failed")?;
+                Ok(started.elapsed())
+            }
+            _ => timed(command("umount", [] as [&str; 0]).arg(&self.directory)),
+        }
+    }
+}
+
+/// A call-out that has to succeed.
+pub(super) fn call_out(shim: &Path, args: &[&str]) -> Result<Duration> {
+    let started = Instant::now();
+    let run = Command::new(shim).args(args).stdin(Stdio::null()).output();
+    let took = started.elapsed();
+    let answer = read_call_out(&run.context("failed to run the shim")?)?;
+    ensure!(
+        answer.status() == "Success",
+        "{} was answered: {}",
+        args[0],
+        answer.message()
+    );
+    Ok(took)
+}
+
+fn timed(command: &mut Command) -> Result<Duration> {
+    let started = Instant::now();
+    output(command)?;
+    Ok(started.elapsed())
+}

@@ -1,0 +1,184 @@
+//! The command line of `cargo testbed`.
+
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::suite::TestArgs;
+use crate::suite::lanes::left_over;
+use mooring_testbed::command::cargo;
+use mooring_testbed::images::{self, Selection};
+use mooring_testbed::layout::Layout;
+use mooring_testbed::namespaces::INIT_COMMAND;
+use mooring_testbed::node::Flavour;
+use mooring_testbed::progress::say;
+use mooring_testbed::target::TargetArgs;
+use mooring_testbed::{cluster, demo, install, packages};
+
+/// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
+///
+/// Kubernetes, etcd and containerd are built once from pinned Go modules (about 12 minutes on two cores) and kept in
+/// ~/.cache/mooring. Needs root, since nodes are namespaces; `down` takes all of it away again.
+#[derive(Debug, Parser)]
+#[command(name = "cargo testbed", bin_name = "cargo testbed", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring the cluster up, or take up the one that runs.
+    ///
+    /// The first time, missing Debian packages are installed and the programs are built; after that it takes seconds.
+    /// With more --nodes than the running cluster has, the missing ones are added.
+    Up {
+        /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
+        #[arg(long, default_value_t = cluster::USUAL_NODES)]
+        nodes: u8,
+        /// Make nodes with a root that is read-only and has neither a shell nor a mount helper, as on Talos or Bottlerocket.
+        #[arg(long)]
+        immutable: bool,
+    },
+    /// Add a node in a virtual machine, machine-1, or start it anew: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and the like.
+    ///
+    /// Mooring has to be installed. Pods come there if nothing else will do, or by name. It is seen as other nodes are: logs machine-1/kubelet, kubectl get nodes.
+    Machine {
+        /// Images that it is to have beside mounter and busybox, by the last parts of their names, such as client-sshfs.
+        images: Vec<String>,
+        /// Take it away instead; the cluster stays.
+        #[arg(long, conflicts_with = "images")]
+        remove: bool,
+    },
+    /// Take the cluster away: processes, mounts, links, control groups and files, whatever a crash left.
+    Down,
+    /// Show how the cluster stands: processes, nodes, Pods.
+    Status,
+    /// Show a log: of a part of the testbed (etcd, kube-apiserver, node-1/kubelet, ...) or of a Pod; without a name, list them.
+    Logs {
+        /// A part of the testbed, or a Pod of any namespace.
+        name: Option<String>,
+        /// How many lines from the end.
+        #[arg(long, short = 'n', default_value_t = 100)]
+        lines: usize,
+    },
+    /// Build Mooring's images and bring them to the cluster; only what changed.
+    Images {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Build them and no more; this takes no cluster.
+        #[arg(long, conflicts_with = "existing")]
+        build_only: bool,
+    },
+    /// Print the notices of the crates in Mooring's programs, as the images have them.
+    Notices,
+    /// Build and load the images, apply configmaps/install, and wait until Mooring is ready.
+    Install(TargetArgs),
+    /// Take Mooring off the cluster again; the cluster stays.
+    Uninstall(TargetArgs),
+    /// See Mooring at work: a Pod on one node writes, a Pod on another reads, each step told in words.
+    ///
+    /// Brings the cluster up, builds and installs Mooring, and leaves all of it there to look at.
+    Demo {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// Take the demo's objects away instead; cluster and Mooring stay.
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
+    Test(TestArgs),
+    /// Measure what Mooring costs, side by side with bare Pods, mount(8) and local-path-provisioner.
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Arguments of the bench: see `cargo testbed bench --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
+    #[command(disable_help_flag = true)]
+    Kubectl {
+        /// Arguments of kubectl, passed on as they are.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    #[command(name = INIT_COMMAND, hide = true)]
+    InternalInit { state: std::path::PathBuf, role: String },
+}
+
+/// Runs a command line.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    let layout = Layout::from_env()?;
+    match cli.command {
+        Command::Up { nodes, immutable } => {
+            cluster::up(&layout, nodes, immutable.then_some(Flavour::Immutable), None)?;
+        }
+        Command::Machine { images, remove } => machine(&layout, &images, remove)?,
+        Command::Down => {
+            for lane in left_over(&layout) {
+                cluster::down(&lane)?;
+            }
+            cluster::down(&layout)?;
+        }
+        Command::Status => {
+            if !cluster::status(&layout)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Logs { name, lines } => mooring_testbed::logs::show(&layout, name.as_deref(), lines)?,
+        Command::Images { build_only: true, .. } => {
+            packages::ensure_packages()?;
+            images::build(Selection::All)?;
+        }
+        Command::Images { target, .. } => {
+            target.open(&layout)?.load_images(Selection::All)?;
+        }
+        Command::Notices => say(images::notices()?),
+        Command::Install(target) => {
+            let target = target.open(&layout)?;
+            let images = target.load_images(Selection::All)?;
+            install::install(&target, &images)?;
+        }
+        Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
+        Command::Demo { target, remove } => demo::run(&layout, &target, remove)?,
+        Command::Test(args) => {
+            if !crate::suite::run(&layout, &args)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Bench { args } => return bench(args),
+        Command::Kubectl { args } => return kubectl(&layout, args),
+        Command::InternalInit { state, role } => mooring_testbed::init::run(&Layout::of(state), &role)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine(layout: &Layout, images: &[String], remove: bool) -> Result<()> {
+    let cluster = cluster::connect(layout)?;
+    if remove {
+        let removed = cluster.remove_machine()?;
+        say(if removed {
+            "The machine is gone."
+        } else {
+            "There was no machine."
+        });
+        return Ok(());
+    }
+    let names: Vec<_> = images.iter().map(String::as_str).collect();
+    cluster.start_machine(&names)
+}
+
+/// Becomes the bench, which is compiled only for those who measure.
+fn bench(args: Vec<String>) -> Result<ExitCode> {
+    let mut run = cargo(["run", "--quiet", "--package", "mooring-bench", "--"])?;
+    Err(anyhow::Error::new(run.args(args).exec()).context("failed to run the bench"))
+}
+
+/// Becomes kubectl, so that terminals, signals and exit codes are its own.
+fn kubectl(layout: &Layout, args: Vec<String>) -> Result<ExitCode> {
+    let cluster = cluster::connect(layout)?;
+    let error = cluster.kubectl(args).exec();
+    Err(anyhow::Error::new(error).context("failed to run kubectl"))
+}

@@ -1,0 +1,258 @@
+//! `cargo testbed test`: all checks of the repository, cheapest first, and what they found at the end.
+
+mod changed;
+pub(crate) mod lanes;
+mod libtest;
+mod plan;
+mod programs;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use mooring_e2e::{FILES, File, guarantees};
+use mooring_testbed::extra_checks::CHECKS;
+use mooring_testbed::image_store::ImageStore;
+use mooring_testbed::images::{self, Built, Selection};
+use mooring_testbed::layout::{Layout, repository};
+use mooring_testbed::node::Flavour;
+use mooring_testbed::progress::{fail, note, say};
+use mooring_testbed::target::TargetArgs;
+use mooring_testbed::{binaries, cluster, earlier, packages};
+use tokio::signal::unix::{SignalKind, signal};
+
+use lanes::Lanes;
+use libtest::Results;
+use report::{Load, Report};
+
+/// What `cargo testbed test` can be told.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
+pub(crate) struct TestArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Only what needs no cluster and no root: format, lints, unit tests.
+    #[arg(long, conflicts_with = "end_to_end")]
+    unit: bool,
+    /// Only what needs a cluster.
+    #[arg(long)]
+    end_to_end: bool,
+    /// What kind of nodes to bring clusters up with: immutable ones, unless said otherwise. One that runs is taken as it is.
+    #[arg(long, value_enum)]
+    flavour: Option<Flavour>,
+    /// Leave the clusters up afterwards. One that ran before stays up in any case.
+    #[arg(long)]
+    keep: bool,
+    /// How many clusters to run the end-to-end tests on, side by side: one for each 5 GiB of memory, two at most, unless said
+    /// otherwise. One that runs already is taken alone.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    lanes: Option<u8>,
+    /// Only what the change since the branch `main` (or `origin/main`, on `main` itself) can touch, uncommitted files included.
+    #[arg(long, conflicts_with_all = ["prefix", "soak", "repeat"])]
+    changed: bool,
+    /// What takes hours: thousands of cycles with kills, all that is drawn by lot with many seeds, and half a million inputs for
+    /// each fuzz target. Its short forms are in the suite.
+    #[arg(long, conflicts_with_all = ["unit", "repeat"])]
+    soak: bool,
+    /// Run each of the end-to-end files so often, on all lanes at once: a test that failed once is mended when it was green
+    /// thirty times under load.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Only end-to-end tests of files whose name begins so, such as `provision` or `mount_local`.
+    prefix: Vec<String>,
+}
+
+/// Runs the checks; whether all of them passed.
+pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
+    stop_when_told()?;
+    let mut report = Report::begin();
+    let changed = args.changed.then(changed::Changed::look).transpose()?;
+    let wanted = wanted(args, changed.as_ref());
+    let only_end_to_end = args.end_to_end || args.soak || args.repeat > 1;
+    let ran_before = args.target.existing || cluster::running(layout)?.is_some();
+    if !args.unit && !args.target.existing {
+        packages::check_machine()?;
+        report.step("Debian packages", packages::ensure_packages);
+    }
+    if !only_end_to_end {
+        for (name, check) in programs::checks() {
+            report.check(name, check);
+        }
+        report.step("packages for checks", packages::ensure_check_packages);
+        for check in CHECKS {
+            report.verdict(check.name, check.run);
+        }
+    }
+    let mut programs = None;
+    report.step("compile the tests", || {
+        programs = Some(programs::build(&wanted)?);
+        Ok(())
+    });
+    let Some(programs) = programs else {
+        return Ok(report.finish());
+    };
+    if !only_end_to_end {
+        report.tests("unit tests", || programs.run_unit_tests());
+        report.tests("documentation tests", programs::Programs::run_doc_tests);
+    }
+    if args.soak && args.prefix.is_empty() {
+        report.tests("fuzz targets", || programs.run_fuzz_targets());
+    }
+    if !args.unit && !wanted.is_empty() {
+        end_to_end(layout, args, &wanted, &programs, ran_before, &mut report)?;
+    }
+    if changed.is_none() && args.prefix.is_empty() && !only_end_to_end {
+        report.check("guarantees of docs/ARCHITECTURE.md", || {
+            say(guarantees::report(repository())?);
+            Ok(())
+        });
+    }
+    Ok(report.finish())
+}
+
+/// Where a person or a service manager ends the suite, its tests are ended and its clusters are taken away. The second time the
+/// suite ends at once.
+fn stop_when_told() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+                return;
+            };
+            for time in 0.. {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = tokio::signal::ctrl_c() => {}
+                }
+                if time > 0 {
+                    #[expect(clippy::exit, reason = "asked for twice")]
+                    std::process::exit(130);
+                }
+                note("stopped: the tests are ended, and the clusters are taken away");
+                libtest::stop();
+            }
+        });
+    });
+    Ok(())
+}
+
+/// The files of end-to-end tests to run.
+fn wanted(args: &TestArgs, changed: Option<&changed::Changed>) -> Vec<&'static File> {
+    if args.unit {
+        return Vec::new();
+    }
+    let wanted = |file: &&File| match changed {
+        Some(changed) => changed.touches(file),
+        None if args.soak && args.prefix.is_empty() => plan::is_for_soak(file),
+        None => args.prefix.is_empty() || args.prefix.iter().any(|prefix| file.title().starts_with(prefix)),
+    };
+    FILES.iter().filter(wanted).collect()
+}
+
+fn end_to_end(
+    layout: &Layout,
+    args: &TestArgs,
+    wanted: &[&'static File],
+    programs: &programs::Programs,
+    ran_before: bool,
+    report: &mut Report,
+) -> Result<()> {
+    let mut built: Option<Vec<Built>> = None;
+    let mut store = None;
+    if !args.target.existing {
+        let mut binaries = None;
+        report.step("Kubernetes, etcd and containerd", || {
+            binaries = Some(binaries::ensure_binaries()?);
+            Ok(())
+        });
+        report.step("images", || {
+            built = Some(images::build(Selection::All)?);
+            Ok(())
+        });
+        let (Some(binaries), Some(built)) = (&binaries, &built) else {
+            return Ok(());
+        };
+        if wanted.iter().any(|file| file.title() == "scale_bench") {
+            report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
+        }
+        if wanted.iter().any(|file| file.title() == "chaos_upgrade") {
+            // A clone without that commit has no such programs; the test says so.
+            report.step("programs of an earlier version", || match earlier::missing() {
+                Some(_) => Ok(()),
+                None => earlier::ensure().map(drop),
+            });
+        }
+        if !ran_before {
+            report.step("images for the nodes", || {
+                store = Some(ImageStore::ensure(binaries, built)?);
+                Ok(())
+            });
+        }
+    }
+    let rounds = if args.soak { plan::SOAK_ROUNDS } else { args.repeat };
+    let jobs = plan::jobs(wanted, rounds);
+    let count = if ran_before {
+        1
+    } else {
+        plan::lanes(&jobs, most_lanes(args.lanes)?)
+    };
+    let lanes = Lanes {
+        layout,
+        target: &args.target,
+        // What works on hosts with nothing works on others.
+        flavour: args.flavour.or((!ran_before).then_some(Flavour::Immutable)),
+        built: built.as_deref(),
+        store: store.as_ref(),
+        programs,
+        keep: args.keep || ran_before,
+        soak: args.soak,
+        count,
+    };
+    say(format!(
+        "== end-to-end tests: {} files on {count} cluster{}",
+        jobs.len(),
+        if count == 1 { "" } else { "s" }
+    ));
+    let (started, load) = (Instant::now(), Load::now());
+    let outcome = lanes.run(jobs);
+    report.end_to_end(outcome, started.elapsed(), load.busy());
+    Ok(())
+}
+
+/// How many clusters this machine bears: one takes 1.2 GiB with nothing on it, and its tests as much again, a virtual machine
+/// or a Ceph among them.
+fn most_lanes(asked: Option<u8>) -> Result<usize> {
+    const KIB_EACH: usize = 5 << 20;
+    const MOST: usize = 2;
+    if let Some(lanes) = asked {
+        return Ok(usize::from(lanes));
+    }
+    let text = std::fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
+    let kib: usize = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
+        .context("/proc/meminfo has no MemTotal")?;
+    Ok((kib / KIB_EACH).clamp(1, MOST))
+}
+
+/// The folder of what failed tests leave.
+fn results_folder() -> PathBuf {
+    repository().join("target/testbed-results")
+}
+
+/// Says what a check found, at once.
+fn told(name: &str, results: Result<Results>) -> Results {
+    match results {
+        Ok(results) => results,
+        Err(error) => {
+            note(format!("{name}:"));
+            fail(&error);
+            Results::broken(name, &error)
+        }
+    }
+}

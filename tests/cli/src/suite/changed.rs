@@ -1,0 +1,188 @@
+//! What a change can touch: the end-to-end files of `--changed`.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use mooring_e2e::File;
+use mooring_testbed::command::{command, output};
+use mooring_testbed::layout::repository;
+use mooring_testbed::progress::say;
+
+/// Where a change is, and the files that it can touch, by the beginnings of their names. The first that fits counts. What is
+/// nowhere here, such as most of the docs, touches no end-to-end test. The whole suite comes after the daily round all the same.
+const REACH: &[(&str, &[&str])] = &[
+    ("images/client-sshfs/", &["mount_sshfs", "chaos_revive"]),
+    ("images/client-glusterfs/", &["mount_glusterfs"]),
+    ("images/client-s3/", &["mount_s3"]),
+    ("images/client-cephfs/", &["mount_ceph", "vm_ceph"]),
+    ("images/client-block/", &["mount_block", "mount_ceph", "vm_ceph"]),
+    ("images/client-iscsi/", &["vm_daemons"]),
+    ("images/nfs-locks/", &["vm_daemons"]),
+    ("images/provisioner-smb/", &["provision_smb"]),
+    ("images/provisioner-ceph/", &["mount_ceph"]),
+    ("images/provisioner-tgt/", &["mount_block"]),
+    ("images/provisioner-local/", &["provision_local", "provision_lost"]),
+    ("images/provisioner-sshfs/", &["mount_sshfs"]),
+    (
+        "images/provisioner-base/",
+        &["provision_contract", "provision_outcomes", "provision_local"],
+    ),
+    ("images/mounter/", &["mount_local", "mount_served", "mount_shim"]),
+    ("images/", &["mount_", "provision_"]),
+    (
+        "configmaps/install/",
+        &["admission_", "security_", "chaos_installation", "chaos_rbac", "smoke_"],
+    ),
+    (
+        "configmaps/",
+        &["admission_drop_in", "provision_contract", "provision_local"],
+    ),
+    ("mounter/shim/", &["mount_shim", "mount_served", "chaos_kubelet"]),
+    ("mounter/src/revive", &["chaos_revive", "mount_sshfs"]),
+    ("mounter/src/readiness", &["chaos_readiness", "mount_lacking"]),
+    ("mounter/src/clients/smb", &["vm_smb"]),
+    ("mounter/src/clients/nfs", &["vm_nfs"]),
+    ("mounter/src/clients/local", &["mount_local", "provision_local"]),
+    (
+        "mounter/",
+        &["mount_", "security_mounts", "chaos_mount", "chaos_revive"],
+    ),
+    ("provisioner/src/lint", &[]),
+    ("provisioner/src/config", &["provision_config", "security_config"]),
+    ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
+    ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
+    ("tests/images/samba/", &["provision_smb", "vm_smb"]),
+    ("tests/images/", &["mount_", "provision_"]),
+    ("tests/testbed/src/earlier.rs", &["chaos_upgrade"]),
+    ("tests/testbed/src/virtual_machine", &["vm_"]),
+    ("tests/testbed/src/node/guest", &["vm_"]),
+    ("tests/testbed/", &["smoke_", "mount_local", "provision_local"]),
+    (
+        "tests/harness/",
+        &["smoke_", "mount_local", "provision_local", "chaos_kube_proxy"],
+    ),
+    ("tests/bench/", &["scale_bench"]),
+    ("tests/go/", &["smoke_", "mount_local", "provision_local"]),
+    ("tests/install/", &["smoke_", "provision_config"]),
+    // It is followed to the letter there.
+    ("docs/administrators.md", &["chaos_installation"]),
+    ("Cargo.lock", &["smoke_", "mount_local", "provision_local"]),
+];
+
+/// The end-to-end tests' own files.
+const TESTS: &str = "tests/e2e/tests/";
+
+/// What was changed, as far as it touches end-to-end tests.
+#[derive(Debug)]
+pub(super) struct Changed {
+    /// Beginnings of the titles of files that it touches.
+    prefixes: BTreeSet<String>,
+}
+
+impl Changed {
+    /// Asks git what was changed.
+    pub(super) fn look() -> Result<Self> {
+        let git = |arguments: &[&str]| output(command("git", arguments).current_dir(repository()));
+        let head = git(&["rev-parse", "HEAD"])?;
+        // On `main` itself, what has not been pushed.
+        let base = ["main", "origin/main"]
+            .into_iter()
+            .filter_map(|branch| git(&["merge-base", "HEAD", branch]).ok())
+            .find(|base| *base != head)
+            .unwrap_or(head);
+        let base = base.trim();
+        let changed = git(&["diff", "--name-only", base])?;
+        let added = git(&["ls-files", "--others", "--exclude-standard"])?;
+        let paths: BTreeSet<_> = changed.lines().chain(added.lines()).collect();
+        say(format!(
+            "{} files were changed since {}",
+            paths.len(),
+            base.get(..12).unwrap_or(base)
+        ));
+        Ok(Self::of(paths))
+    }
+
+    fn of<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
+        let prefixes = paths.into_iter().flat_map(reach).collect();
+        Self { prefixes }
+    }
+
+    /// Whether the change can touch a file of tests.
+    pub(super) fn touches(&self, file: &File) -> bool {
+        self.prefixes.iter().any(|prefix| file.title().starts_with(prefix))
+    }
+}
+
+/// The files that a change of this one can touch.
+fn reach(path: &str) -> Vec<String> {
+    if let Some((group, file)) = path.strip_prefix(TESTS).and_then(|rest| rest.split_once('/')) {
+        let name = file.split(['.', '/']).next().unwrap_or_default();
+        return vec![if name == "main" {
+            format!("{group}_")
+        } else {
+            format!("{group}_{name}")
+        }];
+    }
+    let reached = REACH.iter().find(|(place, _)| path.starts_with(place));
+    reached.map_or_else(Vec::new, |(_, files)| {
+        files.iter().map(|&file| file.to_owned()).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_e2e::FILES;
+    use mooring_testbed::layout::repository;
+
+    use super::{Changed, REACH};
+
+    fn titles(path: &str) -> Vec<String> {
+        let changed = Changed::of([path]);
+        FILES
+            .iter()
+            .filter(|file| changed.touches(file))
+            .map(mooring_e2e::File::title)
+            .collect()
+    }
+
+    /// Whether a file or folder of the repository has a path that begins so; a place that ends with a slash is a folder.
+    fn is_there(place: &str) -> bool {
+        let (folder, beginning) = place.rsplit_once('/').unwrap_or(("", place));
+        let mut entries = std::fs::read_dir(repository().join(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        entries.any(|entry| entry.file_name().to_string_lossy().starts_with(beginning))
+    }
+
+    #[test]
+    fn a_change_touches_what_it_can_reach() {
+        assert_eq!(titles("tests/e2e/tests/mount/s3.rs"), ["mount_s3"]);
+        assert_eq!(titles("images/client-glusterfs/glusterfs"), ["mount_glusterfs"]);
+        assert!(titles("mounter/src/core.rs").contains(&"mount_hung".to_owned()));
+        assert!(titles("docs/nodes.md").is_empty());
+        assert_eq!(titles("docs/administrators.md"), ["chaos_installation"]);
+        assert!(titles("configmaps/install/mounter.yaml").contains(&"chaos_installation".to_owned()));
+        assert_eq!(titles("tests/testbed/src/earlier.rs"), ["chaos_upgrade"]);
+        for machine in ["virtual_machine/kernel.rs", "node/guest/images.rs", "node/guest.rs"] {
+            let touched = titles(&format!("tests/testbed/src/{machine}"));
+            assert!(
+                touched.len() > 3 && touched.iter().all(|title| title.starts_with("vm_")),
+                "{touched:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn places_and_files_are_there() {
+        for (place, files) in REACH {
+            assert!(is_there(place), "there is nothing at {place}");
+            for prefix in *files {
+                assert!(
+                    FILES.iter().any(|file| file.title().starts_with(prefix)),
+                    "{place}: {prefix}"
+                );
+            }
+        }
+    }
+}

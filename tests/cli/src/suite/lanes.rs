@@ -1,0 +1,288 @@
+//! The clusters that end-to-end tests run on, side by side, each with one file at a time.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_e2e::Needs;
+use mooring_testbed::cluster;
+use mooring_testbed::image_store::ImageStore;
+use mooring_testbed::images::{Built, Selection};
+use mooring_testbed::install::install_for_tests;
+use mooring_testbed::layout::{Layout, STATE_VARIABLE, repository};
+use mooring_testbed::node::Flavour;
+use mooring_testbed::progress::{labelled, note, say, spoken};
+use mooring_testbed::target::{EXISTING_VARIABLE, Target, TargetArgs};
+
+use super::libtest::{self, Results};
+use super::plan::{self, Job, Queue};
+use super::programs::Programs;
+use super::results_folder;
+
+/// Environment variable: where a failed test leaves all there is to see of it.
+const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
+/// Environment variable: the seed of tests that draw lots.
+const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
+
+/// The most lanes that can be asked for.
+pub(super) const MOST_LANES: usize = 8;
+
+/// Longest for a file of tests, each of which has a limit of its own.
+const FILE_LIMIT: Duration = Duration::from_mins(30);
+
+/// Longest for a file with `--soak`.
+const SOAK_LIMIT: Duration = Duration::from_hours(6);
+
+/// What the lanes have in common.
+pub(super) struct Lanes<'a> {
+    /// The cluster of the first lane; those of the others lie beside it.
+    pub(super) layout: &'a Layout,
+    /// Which cluster to work on.
+    pub(super) target: &'a TargetArgs,
+    /// The kind of nodes asked for.
+    pub(super) flavour: Option<Flavour>,
+    /// The images; an existing cluster's are built and brought there at once.
+    pub(super) built: Option<&'a [Built]>,
+    /// The same, unpacked for the nodes.
+    pub(super) store: Option<&'a ImageStore>,
+    /// The test programs.
+    pub(super) programs: &'a Programs,
+    /// Leave the clusters up.
+    pub(super) keep: bool,
+    /// Run the long forms.
+    pub(super) soak: bool,
+    /// How many.
+    pub(super) count: usize,
+}
+
+/// A file that ran.
+#[derive(Debug)]
+pub(super) struct Ran {
+    /// Its name, with its round where there are several.
+    pub(super) title: String,
+    /// The lane, from 1.
+    pub(super) lane: usize,
+    /// How long it took.
+    pub(super) took: Duration,
+    /// What its tests gave.
+    pub(super) results: Results,
+}
+
+/// What a lane did with its time.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Times {
+    /// The kind of its nodes, in words.
+    pub(super) nodes: String,
+    /// Its cluster was brought up and taken away, and Mooring installed.
+    pub(super) set_up: Duration,
+    /// Tests ran.
+    pub(super) tests: Duration,
+    /// It waited: for other lanes to come up, or because nothing was left for it.
+    pub(super) waited: Duration,
+}
+
+/// What came of all lanes.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// The files, in the order in which they ended.
+    pub(super) ran: Vec<Ran>,
+    /// The lanes.
+    pub(super) lanes: Vec<Times>,
+    /// What went wrong beside tests.
+    pub(super) errors: Vec<anyhow::Error>,
+}
+
+impl Lanes<'_> {
+    /// Runs all jobs.
+    pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
+        let started = Instant::now();
+        let jobs = Mutex::new(Queue::new(jobs));
+        // Clusters come up and go one after the other: each looks for addresses that no other has.
+        let starting = Mutex::new(());
+        let outcome = Mutex::new(Outcome::default());
+        std::thread::scope(|scope| {
+            for index in 0..self.count {
+                let (jobs, starting, outcome) = (&jobs, &starting, &outcome);
+                scope.spawn(move || {
+                    let label = if self.count > 1 {
+                        format!("lane {}: ", index + 1)
+                    } else {
+                        String::new()
+                    };
+                    labelled(&label, || {
+                        let mut times = Times::default();
+                        let ended = self.lane(index, jobs, starting, outcome, &mut times);
+                        times.waited = started.elapsed().saturating_sub(times.set_up + times.tests);
+                        let mut outcome = locked(outcome);
+                        outcome.lanes.resize(self.count, Times::default());
+                        outcome.lanes[index] = times;
+                        outcome.errors.extend(ended.err());
+                    });
+                });
+            }
+        });
+        let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // A lane that ends early waits for the others.
+        for times in &mut outcome.lanes {
+            times.waited = started.elapsed().saturating_sub(times.set_up + times.tests);
+        }
+        let left = jobs.into_inner().unwrap_or_else(PoisonError::into_inner).jobs;
+        if !left.is_empty() {
+            let titles: Vec<_> = left.iter().map(title).collect();
+            outcome.errors.push(anyhow::anyhow!("not run: {}", titles.join(", ")));
+        }
+        outcome
+    }
+
+    fn lane(
+        &self,
+        index: usize,
+        jobs: &Mutex<Queue>,
+        starting: &Mutex<()>,
+        outcome: &Mutex<Outcome>,
+        times: &mut Times,
+    ) -> Result<()> {
+        let layout = layout_of(self.layout, index);
+        let flavour = self.flavour.map(|asked| match asked {
+            Flavour::Immutable => plan::flavour(index, self.count),
+            Flavour::Plain => Flavour::Plain,
+        });
+        let result = (|| {
+            let target = self.open(&layout, flavour, starting, times)?;
+            if let Some(cluster) = target.own_cluster() {
+                times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
+            }
+            loop {
+                if libtest::is_stopped() {
+                    return Ok(());
+                }
+                let Some(job) = locked(jobs).take(index, self.count) else {
+                    return Ok(());
+                };
+                let began = Instant::now();
+                let title = title(&job);
+                let results = super::told(&title, self.run_job(&job, &layout, &target));
+                locked(jobs).ended(&job);
+                let took = began.elapsed();
+                times.tests += took;
+                say(format!(
+                    "{title}: {} passed, {} failed, {} skipped ({})",
+                    results.passed,
+                    results.failed.len(),
+                    results.skipped.len(),
+                    spoken(took)
+                ));
+                locked(outcome).ran.push(Ran {
+                    title,
+                    lane: index + 1,
+                    took,
+                    results,
+                });
+            }
+        })();
+        if !self.keep && !self.target.existing {
+            let _one_at_a_time = locked(starting);
+            let began = Instant::now();
+            let down = cluster::down(&layout).context("failed to take the cluster away");
+            times.set_up += began.elapsed();
+            return result.and(down);
+        }
+        result
+    }
+
+    /// The cluster of a lane, with Mooring on it.
+    fn open(
+        &self,
+        layout: &Layout,
+        flavour: Option<Flavour>,
+        starting: &Mutex<()>,
+        times: &mut Times,
+    ) -> Result<Target> {
+        let target = {
+            let _one_at_a_time = locked(starting);
+            let began = Instant::now();
+            let target = if self.target.existing {
+                self.target.open(layout)
+            } else {
+                Target::own(layout, flavour, self.store)
+            };
+            times.set_up += began.elapsed();
+            target.context("failed to bring the cluster up")?
+        };
+        let began = Instant::now();
+        let installed = match self.built {
+            Some(built) => target.deliver(built).and_then(|()| install_for_tests(&target, built)),
+            None => target
+                .load_images(Selection::All)
+                .and_then(|built| install_for_tests(&target, &built)),
+        };
+        times.set_up += began.elapsed();
+        installed.context("failed to install Mooring")?;
+        Ok(target)
+    }
+
+    fn run_job(&self, job: &Job, layout: &Layout, target: &Target) -> Result<Results> {
+        let mut command = Command::new(self.programs.end_to_end(job.file.group)?);
+        let at_once = match job.file.needs {
+            Needs::Cluster | Needs::Immutable => 4,
+            Needs::Quiet | Needs::Plain | Needs::Machine => 1,
+        };
+        command
+            .arg(format!("{}::", job.file.name))
+            .arg(format!("--test-threads={at_once}"))
+            .current_dir(repository().join("tests/e2e"))
+            .env("RUST_BACKTRACE", "1")
+            .env(STATE_VARIABLE, &layout.state)
+            .env(RESULTS_VARIABLE, results_folder());
+        if self.soak {
+            command.envs(plan::SOAK_ENVIRONMENT.iter().copied());
+        }
+        if job.round > 1 && std::env::var_os(SEED_VARIABLE).is_none() {
+            command.env(SEED_VARIABLE, job.round.to_string());
+        }
+        if self.target.existing {
+            command.env(EXISTING_VARIABLE, "1");
+            if let Some(kubeconfig) = &target.kubeconfig {
+                command.env("KUBECONFIG", kubeconfig);
+            }
+        }
+        let limit = if self.soak { SOAK_LIMIT } else { FILE_LIMIT };
+        let results = libtest::run(command, &title(job), limit)?;
+        if results == Results::default() {
+            note(format!("{}: no test", title(job)));
+        }
+        Ok(results)
+    }
+}
+
+/// The cluster of a lane; the first one's is the usual one.
+fn layout_of(layout: &Layout, index: usize) -> Layout {
+    if index == 0 {
+        return layout.clone();
+    }
+    let mut state = layout.state.clone().into_os_string();
+    state.push(format!("-lane-{}", index + 1));
+    Layout::of(PathBuf::from(state))
+}
+
+/// The clusters of lanes beside the usual one, which a suite that was killed has left.
+pub(crate) fn left_over(layout: &Layout) -> impl Iterator<Item = Layout> {
+    let layout = layout.clone();
+    (1..MOST_LANES)
+        .map(move |index| layout_of(&layout, index))
+        .filter(|layout| layout.state.exists())
+}
+
+fn title(job: &Job) -> String {
+    match job.round {
+        1 => job.file.title(),
+        round => format!("{}, round {round}", job.file.title()),
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

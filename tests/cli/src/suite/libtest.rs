@@ -1,0 +1,394 @@
+//! Running a test program of Rust's test harness, and reading what it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use mooring_testbed::command::line;
+use mooring_testbed::progress::say;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+/// What begins a line by which a test says that it is skipped: its name and the reason follow.
+const SKIPPED: &str = "testbed-skipped: ";
+
+/// What tests gave.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Results {
+    /// How many passed; a skipped one did not.
+    pub(super) passed: usize,
+    /// Those that failed, with what they said.
+    pub(super) failed: BTreeMap<String, String>,
+    /// Those that were skipped, with the reason.
+    pub(super) skipped: BTreeMap<String, String>,
+}
+
+impl Results {
+    /// A program that could not be run counts as one failed test.
+    pub(super) fn broken(name: &str, error: &anyhow::Error) -> Self {
+        Self {
+            failed: BTreeMap::from([(name.to_owned(), format!("{error:#}"))]),
+            ..Self::default()
+        }
+    }
+
+    /// Adds those of another program, whose tests are called after it.
+    pub(super) fn add(&mut self, title: &str, other: Self) {
+        let named = |(name, text): (String, String)| (format!("{title}: {name}"), text);
+        self.passed += other.passed;
+        self.failed.extend(other.failed.into_iter().map(named));
+        self.skipped.extend(other.skipped.into_iter().map(named));
+    }
+}
+
+/// A line that a program printed.
+enum Line {
+    Output(String),
+    Error(String),
+}
+
+/// The process groups of test programs that run, and whether any may begin.
+static RUNNING: Mutex<Running> = Mutex::new(Running {
+    stopped: false,
+    groups: BTreeSet::new(),
+});
+
+struct Running {
+    stopped: bool,
+    groups: BTreeSet<i32>,
+}
+
+/// Ends all test programs that run, with what they started; none begins any more.
+pub(super) fn stop() {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running.stopped = true;
+    for group in &running.groups {
+        // Gone already is what is wanted.
+        let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
+    }
+}
+
+/// Whether test programs were stopped.
+pub(super) fn is_stopped() -> bool {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).stopped
+}
+
+/// Starts a program in a process group of its own, unless it is too late for that.
+fn start(command: &mut Command, shown: &str) -> Result<(Child, i32)> {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    ensure!(!running.stopped, "not run: the suite was stopped");
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("failed to run {shown}"))?;
+    let group = i32::try_from(child.id()).context("a process id that is none")?;
+    running.groups.insert(group);
+    Ok((child, group))
+}
+
+/// Runs a test program to its end, showing each of its lines behind `title`; a program that is not at its end after `limit` is
+/// killed with all that it started.
+pub(super) fn run(command: Command, title: &str, limit: Duration) -> Result<Results> {
+    // The lines of the test harness's own frame are of no use.
+    follow(command, title, limit, &|text| {
+        text.starts_with("test ") && text.contains(" ... ")
+    })
+}
+
+fn follow(mut command: Command, title: &str, limit: Duration, is_news: &dyn Fn(&str) -> bool) -> Result<Results> {
+    let shown = line(&command);
+    let (mut child, group) = start(&mut command, &shown)?;
+    let (sender, lines) = channel();
+    let stdout = child.stdout.take().context("no standard output")?;
+    let stderr = child.stderr.take().context("no standard error")?;
+    let deadline = Instant::now() + limit;
+    std::thread::scope(|scope| {
+        let errors = sender.clone();
+        scope.spawn(move || read(stdout, &sender, Line::Output));
+        scope.spawn(move || read(stderr, &errors, Line::Error));
+        let mut reading = Reading::default();
+        let in_time = reading.follow(&lines, title, deadline, is_news);
+        if !in_time {
+            // Gone already is what is wanted.
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+        await_end(group);
+        // What it has left running: its number is nobody else's until its end is taken notice of.
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        let status = child.wait().with_context(|| format!("failed to wait for {shown}"))?;
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.groups.remove(&group);
+        let why = if in_time {
+            format!("{shown} ended with {status} before its tests had")
+        } else {
+            format!("{shown} was not at its end after {} s, and was killed", limit.as_secs())
+        };
+        Ok(reading.results(status.success(), &why))
+    })
+}
+
+/// Waits until a child has ended, and takes no notice of it.
+fn await_end(child: i32) {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while waitid(Id::Pid(Pid::from_raw(child)), flags) == Err(Errno::EINTR) {}
+}
+
+/// Runs a test program, showing only what goes wrong.
+pub(super) fn run_quietly(mut command: Command, title: &str, limit: Duration) -> Result<Results> {
+    command.env("RUST_BACKTRACE", "0");
+    follow(command, title, limit, &|text| {
+        text.contains(" ... FAILED") || text.starts_with("thread '")
+    })
+}
+
+/// Runs the examples of the documentation: one program a crate, whose names do not matter.
+pub(super) fn run_documentation(command: Command, title: &str, limit: Duration) -> Result<Results> {
+    follow(command, title, limit, &|text| {
+        text.contains("FAILED") || text.starts_with("error")
+    })
+}
+
+fn read(from: impl Read, to: &Sender<Line>, kind: fn(String) -> Line) {
+    let mut reader = BufReader::new(from);
+    let mut bytes = Vec::new();
+    // What is no UTF-8 is shown as well as it can be: a test may print what it was given.
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|length| length > 0) {
+        let text = String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned();
+        if to.send(kind(text)).is_err() {
+            return;
+        }
+        bytes.clear();
+    }
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reading {
+    results: Results,
+    /// Tests that said "ok", skipped ones among them.
+    ok: usize,
+    /// The test whose name was read, and not yet its end.
+    open: Option<String>,
+    /// The panic that is being read, by the test's name.
+    panic: Option<String>,
+    panics: BTreeMap<String, String>,
+    ended: bool,
+}
+
+impl Reading {
+    /// Reads until the program has closed both of its outputs; false if that is not before `deadline`.
+    fn follow(
+        &mut self,
+        lines: &Receiver<Line>,
+        title: &str,
+        deadline: Instant,
+        is_news: &dyn Fn(&str) -> bool,
+    ) -> bool {
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Line::Output(text)) => {
+                    self.output(&text);
+                    if is_news(&text) {
+                        say(format!("{title}: {text}"));
+                    }
+                }
+                Ok(Line::Error(text)) => {
+                    self.error(&text);
+                    say(format!("{title}: {text}"));
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return true,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return false,
+            }
+        }
+    }
+
+    fn output(&mut self, text: &str) {
+        if let Some((name, ending)) = text.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            self.open = Some(name.to_owned());
+            self.verdict(ending);
+        } else {
+            self.verdict(text);
+        }
+        self.ended |= text.starts_with("test result: ");
+        // Without a terminal what a panic says is on either output, by how the test was run.
+        self.follow_panic(text);
+    }
+
+    /// Reads how the open test ended, if that is what this says. What a test prints itself comes between its name and its end, where
+    /// tests run one at a time.
+    fn verdict(&mut self, text: &str) {
+        let Some(name) = self.open.take() else {
+            return;
+        };
+        if text == "ok" {
+            self.ok += 1;
+        } else if text == "FAILED" {
+            self.results.failed.insert(name, String::new());
+        } else if text == "ignored" || text.starts_with("ignored, ") {
+            self.results.skipped.insert(name, "ignored".to_owned());
+        } else {
+            self.open = Some(name);
+        }
+    }
+
+    fn error(&mut self, text: &str) {
+        if let Some((name, reason)) = text.strip_prefix(SKIPPED).and_then(|rest| rest.split_once(": ")) {
+            self.results.skipped.insert(name.to_owned(), reason.to_owned());
+        }
+        self.follow_panic(text);
+    }
+
+    /// Keeps what a panic says, up to its backtrace.
+    fn follow_panic(&mut self, text: &str) {
+        let begins = text.starts_with("thread '") && text.contains(" panicked at ");
+        if begins {
+            let name = text.split('\'').nth(1).unwrap_or_default().to_owned();
+            self.panics.entry(name.clone()).or_default().push_str(text);
+            self.panic = Some(name);
+        } else if text.is_empty() || text == "stack backtrace:" || text.starts_with("note: ") {
+            self.panic = None;
+        } else if let Some(said) = self.panic.as_ref().and_then(|name| self.panics.get_mut(name)) {
+            said.push('\n');
+            said.push_str(text);
+        }
+    }
+
+    fn results(mut self, success: bool, why: &str) -> Results {
+        for (name, said) in &mut self.results.failed {
+            if let Some(panic) = self.panics.get(name) {
+                said.clone_from(panic);
+            }
+        }
+        let skipped = self
+            .results
+            .skipped
+            .values()
+            .filter(|reason| *reason != "ignored")
+            .count();
+        self.results.passed = self.ok.saturating_sub(skipped);
+        // It was killed, or ended itself: the tests that had not ended have no line.
+        if !self.ended || (!success && self.results.failed.is_empty()) {
+            let panics: Vec<_> = self.panics.into_values().collect();
+            let said = std::iter::once(why.to_owned())
+                .chain(panics)
+                .collect::<Vec<_>>()
+                .join("\n");
+            self.results.failed.insert("the program itself".to_owned(), said);
+        }
+        self.results
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::{Reading, run_quietly};
+
+    #[test]
+    fn what_a_test_program_leaves_running_is_ended() {
+        let script = "sleep 600 >/dev/null 2>&1 & echo test a::b ... ok; echo test result: ok; echo $! >\"$0\"";
+        let file = std::env::temp_dir().join(format!("mooring-left-{}", std::process::id()));
+        let mut program = Command::new("sh");
+        program.args(["-c", script]).arg(&file);
+        let results = run_quietly(program, "left", Duration::from_mins(1)).unwrap();
+        assert_eq!((results.passed, results.failed.len()), (1, 0));
+        let left = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // One that has ended has no command line, also before its new parent looks.
+        while std::fs::read(format!("/proc/{}/cmdline", left.trim())).is_ok_and(|line| !line.is_empty()) {
+            assert!(Instant::now() < deadline, "{left} still runs");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn read(output: &[&str], errors: &[&str], success: bool) -> super::Results {
+        let mut reading = Reading::default();
+        for text in errors {
+            reading.error(text);
+        }
+        for text in output {
+            reading.output(text);
+        }
+        reading.results(success, "it ended")
+    }
+
+    #[test]
+    fn skipped_is_not_passed() {
+        let results = read(
+            &[
+                "running 2 tests",
+                "test a::b ... ok",
+                "test a::c ... ok",
+                "test a::d ... ignored",
+                "test result: ok. 2 passed",
+            ],
+            &["testbed-skipped: a::c: it works on the nodes: of the testbed"],
+            true,
+        );
+        assert_eq!((results.passed, results.failed.len()), (1, 0));
+        assert_eq!(results.skipped["a::c"], "it works on the nodes: of the testbed");
+        assert_eq!(results.skipped.len(), 2);
+    }
+
+    #[test]
+    fn a_failure_says_what_its_panic_said_and_not_its_backtrace() {
+        let results = read(
+            &["test a::b ... FAILED", "test result: FAILED. 0 passed; 1 failed"],
+            &[
+                "thread 'a::b' (7) panicked at lib.rs:101:9:",
+                "it: waited 60 s in vain",
+                "and more",
+                "stack backtrace:",
+                "   0: __rustc::rust_begin_unwind",
+            ],
+            false,
+        );
+        let said = &results.failed["a::b"];
+        assert!(
+            said.contains("in vain\nand more") && !said.contains("rust_begin"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_a_test_prints_does_not_hide_how_it_ended() {
+        let results = read(
+            &[
+                "test a::b ...   ok make a machine (2 s)",
+                "ok or not",
+                "ok",
+                "test a::c ... once",
+                "FAILED",
+                "test result: FAILED. 1 passed; 1 failed",
+            ],
+            &[],
+            false,
+        );
+        assert_eq!((results.passed, results.failed.len()), (1, 1));
+        assert!(results.failed.contains_key("a::c"));
+    }
+
+    #[test]
+    fn a_program_that_does_not_reach_its_end_has_failed() {
+        let cut_short = read(&["test a::b ... ok"], &[], false);
+        assert_eq!(
+            (cut_short.passed, cut_short.failed["the program itself"].as_str()),
+            (1, "it ended")
+        );
+        let bad_end = read(&["test result: ok. 0 passed"], &[], false);
+        assert_eq!(bad_end.failed.len(), 1);
+    }
+}

@@ -1,0 +1,209 @@
+//! Which files run, in what order, and on what kind of cluster.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use mooring_e2e::{File, Needs};
+use mooring_testbed::node::Flavour;
+
+/// A run of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Job {
+    /// The file.
+    pub(super) file: &'static File,
+    /// Which of its runs, from 1.
+    pub(super) round: u32,
+}
+
+/// Files with cycles, kills and lots, whose long forms `--soak` runs.
+const SOAK: &[&str] = &[
+    "chaos_api",
+    "chaos_client_cycles",
+    "chaos_control_plane",
+    "chaos_mount_cycles",
+    "chaos_pod",
+    "chaos_provision",
+    "chaos_revive",
+    "mount_junk",
+    "scale_claims",
+];
+
+/// What makes the short forms long.
+pub(super) const SOAK_ENVIRONMENT: &[(&str, &str)] = &[("MOORING_TESTBED_CYCLES", "1000")];
+
+/// How often `--soak` runs each file, each time with another seed.
+pub(super) const SOAK_ROUNDS: u32 = 10;
+
+/// Whether a file is one of those.
+pub(super) fn is_for_soak(file: &File) -> bool {
+    SOAK.contains(&file.title().as_str())
+}
+
+/// The kind of nodes that lane `index` of `count` has. One of several has plain nodes, as the demo and the bench have; what needs
+/// a virtual machine runs there too, one after the other. All else has immutable ones, where Mooring has nothing to lean on, but for what
+/// the first lane takes of it once it has done its own.
+pub(super) fn flavour(index: usize, count: usize) -> Flavour {
+    if count > 1 && index == 0 {
+        Flavour::Plain
+    } else {
+        Flavour::Immutable
+    }
+}
+
+/// The lane of a file: the first, if there are several, for what needs a virtual machine or plain nodes.
+fn runs_on(file: &File, index: usize, count: usize) -> bool {
+    let first = matches!(file.needs, Needs::Machine | Needs::Plain);
+    count == 1 || first == (index == 0)
+}
+
+/// Whether a lane that has done all of its own may take a file of the others'.
+fn may_help(file: &File, index: usize) -> bool {
+    index == 0 && file.needs == Needs::Cluster
+}
+
+/// The runs of files in the order in which to begin them: what takes long first, so that no lane is left with it at the end.
+pub(super) fn jobs(files: &[&'static File], rounds: u32) -> VecDeque<Job> {
+    let mut jobs: Vec<_> = (1..=rounds)
+        .flat_map(|round| files.iter().map(move |file| Job { file, round }))
+        .collect();
+    jobs.sort_by_key(|job| (job.round, Reverse(job.file.seconds)));
+    jobs.into()
+}
+
+/// What is to be run, and what runs.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// What has not begun.
+    pub(super) jobs: VecDeque<Job>,
+    /// A file that wants its cluster quiet runs on one of the lanes for such files.
+    quiet_runs: bool,
+}
+
+impl Queue {
+    /// All of it is still to be run.
+    pub(super) fn new(jobs: VecDeque<Job>) -> Self {
+        Self {
+            jobs,
+            quiet_runs: false,
+        }
+    }
+
+    /// Takes the next job for a lane. Of the files that want a quiet cluster one runs at a time, as far as there are others: they
+    /// start controllers by the dozen and kill what they find, and two of them at once leave nothing for what they wait for.
+    pub(super) fn take(&mut self, index: usize, count: usize) -> Option<Job> {
+        let fits = |job: &&Job| runs_on(job.file, index, count);
+        let calm = |job: &&Job| fits(job) && !(self.quiet_runs && job.file.needs == Needs::Quiet);
+        let next = self.jobs.iter().position(|job| calm(&job));
+        let next = next.or_else(|| self.jobs.iter().position(|job| fits(&job)));
+        let next = next.or_else(|| self.jobs.iter().position(|job| may_help(job.file, index)))?;
+        let job = self.jobs.remove(next)?;
+        self.quiet_runs |= job.file.needs == Needs::Quiet;
+        Some(job)
+    }
+
+    /// Notes that a job has ended.
+    pub(super) fn ended(&mut self, job: &Job) {
+        if job.file.needs == Needs::Quiet {
+            self.quiet_runs = false;
+        }
+    }
+}
+
+/// How many lanes have something to do, of at most `most`.
+pub(super) fn lanes(jobs: &VecDeque<Job>, most: usize) -> usize {
+    let apart = jobs.iter().filter(|job| !runs_on(job.file, 0, 2)).count();
+    match (apart, jobs.len() - apart) {
+        (0, _) | (_, 0) => 1.max(most.min(apart)),
+        (others, _) => most.min(others + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_e2e::{FILES, File, Needs};
+
+    use super::{Queue, SOAK, jobs, lanes};
+
+    fn all() -> Vec<&'static File> {
+        FILES.iter().collect()
+    }
+
+    #[test]
+    fn each_lane_takes_what_is_its_own_and_takes_long() {
+        let of_the_first = |job: &super::Job| matches!(job.file.needs, Needs::Machine | Needs::Plain);
+        let mut queue = Queue::new(jobs(&all(), 2));
+        let count = queue.jobs.len();
+        let own = queue.jobs.iter().filter(|job| of_the_first(job)).count();
+        let mut taken = 0;
+        let mut last = [u32::MAX; 2];
+        for (lane, most) in [(0, own), (1, count)] {
+            for _ in 0..most {
+                let Some(job) = queue.take(lane, 4) else { break };
+                queue.ended(&job);
+                assert_eq!(of_the_first(&job), lane == 0, "{job:?}");
+                if job.round == 1 {
+                    assert!(job.file.seconds <= last[lane]);
+                    last[lane] = job.file.seconds;
+                }
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, count);
+    }
+
+    #[test]
+    fn the_first_lane_helps_the_others_where_any_nodes_will_do() {
+        let mut queue = Queue::new(jobs(&all(), 1));
+        while queue.take(0, 2).is_some() {}
+        assert!(!queue.jobs.is_empty());
+        for job in &queue.jobs {
+            assert!(matches!(job.file.needs, Needs::Quiet | Needs::Immutable), "{job:?}");
+        }
+    }
+
+    #[test]
+    fn a_lane_alone_takes_all() {
+        let mut queue = Queue::new(jobs(&all(), 1));
+        while queue.take(0, 1).is_some() {}
+        assert!(queue.jobs.is_empty());
+    }
+
+    #[test]
+    fn quiet_files_come_one_at_a_time_until_nothing_else_is_left() {
+        let mut queue = Queue::new(jobs(&all(), 1));
+        let is_quiet = |job: super::Job| job.file.needs == Needs::Quiet;
+        let mut first = queue.take(1, 3).unwrap();
+        while !is_quiet(first) {
+            queue.ended(&first);
+            first = queue.take(1, 3).unwrap();
+        }
+        let mut beside = Vec::new();
+        while let Some(job) = queue.take(2, 3) {
+            beside.push(is_quiet(job));
+        }
+        let others = beside.iter().take_while(|quiet| !**quiet).count();
+        assert!(others > 0 && beside[others..].iter().all(|quiet| *quiet), "{beside:?}");
+    }
+
+    #[test]
+    fn no_lane_is_brought_up_for_nothing() {
+        let of = |needs: &[Needs]| -> Vec<&'static File> {
+            needs
+                .iter()
+                .map(|needs| FILES.iter().find(|file| file.needs == *needs).unwrap())
+                .collect()
+        };
+        assert_eq!(lanes(&jobs(&of(&[Needs::Cluster]), 1), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine]), 3), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1), 4), 2);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30), 4), 4);
+        assert_eq!(lanes(&jobs(&all(), 1), 4), 4);
+    }
+
+    #[test]
+    fn what_is_soaked_is_there() {
+        for name in SOAK {
+            assert!(FILES.iter().any(|file| file.title() == *name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What cargo makes for the suite: the checks of the sources, and the test programs, all compiled in one go.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use mooring_e2e::File;
+use mooring_testbed::command::{cargo, line};
+use mooring_testbed::progress::say;
+use serde_json::Value;
+
+use super::libtest::{self, Results};
+
+/// The package whose test programs need a cluster.
+const END_TO_END: &str = "mooring-e2e";
+
+/// The fuzz targets, which take their seeds and inputs made of them: so many for each, some seconds' worth. A build with coverage
+/// takes minutes: `docs/development.md` has how to do that.
+const FUZZ_TARGETS: &str = "mooring_fuzz_targets";
+const FUZZ_CASES: &str = "2000";
+
+/// How many `--soak` gives each, and longest for that: they take part of an hour. Others at each turn, drawn by lot.
+const SOAK_FUZZ_CASES: &str = "500000";
+const SOAK_FUZZ_LIMIT: Duration = Duration::from_hours(4);
+
+/// Longest for one unit test program: they take seconds.
+const UNIT_LIMIT: Duration = Duration::from_mins(5);
+
+/// A check and its name.
+type Check = (&'static str, fn() -> Result<()>);
+
+/// The checks that only read the sources.
+pub(super) fn checks() -> [Check; 2] {
+    [
+        ("format", || shown(&["fmt", "--all", "--check"])),
+        ("lints", || {
+            shown(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+        }),
+    ]
+}
+
+/// Runs cargo, showing all that it says.
+fn shown(arguments: &[&str]) -> Result<()> {
+    let mut cargo = cargo(arguments)?;
+    let status = cargo
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("failed to run {}", line(&cargo)))?;
+    ensure!(status.success(), "{} failed: see above", line(&cargo));
+    Ok(())
+}
+
+/// The test programs.
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    /// Those with unit tests, each with its package's folder and its name.
+    unit: Vec<(PathBuf, String, PathBuf)>,
+    /// Those with end-to-end tests, by group.
+    end_to_end: BTreeMap<String, PathBuf>,
+}
+
+/// Compiles the test programs: all of the workspace at once, since crates would be compiled anew for other selections of it,
+/// with other features of what they share.
+pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
+    let mut build = cargo([
+        "test",
+        "--workspace",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ])?;
+    let shown = line(&build);
+    let mut child = build
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("failed to run {shown}"))?;
+    let mut programs = Programs::default();
+    if let Some(stdout) = child.stdout.take() {
+        for message in BufReader::new(stdout).lines().map_while(Result::ok) {
+            programs.note(&message);
+        }
+    }
+    let status = child.wait().with_context(|| format!("failed to wait for {shown}"))?;
+    ensure!(status.success(), "{shown} failed: see above");
+    for file in wanted {
+        programs.end_to_end(file.group)?;
+    }
+    Ok(programs)
+}
+
+impl Programs {
+    /// Notes what one of cargo's messages says was made.
+    fn note(&mut self, message: &str) {
+        let Ok(message) = serde_json::from_str::<Value>(message) else {
+            return;
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let (Some(program), Some(name), Some(manifest)) = (
+            text(&message["executable"]),
+            text(&message["target"]["name"]),
+            text(&message["manifest_path"]),
+        ) else {
+            return;
+        };
+        if message["profile"]["test"] != true {
+            return;
+        }
+        let folder = Path::new(&manifest).parent().unwrap_or(Path::new("/")).to_owned();
+        let kinds = &message["target"]["kind"];
+        let is_integration = kinds
+            .as_array()
+            .is_some_and(|kinds| kinds.iter().any(|kind| kind == "test"));
+        if is_integration && folder.ends_with("tests/e2e") {
+            self.end_to_end.insert(name, PathBuf::from(program));
+        } else {
+            self.unit.push((folder, name, PathBuf::from(program)));
+        }
+    }
+
+    /// The program of a group of end-to-end tests.
+    pub(super) fn end_to_end(&self, group: &str) -> Result<&PathBuf> {
+        let program = self.end_to_end.get(group);
+        program.with_context(|| format!("{END_TO_END} has no test program {group}"))
+    }
+
+    /// Runs the unit tests, one program after the other: each has its tests on all processors.
+    pub(super) fn run_unit_tests(&self) -> Results {
+        self.run_unit(|_| true, FUZZ_CASES, UNIT_LIMIT)
+    }
+
+    /// Runs the fuzz targets alone, for long.
+    pub(super) fn run_fuzz_targets(&self) -> Results {
+        let results = self.run_unit(|name| name == FUZZ_TARGETS, SOAK_FUZZ_CASES, SOAK_FUZZ_LIMIT);
+        if results == Results::default() {
+            return Results::broken(FUZZ_TARGETS, &anyhow!("there is no such test program"));
+        }
+        results
+    }
+
+    fn run_unit(&self, wanted: impl Fn(&str) -> bool, fuzz_cases: &str, limit: Duration) -> Results {
+        let mut all = Results::default();
+        for (folder, name, program) in self.unit.iter().filter(|(_, name, _)| wanted(name)) {
+            let mut command = Command::new(program);
+            // As cargo runs them; and what passes needs no line of its own.
+            command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+            if name == FUZZ_TARGETS {
+                command.env("PROPTEST_CASES", fuzz_cases);
+            }
+            let results = super::told(name, libtest::run_quietly(command, name, limit));
+            if results != Results::default() {
+                say(format!(
+                    "{name}: {} passed, {} failed",
+                    results.passed,
+                    results.failed.len()
+                ));
+            }
+            all.add(name, results);
+        }
+        all
+    }
+
+    /// Runs the examples in the documentation of what the parts share.
+    pub(super) fn run_doc_tests() -> Results {
+        let title = "documentation";
+        let command = cargo(["test", "--quiet", "--doc", "--workspace"]);
+        let results = command.and_then(|command| libtest::run_documentation(command, title, UNIT_LIMIT));
+        super::told(title, results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Programs;
+
+    fn message(manifest: &str, kind: &str, name: &str, test: bool) -> String {
+        serde_json::json!({
+            "reason": "compiler-artifact", "manifest_path": format!("/r/{manifest}/Cargo.toml"),
+            "target": {"kind": [kind], "name": name}, "profile": {"test": test}, "executable": format!("/r/target/{name}"),
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn programs_are_told_apart_by_their_package_and_kind() {
+        let mut programs = Programs::default();
+        for text in [
+            message("mounter", "lib", "mooring_mounter", true),
+            message("mounter", "test", "junk", true),
+            message("mounter", "bin", "mounter", false),
+            message("tests/e2e", "lib", "mooring_e2e", true),
+            message("tests/e2e", "test", "chaos", true),
+            "{}".to_owned(),
+            "no JSON".to_owned(),
+        ] {
+            programs.note(&text);
+        }
+        let units: Vec<_> = programs.unit.iter().map(|(_, name, _)| name.as_str()).collect();
+        assert_eq!(units, ["mooring_mounter", "junk", "mooring_e2e"]);
+        assert_eq!(programs.end_to_end("chaos").unwrap().to_str(), Some("/r/target/chaos"));
+        assert!(programs.end_to_end("vm").unwrap_err().to_string().contains("vm"));
+        // A soak that finds no fuzz targets has not passed.
+        assert_eq!(programs.run_fuzz_targets().failed.len(), 1);
+    }
+}

@@ -1,0 +1,231 @@
+//! What the suite did: each check as it goes, and at the end where the time went, what failed and why, and one line that counts.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use mooring_testbed::extra_checks::Verdict;
+use mooring_testbed::progress::{fail, say, spoken};
+
+use super::lanes::{Outcome, Ran, Times};
+use super::libtest::Results;
+
+/// A step, and how it went.
+struct Step {
+    name: String,
+    took: Duration,
+    /// Of all processors, in percent.
+    busy: Option<u64>,
+    well: bool,
+}
+
+/// What was done so far, and what it found.
+pub(super) struct Report {
+    started: Instant,
+    steps: Vec<Step>,
+    ran: Vec<Ran>,
+    lanes: Vec<Times>,
+    results: Results,
+}
+
+impl Report {
+    /// Begins.
+    pub(super) fn begin() -> Self {
+        Self {
+            started: Instant::now(),
+            steps: Vec::new(),
+            ran: Vec::new(),
+            lanes: Vec::new(),
+            results: Results::default(),
+        }
+    }
+
+    /// Does what comes before the tests. It counts as a failed test where it fails, and not where it does not.
+    pub(super) fn step(&mut self, name: &str, run: impl FnOnce() -> Result<()>) {
+        self.timed(name, |_| match run() {
+            Ok(()) => Results::default(),
+            Err(error) => {
+                fail(&error);
+                Results::broken(name, &error)
+            }
+        });
+    }
+
+    /// Runs a check, which counts as a test.
+    pub(super) fn check(&mut self, name: &str, run: impl FnOnce() -> Result<()>) {
+        self.timed(name, |_| match run() {
+            Ok(()) => Results {
+                passed: 1,
+                ..Results::default()
+            },
+            Err(error) => {
+                fail(&error);
+                Results::broken(name, &error)
+            }
+        });
+    }
+
+    /// Runs a check that may find that it can't be made here.
+    pub(super) fn verdict(&mut self, name: &str, run: impl FnOnce() -> Result<Verdict>) {
+        self.timed(name, |_| match run() {
+            Ok(Verdict::Passed) => Results {
+                passed: 1,
+                ..Results::default()
+            },
+            Ok(Verdict::Skipped(reason)) => Results {
+                skipped: BTreeMap::from([("not made here".to_owned(), reason)]),
+                ..Results::default()
+            },
+            Err(error) => {
+                fail(&error);
+                Results::broken(name, &error)
+            }
+        });
+    }
+
+    /// Runs tests.
+    pub(super) fn tests(&mut self, name: &str, run: impl FnOnce() -> Results) {
+        self.timed(name, |_| run());
+    }
+
+    /// Notes a failure of something that has no step.
+    pub(super) fn failed(&mut self, name: &str, error: &anyhow::Error) {
+        fail(error);
+        self.results.add(name, Results::broken(name, error));
+    }
+
+    /// Takes in what the lanes did.
+    pub(super) fn end_to_end(&mut self, outcome: Outcome, took: Duration, busy: Option<u64>) {
+        let mut well = outcome.errors.is_empty();
+        for error in &outcome.errors {
+            self.failed("end-to-end tests", error);
+        }
+        for ran in &outcome.ran {
+            well &= ran.results.failed.is_empty();
+            self.results.add(&ran.title, ran.results.clone());
+        }
+        self.ran = outcome.ran;
+        self.lanes = outcome.lanes;
+        self.steps.push(Step {
+            name: "end-to-end tests".to_owned(),
+            took,
+            busy,
+            well,
+        });
+    }
+
+    fn timed(&mut self, name: &str, run: impl FnOnce(&mut Self) -> Results) {
+        say(format!("== {name}"));
+        let (began, load) = (Instant::now(), Load::now());
+        let results = run(self);
+        self.steps.push(Step {
+            name: name.to_owned(),
+            took: began.elapsed(),
+            busy: load.busy(),
+            well: results.failed.is_empty(),
+        });
+        self.results.add(name, results);
+    }
+
+    /// Prints all of it; whether nothing failed.
+    pub(super) fn finish(self) -> bool {
+        say(format!("\n== where the time went ({})", spoken(self.started.elapsed())));
+        for step in &self.steps {
+            let word = if step.well { "ok    " } else { "FAILED" };
+            let busy = step
+                .busy
+                .map(|busy| format!(", processors {busy} % busy"))
+                .unwrap_or_default();
+            say(format!("{word} {} ({}{busy})", step.name, spoken(step.took)));
+        }
+        for (index, lane) in self.lanes.iter().enumerate() {
+            say(format!(
+                "lane {}, {} nodes: {} tests, {} set up and taken away, {} waited",
+                index + 1,
+                lane.nodes,
+                spoken(lane.tests),
+                spoken(lane.set_up),
+                spoken(lane.waited)
+            ));
+        }
+        let mut ran: Vec<_> = self.ran.iter().collect();
+        ran.sort_by_key(|ran| std::cmp::Reverse(ran.took));
+        for ran in ran {
+            let word = if ran.results.failed.is_empty() {
+                "ok    "
+            } else {
+                "FAILED"
+            };
+            say(format!(
+                "{word} {} ({}, lane {})",
+                ran.title,
+                spoken(ran.took),
+                ran.lane
+            ));
+        }
+        told("skipped", &self.results.skipped);
+        told("FAILED", &self.results.failed);
+        say(format!(
+            "\n{} passed, {} failed, {} skipped",
+            self.results.passed,
+            self.results.failed.len(),
+            self.results.skipped.len()
+        ));
+        self.results.failed.is_empty()
+    }
+}
+
+fn told(word: &str, tests: &BTreeMap<String, String>) {
+    if !tests.is_empty() {
+        say(format!("\n== {word}"));
+    }
+    for (name, said) in tests {
+        say(format!("{word} {name}: {said}"));
+    }
+}
+
+/// How busy the machine's processors have been so far, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    ticks: Option<(u64, u64)>,
+}
+
+impl Load {
+    /// As it is now.
+    pub(super) fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self {
+            ticks: ticks(text.lines().next().unwrap_or_default()),
+        }
+    }
+
+    /// How busy all processors have been since, in percent.
+    pub(super) fn busy(self) -> Option<u64> {
+        let ((idle_before, before), (idle, all)) = (self.ticks?, Self::now().ticks?);
+        let all = all.checked_sub(before).filter(|all| *all > 0)?;
+        Some(100 - (idle - idle_before).min(all) * 100 / all)
+    }
+}
+
+/// Idle ticks and all ticks of the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal.
+fn ticks(line: &str) -> Option<(u64, u64)> {
+    let numbers: Vec<u64> = line
+        .strip_prefix("cpu ")?
+        .split_whitespace()
+        .take(8)
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let idle = numbers.get(3)? + numbers.get(4)?;
+    Some((idle, numbers.iter().sum()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks;
+
+    #[test]
+    fn idle_is_what_nothing_and_what_a_disk_is_waited_for() {
+        assert_eq!(ticks("cpu  10 0 20 60 10 0 0 0 0 0"), Some((70, 100)));
+        assert_eq!(ticks("cpu0 1 2"), None);
+    }
+}

@@ -1,0 +1,304 @@
+//! Which tests prove each guarantee of `docs/ARCHITECTURE.md`, from the tests themselves.
+//!
+//! A guarantee is a list item `- **P1. Its title.** …` under [`SECTION`]. A test names what it proves in its doc, above `#[test]`:
+//! `/// Proves: P1, M3`. In the call of a macro that makes tests the line stands above the test's name.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The page, and its part that has the guarantees.
+const PAGE: &str = "docs/ARCHITECTURE.md";
+const SECTION: &str = "## What must always hold";
+
+/// Where tests are, relative to the repository.
+const FOLDERS: &[&str] = &["images", "mounter", "provisioner", "tests/e2e/tests"];
+
+const MARK: &str = "/// Proves:";
+
+/// A guarantee and its proofs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guarantee {
+    /// As in `P1`.
+    pub id: String,
+    /// The first words of its text.
+    pub title: String,
+    /// By file and line.
+    pub proofs: Vec<Proof>,
+}
+
+/// A test that fails where the guarantee is broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Relative to the repository.
+    pub file: PathBuf,
+    /// The function's name.
+    pub test: String,
+}
+
+/// A proof with what it proves.
+type Claim = (Vec<String>, Proof);
+
+/// The guarantees of the repository in `root`, in the page's order. One may have no proof: see [`report`].
+///
+/// # Errors
+/// A file can't be read, a list item has no id, a mark names what is no guarantee, or stands above what is no test.
+pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
+    let page = root.join(PAGE);
+    let text = read_to_string(&page).with_context(|| format!("failed to read {}", page.display()))?;
+    let mut all = stated(&text).with_context(|| format!("unable to read the guarantees in {PAGE}"))?;
+    for folder in FOLDERS {
+        for file in rust_files(&root.join(folder))? {
+            let text = read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+            let name = file.strip_prefix(root).unwrap_or(&file);
+            for claim in marks(name, &text)? {
+                assign(&mut all, claim)?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The guarantees with their proofs, to be printed: id, number of proofs and title, then a test a line.
+///
+/// # Errors
+/// As of [`guarantees`]; or a guarantee has no proof.
+pub fn report(root: &Path) -> Result<String> {
+    let all = guarantees(root)?;
+    let unproven: Vec<_> = all.iter().filter(|it| it.proofs.is_empty()).map(|it| &*it.id).collect();
+    ensure!(
+        unproven.is_empty(),
+        "no test proves {}: mark the test that does with \"{MARK} {}\", or write one",
+        unproven.join(", "),
+        unproven.join(", ")
+    );
+    let mut text = String::new();
+    for Guarantee { id, title, proofs } in &all {
+        let _ = writeln!(text, "{id:<4}{:>3}  {title}", proofs.len());
+        for Proof { file, test } in proofs {
+            let file = file.strip_prefix("tests/e2e/tests").unwrap_or(file).with_extension("");
+            let _ = writeln!(text, "         {}: {test}", file.display());
+        }
+    }
+    Ok(text)
+}
+
+/// The guarantees in the page's text, without proofs.
+fn stated(page: &str) -> Result<Vec<Guarantee>> {
+    let mut all = Vec::new();
+    let mut ids = BTreeSet::new();
+    let section = page
+        .split_once(SECTION)
+        .with_context(|| format!("there is no \"{SECTION}\""))?;
+    for line in section.1.lines().take_while(|line| !line.starts_with("## ")) {
+        let item = line.strip_prefix("- ").or_else(|| {
+            line.split_once(". ")
+                .filter(|(number, _)| is_number(number))
+                .map(|it| it.1)
+        });
+        let Some(bold) = item.and_then(|item| item.strip_prefix("**")) else {
+            continue;
+        };
+        let (id, title) = bold
+            .split_once("**")
+            .and_then(|(bold, _)| bold.split_once(". "))
+            .filter(|(id, _)| is_id(id))
+            .with_context(|| format!("\"{line}\" has no id: write \"- **P1. Title.** …\""))?;
+        ensure!(ids.insert(id), "{id} is there twice");
+        all.push(Guarantee {
+            id: id.to_owned(),
+            title: title.trim_end_matches('.').to_owned(),
+            proofs: Vec::new(),
+        });
+    }
+    ensure!(!all.is_empty(), "there is none under \"{SECTION}\"");
+    Ok(all)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A letter and a number.
+fn is_id(text: &str) -> bool {
+    text.strip_prefix(|first: char| first.is_ascii_uppercase())
+        .is_some_and(is_number)
+}
+
+fn assign(all: &mut [Guarantee], (ids, proof): Claim) -> Result<()> {
+    for id in ids {
+        let guarantee = all.iter_mut().find(|guarantee| guarantee.id == id);
+        let guarantee = guarantee.with_context(|| {
+            let Proof { file, test } = &proof;
+            format!("{}: {test} proves \"{id}\", which {PAGE} does not have", file.display())
+        })?;
+        guarantee.proofs.push(proof.clone());
+    }
+    Ok(())
+}
+
+/// What the tests of a file prove.
+fn marks(file: &Path, text: &str) -> Result<Vec<Claim>> {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(ids) = line.strip_prefix(MARK) else {
+            let slip = line.starts_with("//") && line.trim_start_matches(['/', '!', ' ']).starts_with("Proves:");
+            ensure!(!slip, "{}:{}: a mark begins with \"{MARK}\"", file.display(), index + 1);
+            continue;
+        };
+        let proving = marked(&lines[index + 1..], text)
+            .with_context(|| format!("{}:{}: \"{line}\" stands above no test", file.display(), index + 1))?;
+        let ids = ids.split(',').map(|id| id.trim().to_owned()).collect();
+        let file = file.to_path_buf();
+        found.push((ids, Proof { file, test: proving }));
+    }
+    Ok(found)
+}
+
+/// The name of the test that a mark stands above.
+fn marked(after: &[&str], file: &str) -> Result<String> {
+    let attributes = after
+        .iter()
+        .take_while(|line| line.starts_with("///") || line.starts_with("#["))
+        .count();
+    let is_test = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+    let (attributes, rest) = after.split_at(attributes);
+    if attributes.iter().any(|line| line.starts_with("#[ignore")) {
+        bail!("the test is ignored, and proves nothing");
+    }
+    let line = rest.first().context("the file ends there")?;
+    let name = if attributes.iter().any(is_test) {
+        let function = line.strip_prefix("async ").unwrap_or(line);
+        function.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
+    } else {
+        // A line of a macro's call; the macro is in the same file.
+        line.split_once(", \"")
+            .filter(|(name, _)| is_name(name) && file.contains("macro_rules!") && file.contains("fn $test()"))
+    };
+    name.map(|(name, _)| name.to_owned())
+        .with_context(|| format!("\"{line}\" is no function with #[test] above it"))
+}
+
+fn is_name(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    !text.is_empty() && text.bytes().all(good)
+}
+
+/// The files beneath a folder, sorted.
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("failed to list {}", folder.display()))?
+            .path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mooring_testbed::layout::repository;
+
+    use super::{Claim, assign, marks, report, stated};
+
+    const PAGE: &str = "## What must always hold\n\n- **P1. No leak.** More.\n  **Bold**\n- **M12. Two words.**\n\n\
+        - Not bold.\n\n## Next\n- **X. No guarantee.**\n";
+
+    fn read(text: &str) -> Result<Vec<Claim>, String> {
+        marks(Path::new("a.rs"), text).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn each_guarantee_has_a_proof_and_each_mark_a_guarantee_and_a_test() {
+        let report = report(repository()).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(report.lines().count() > 50, "{report}");
+    }
+
+    #[test]
+    fn guarantees_are_read_with_id_and_title() {
+        let all = stated(PAGE).unwrap();
+        let read: Vec<_> = all.iter().map(|it| (&*it.id, &*it.title)).collect();
+        assert_eq!(read, [("P1", "No leak"), ("M12", "Two words")]);
+
+        for (from, to, why) in [
+            ("P1. No", "No", "has no id"),
+            ("- **P1. No leak.**", "1. **No leak.**", "has no id"),
+            ("M12", "P1", "P1 is there twice"),
+            ("## What", "## Which", "there is no \"## What"),
+        ] {
+            let error = stated(&PAGE.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_of_the_test_below_it() {
+        let read = read(
+            "/// Words.\n///\n/// Proves: P1, M2\n#[test]\n#[should_panic]\nfn one() {\n    /// Proves: P3\n    \
+             #[tokio::test(start_paused = true)]\n    async fn two(a in any()) {\n",
+        )
+        .unwrap();
+        let read: Vec<_> = read.iter().map(|(ids, proof)| (ids.join(" "), &*proof.test)).collect();
+        assert_eq!(read, [("P1 M2".to_owned(), "one"), ("P3".to_owned(), "two")]);
+    }
+
+    #[test]
+    fn a_mark_in_the_call_of_a_macro_is_of_the_test_that_it_makes() {
+        let call = "make! {\n    /// Proves: P1\n    it_is_so, \"name\",\n}\n";
+        let makes = format!("macro_rules! make {{\n fn $test() {{}}\n}}\n{call}");
+        assert_eq!(read(&makes).unwrap()[0].1.test, "it_is_so");
+        assert!(read(call).unwrap_err().contains("above no test"));
+    }
+
+    #[test]
+    fn a_mark_above_what_is_no_test_is_an_error() {
+        for text in [
+            "/// Proves: P1\nfn no_test() {",
+            "/// Proves: P1\n#[cfg(test)]\nmod tests {",
+            "/// Proves: P1\n#[test]\n#[ignore = \"slow\"]\nfn ignored() {",
+            "/// Proves: P1\n\n#[test]\nfn apart() {",
+            "/// Proves: P1",
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(
+                error.contains("a.rs:1: \"/// Proves: P1\" stands above no test"),
+                "{error}"
+            );
+        }
+        assert!(
+            read("// Proves: P1\n#[test]\nfn one() {")
+                .unwrap_err()
+                .contains("a mark begins with")
+        );
+    }
+
+    #[test]
+    fn what_is_no_guarantee_is_an_error() {
+        let mut all = stated(PAGE).unwrap();
+        for claim in read("/// Proves: M12\n#[test]\nfn good() {").unwrap() {
+            assign(&mut all, claim).unwrap();
+        }
+        assert_eq!(all[1].proofs[0].test, "good");
+        for mark in ["P9", "P1,", "P1 M12", ""] {
+            let claim = read(&format!("/// Proves: {mark}\n#[test]\nfn one() {{")).unwrap();
+            let error = claim
+                .into_iter()
+                .try_for_each(|claim| assign(&mut all, claim))
+                .unwrap_err();
+            assert!(error.to_string().contains("a.rs: one proves"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What the end-to-end tests are: their files in `tests/`, what each needs, and how long it takes. The testbed's command line
+//! runs them by this list.
+#![forbid(unsafe_code)]
+
+mod files;
+pub mod guarantees;
+
+#[cfg(test)]
+mod policies;
+#[cfg(test)]
+mod threat_model;
+
+pub use files::{FILES, File, Needs};

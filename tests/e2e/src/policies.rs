@@ -1,0 +1,115 @@
+//! Keeps the admission policies and the pages of clients to the one list of what may be said about a volume.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use mooring_contract::volume::clients::{RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
+use mooring_contract::volume::{FILE_OPTIONS, VIEWS};
+use mooring_testbed::layout::repository;
+
+/// The policies, with one blank wherever there are some or a line ends.
+fn policies() -> String {
+    let text = std::fs::read_to_string(repository().join("configmaps/install/admission.yaml")).unwrap();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The list as a policy has it: by client, how `source` and each option that this speaker may set are judged.
+fn table(speaker: Speaker) -> String {
+    let mut clients = Vec::new();
+    for record in RECORDS {
+        let mut entry = format!("'source': r'{}'", record.source.pattern);
+        if speaker != Speaker::Tenant {
+            let types = record.fs_types.join("|");
+            let types = if types.is_empty() {
+                ".*".to_owned()
+            } else {
+                format!("(|{types})")
+            };
+            write!(entry, ", 'fs-type': r'^{types}$'").unwrap();
+        }
+        for option in record.options.iter().filter(|option| option.by <= speaker) {
+            write!(entry, ", '{}': r'{}'", option.name, option.value.pattern).unwrap();
+        }
+        clients.extend(record.names.iter().map(|name| format!("'{name}': {{{entry}}}")));
+    }
+    format!("{{{}}}", clients.join(", "))
+}
+
+fn words(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("'{word}'"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[test]
+fn the_policies_have_the_list_word_for_word() {
+    let policies = policies();
+    for (speaker, count, whose) in [
+        (Speaker::Tenant, 1, "Pods"),
+        (Speaker::Image, 3, "makers and the controller"),
+    ] {
+        let table = table(speaker);
+        assert_eq!(policies.matches(&table).count(), count, "policies for {whose}: {table}");
+    }
+    assert_eq!(policies.matches("- name: clients expression:").count(), 4);
+    // A client of a vendor's own.
+    assert_eq!(
+        policies.matches(&format!("key.matches(r'{UNKNOWN_OPTION}')")).count(),
+        3
+    );
+    let smb = RECORDS.iter().find(|record| record.names.contains(&"smb")).unwrap();
+    let slashes = format!("in [{}]", words(smb.names));
+    assert_eq!(policies.matches(&slashes).count(), 7, "{slashes}");
+}
+
+#[test]
+fn the_policies_judge_mount_options_and_file_systems_as_the_controller_does() {
+    let policies = policies();
+    let tenant = format!("option.trim() in ['', {}]", words(TENANT_MOUNT_OPTIONS));
+    assert!(policies.contains(&tenant), "{tenant}");
+    let names = format!("r'^(suid|dev|source|{})(=|$)'", FILE_OPTIONS.join("|"));
+    assert_eq!(policies.matches(&names).count(), 2, "{names}");
+    let views = format!("- name: views expression: >- [{}]", words(VIEWS));
+    assert_eq!(policies.matches(&views).count(), 3, "{views}");
+    for record in RECORDS.iter().filter(|record| !record.tenant_fs_types.is_empty()) {
+        assert_eq!(record.tenant_fs_types, ["ext4", "xfs"]);
+    }
+    let mut theirs: Vec<_> = RECORDS
+        .iter()
+        .filter(|record| !record.tenant_fs_types.is_empty())
+        .flat_map(|record| record.names.iter().copied())
+        .collect();
+    theirs.sort_unstable();
+    let types = format!("in [{}] ? ['', 'ext4', 'xfs'] : ['']", words(&theirs));
+    assert!(policies.contains(&types), "{types}");
+}
+
+/// The first words in backticks of a table of options.
+fn options_in(page: &str) -> BTreeSet<&str> {
+    let rows = page.split("| option | |\n").nth(1).unwrap_or_default().lines().skip(1);
+    rows.take_while(|row| row.starts_with('|'))
+        .filter_map(|row| row.split('`').nth(1))
+        .collect()
+}
+
+#[test]
+fn the_pages_of_clients_have_all_their_options_and_no_others() {
+    let common = ["client", "source", "fs-type", "mount-options"];
+    let mut pages = 0;
+    for record in RECORDS {
+        let name = record.names[0];
+        let Ok(page) = std::fs::read_to_string(repository().join(format!("docs/clients/{name}.md"))) else {
+            continue;
+        };
+        pages += 1;
+        let told: BTreeSet<_> = options_in(&page)
+            .into_iter()
+            .filter(|option| !common.contains(option))
+            .collect();
+        let known: BTreeSet<_> = record.options.iter().map(|option| option.name).collect();
+        assert_eq!(told, known, "docs/clients/{name}.md");
+    }
+    assert!(pages >= 8, "only {pages} pages were found");
+}

@@ -1,0 +1,112 @@
+//! Keeps `docs/security.md` true: every test that it names is there.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use mooring_testbed::layout::repository;
+
+/// The files in a folder and in those in it.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_in(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Names of the tests in files.
+fn tests_in(files: &[PathBuf]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            // `fn name() {` after `#[test]`, or the first word of a line in a macro that makes tests.
+            let line = line.trim();
+            let function = (line == "#[test]").then(|| lines.next().unwrap_or_default().trim());
+            let name = function
+                .and_then(|line| line.strip_prefix("fn ")?.split_once('('))
+                .or_else(|| line.split_once(", \"").filter(|(name, _)| is_test_name(name)));
+            found.extend(name.map(|(name, _)| name.to_owned()));
+        }
+    }
+    found
+}
+
+/// A sentence, as names of tests are, rather than a name of something else.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 3
+        && word
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b == b'_' || b.is_ascii_digit())
+}
+
+#[test]
+fn every_test_that_the_threat_model_names_is_there_and_every_security_test_is_named() {
+    let page = std::fs::read_to_string(repository().join("docs/security.md")).unwrap();
+    let named: BTreeSet<_> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| is_test_name(word))
+        .map(str::to_owned)
+        .collect();
+    assert!(named.len() > 20, "{named:?}");
+    let end_to_end = files_in(&repository().join("tests/e2e/tests"));
+    let there: BTreeSet<_> = tests_in(&end_to_end)
+        .union(&tests_in(&files_in(&repository().join("mounter/shim/tests"))))
+        .cloned()
+        .collect();
+    assert_eq!(named.difference(&there).collect::<Vec<_>>(), Vec::<&String>::new());
+
+    for file in files_in(&repository().join("tests/e2e/tests/security")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let tests = text
+            .split("#[test]\nfn ")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('('));
+        for (name, _) in tests {
+            assert!(named.contains(name), "{name} is not in docs/security.md");
+        }
+    }
+}
+
+#[test]
+fn the_policy_refuses_the_same_file_systems_as_the_controller() {
+    let policy = std::fs::read_to_string(repository().join("configmaps/install/admission.yaml")).unwrap();
+    let list = policy
+        .split("type.matches('^(")
+        .nth(1)
+        .and_then(|rest| rest.split_once(")$'"))
+        .unwrap()
+        .0;
+    let in_policy: BTreeSet<_> = list.split('|').collect();
+    assert_eq!(in_policy, mooring_contract::volume::VIEWS.iter().copied().collect());
+}
+
+#[test]
+fn a_pod_s_own_volume_may_have_a_file_system_chosen_wherever_its_client_makes_one() {
+    let policy = std::fs::read_to_string(repository().join("configmaps/install/admission.yaml")).unwrap();
+    let list = policy.split("orValue('') in [").find_map(|rest| {
+        let (list, after) = rest.split_once(']')?;
+        after.starts_with(" ? ['', 'ext4', 'xfs']").then_some(list)
+    });
+    let in_policy: BTreeSet<_> = list.unwrap().split(", ").map(|name| name.trim_matches('\'')).collect();
+    let files = files_in(&repository().join("images"));
+    let makes = |file: &&PathBuf| {
+        std::fs::read_to_string(file)
+            .is_ok_and(|text| text.starts_with("#!") && text.contains("fs-type=ext4 (default)"))
+    };
+    let clients: BTreeSet<_> = files
+        .iter()
+        .filter(makes)
+        .filter_map(|file| file.file_name()?.to_str())
+        .collect();
+    assert!(clients.len() > 2, "{clients:?}");
+    assert_eq!(in_policy, clients);
+}

@@ -1,0 +1,409 @@
+//! The admission policies and the code that judges volumes say the same, of volumes that nobody thought of: some hundred are made up,
+//! and the API server is only asked about each.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use kube::Api;
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, labels};
+use mooring_contract::volume::clients::RECORDS;
+use mooring_contract::volume::{Speaker, Volume};
+use mooring_harness::credentials::dry_run;
+use mooring_harness::lots::Lots;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, MAKER};
+use mooring_harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::progress::note;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Volumes of each kind.
+const VOLUMES: usize = 200;
+
+/// How many are asked about at a time.
+const AT_ONCE: usize = 16;
+
+/// The claim that made-up `PersistentVolumes` are for.
+const UID: &str = "5ec0c001-0000-4000-8000-000000000001";
+
+/// Sources, each good for one client or another, or for none.
+const SOURCES: &[&str] = &[
+    "",
+    "10.10.2.4:/exports/a",
+    "[fe80::1%eth0]:/x",
+    "tom@files.example:/srv/a",
+    "tom@[fe80::1]:/srv/a",
+    "files:relative",
+    "[-oProxyCommand=sh]:/x",
+    "-oProxyCommand=sh:/x",
+    "u@-h:/x",
+    "//nas/share/a",
+    "//nas",
+    "//dev/loop1",
+    "///dev/loop1",
+    "/dev/loop1",
+    "./x",
+    "..",
+    "UUID=1-2",
+    "pArtLabel=x",
+    "id=x",
+    "a:/b/../c",
+    "a\\..\\b",
+    "disk.img",
+    "pvc-5ec0c001-0000-4000-8000-000000000001.img",
+    "rbd://10.0.0.4:6789,10.0.0.5/pool/image",
+    "rbd://m/pool/space/image",
+    "rbd://m/pool/a/b/c",
+    "10.0.0.4:6789,10.0.0.5:/volumes/a",
+    "[v2:10.0.0.4:3300,v1:10.0.0.4:6789]:/volumes/a",
+    "iscsi://10.0.0.4:3261/iqn.2026-01.com.example:disk/3",
+    "iscsi://[fe80::1]:3260/iqn.x/0",
+    "iscsi://h,x/iqn.x/0",
+    "nbd://10.0.0.4/disk",
+    "https://s3.example:9000/bucket/prefix",
+    "http://s3.example/bucket",
+    "https://tom@s3.example/bucket",
+    "server:/volume/directory",
+    "server:volume",
+];
+
+/// Names of options, and values that some may have.
+const OPTIONS: &[&str] = &[
+    "port",
+    "host-key-check",
+    "backup-servers",
+    "initiator",
+    "io-timeout",
+    "user",
+    "driver",
+    "fs-name",
+    "region",
+    "path-style",
+    "size-gi",
+    "server",
+    "Port",
+    "storage.pool",
+    "-x",
+    "a b",
+];
+const VALUES: &[&str] = &[
+    "",
+    "22",
+    "123456",
+    "yes",
+    "accept-new",
+    "no",
+    "a:b",
+    "10.0.0.4",
+    "-x",
+    "a,b",
+    "kernel",
+    "fuse",
+    "tom",
+    "iqn.2026-01.com.example:node",
+    "eu-1",
+    "/etc",
+];
+const MOUNT_OPTIONS: &[&str] = &[
+    "ro",
+    " noatime ",
+    "vers=4.1",
+    "suid",
+    "dev",
+    "suid=1",
+    "source=/dev/sda",
+    "credentials=x",
+    "log=/var/log/x",
+    "a=b=/c",
+    "trans=unix",
+    "trans=tcp",
+    "fd=3",
+    "fdx=3",
+    "",
+];
+const FS_TYPES: &[&str] = &[
+    "ext4",
+    "xfs",
+    "raw",
+    "nfs4",
+    "cifs",
+    "glusterfs",
+    "overlay",
+    "proc",
+    "btrfs",
+];
+
+/// What somebody might write: options, and the field of a volume that says its file system.
+type Written = (BTreeMap<String, String>, String);
+
+fn written() -> impl Strategy<Value = Written> {
+    let known = RECORDS.iter().flat_map(|record| record.names.iter().copied());
+    let clients: Vec<&str> = known.chain(["ext4", "acme", "davfs", "proc", "host"]).collect();
+    let source = prop_oneof![
+        6 => select(SOURCES).prop_map(str::to_owned),
+        // One letter of a good one is another.
+        2 => (select(SOURCES), any::<usize>(), "[ -~]").prop_map(|(source, at, letter)| {
+            let mut source = source.to_owned();
+            let at = at % (source.len() + 1);
+            source.insert_str(at, &letter);
+            source
+        }),
+        1 => "[ -~]{0,24}",
+    ];
+    let value = prop_oneof![4 => select(VALUES).prop_map(str::to_owned), 1 => "[ -~]{0,8}"];
+    let options = vec((select(OPTIONS), value), 0..3);
+    let mount_options = vec(select(MOUNT_OPTIONS), 0..3);
+    let fs_type = prop_oneof![2 => Just(""), 1 => select(FS_TYPES)];
+    let image = prop_oneof![5 => Just(""), 1 => Just("mooring.dev/client-sshfs:0.1.0")];
+    (
+        select(clients),
+        source,
+        options,
+        mount_options,
+        (fs_type.clone(), fs_type),
+        image,
+    )
+        .prop_map(|(client, source, more, mount_options, (option, field), image)| {
+            let mut options: BTreeMap<String, String> =
+                more.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            options.insert("client".to_owned(), client.to_owned());
+            for (name, value) in [
+                ("source", source),
+                ("mount-options", mount_options.join(",")),
+                ("fs-type", option.to_owned()),
+                ("client-image", image.to_owned()),
+            ] {
+                if !value.is_empty() {
+                    options.insert(name.to_owned(), value);
+                }
+            }
+            // The API server would judge both, and the kubelet hand on one.
+            let field = if option.is_empty() { field } else { "" };
+            (options, field.to_owned())
+        })
+}
+
+/// The same volumes for the same seed.
+fn made_up() -> Result<Vec<Written>> {
+    let seed = Lots::seed();
+    note(format!("seed {seed}"));
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let mut one = |_| match written().new_tree(&mut runner) {
+        Ok(tree) => Ok(tree.current()),
+        Err(error) => anyhow::bail!("no volume can be made up: {error}"),
+    };
+    (0..VOLUMES).map(&mut one).collect()
+}
+
+/// As the mounter reads it: the field counts where the options have no `fs-type`.
+fn read((options, field): &Written) -> Option<Volume> {
+    let mut options = options.clone();
+    let stated = options.entry("fs-type".to_owned()).or_default();
+    if stated.is_empty() {
+        field.clone_into(stated);
+    }
+    Volume::from_options(&options).ok()
+}
+
+/// Whether an object of these options would be let in; what refuses it must be a policy of this name.
+async fn is_let_in<K>(api: &Api<K>, object: Value, policy: &str) -> Result<bool>
+where
+    K: Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(object)?;
+    match api.create(&dry_run(), &object).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.message.contains(&format!("'{policy}'")) => Ok(false),
+        Err(error) => Err(error).context("it was refused by something else"),
+    }
+}
+
+/// Asks about all of them, and compares each answer with what the code says.
+async fn compare<K>(
+    api: &Api<K>,
+    policy: &str,
+    volumes: &[Written],
+    object: impl Fn(&Written) -> Value,
+    code: impl Fn(&Volume) -> Result<(), String>,
+) -> Result<()>
+where
+    K: Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let answers: Vec<(usize, bool)> = iter(
+        volumes
+            .iter()
+            .enumerate()
+            .map(|(index, written)| (index, object(written))),
+    )
+    .map(async |(index, object)| anyhow::Ok((index, is_let_in(api, object, policy).await?)))
+    .buffer_unordered(AT_ONCE)
+    .try_collect()
+    .await?;
+    let mut differ = Vec::new();
+    for (index, let_in) in &answers {
+        let written = &volumes[*index];
+        let said = read(written).map_or_else(|| Err("not read".to_owned()), |volume| code(&volume));
+        if said.is_ok() != *let_in {
+            differ.push(format!("{written:?}: the policy says {let_in}, the code {said:?}"));
+        }
+    }
+    ensure!(
+        differ.is_empty(),
+        "{policy} and the code differ about {} of {}:\n{}",
+        differ.len(),
+        answers.len(),
+        differ.join("\n")
+    );
+    let let_in = answers.iter().filter(|(_, let_in)| *let_in).count();
+    note(format!("{policy}: {let_in} of {} are let in", answers.len()));
+    ensure!(
+        let_in > 0 && let_in < answers.len(),
+        "{policy}: all have the same answer"
+    );
+    Ok(())
+}
+
+/// A source in one object of this driver.
+fn flex((options, field): &Written) -> Value {
+    json!({"driver": FLEX_DRIVER, "options": options, "fsType": field})
+}
+
+fn persistent_volume(written: &Written) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{UID}")},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "x",
+            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": UID},
+            "flexVolume": flex(written),
+        },
+    })
+}
+
+fn image_s(volume: &Volume) -> Result<(), String> {
+    if ["pool", "host"].contains(&volume.client.as_str()) {
+        return Err("gives out the node".to_owned());
+    }
+    volume.check(Speaker::Image, &[]).map_err(|error| error.to_string())
+}
+
+/// Proves: M5
+#[test]
+fn a_pod_s_own_volume_is_judged_as_a_tenant_s() {
+    in_namespace("generated-inline", async |scope: Scope| {
+        let volumes = made_up()?;
+        let clients: Vec<_> = volumes.iter().map(|(options, _)| options["client"].as_str()).collect();
+        let clients = format!("mooring.dev/inline-clients={}", clients.join(","));
+        scope.kubectl([
+            "annotate",
+            "namespace",
+            &scope.namespace,
+            &clients,
+            "mooring.dev/inline-sources=**",
+        ])?;
+        let pods: Api<Pod> = scope.api();
+        let policy = "mooring-inline-volumes";
+        let pod = |written: &Written| {
+            json!({"metadata": {"name": "user"}, "spec": {
+                "schedulingGates": [{"name": "testbed.mooring.dev/never"}],
+                "containers": [{"name": "main", "image": "busybox:1"}],
+                "volumes": [{"name": "v", "flexVolume": flex(written)}],
+            }})
+        };
+        let plain = [("client", "nfs"), ("source", "a:/b")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        // A policy sees a namespace a moment after it changed.
+        wait_until("nfs to be allowed", Duration::from_secs(20), async || {
+            let plain = (plain.clone().into(), String::new());
+            Ok(is_let_in(&pods, pod(&plain), policy).await?.then_some(()))
+        })
+        .await?;
+        // A tenant says it by the field alone.
+        let volumes: Vec<_> = volumes
+            .into_iter()
+            .map(|(mut options, field)| {
+                let option = options.remove("fs-type");
+                (options, option.unwrap_or(field))
+            })
+            .collect();
+        compare(&pods, policy, &volumes, pod, |volume| {
+            if ["pool", "local", "host"].contains(&volume.client.as_str()) {
+                return Err("gives out the node".to_owned());
+            }
+            volume.check(Speaker::Tenant, &[]).map_err(|error| error.to_string())
+        })
+        .await
+    });
+}
+
+/// Proves: P2
+#[test]
+fn a_volume_that_an_image_makes_is_judged_as_the_controller_will() {
+    in_namespace("generated-maker", async |scope: Scope| {
+        let token = scope.token_of(CONFIG_NAMESPACE, MAKER, None).await?;
+        let api: Api<PersistentVolume> = Api::all(scope.with_token(&token).await?);
+        let policy = "mooring-volume-makers";
+        compare(&api, policy, &made_up()?, persistent_volume, |volume| {
+            if volume.client_image.is_some() {
+                return Err("names an image".to_owned());
+            }
+            if volume.client.as_str() == "local" && !volume.source.contains(&format!("pvc-{UID}")) {
+                return Err("another claim's file".to_owned());
+            }
+            image_s(volume)
+        })
+        .await
+    });
+}
+
+#[test]
+fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
+    in_namespace("generated-own", async |scope: Scope| {
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        // Mount options may be a StorageClass's.
+        let api: Api<PersistentVolume> = Api::all(client.clone());
+        let policy = "mooring-controller-volumes";
+        let mut volumes = made_up()?;
+        for (options, _) in &mut volumes {
+            options.remove("mount-options");
+        }
+        compare(&api, policy, &volumes, persistent_volume, image_s).await?;
+
+        // A backend-volume has its file system in both places, or in none.
+        let pods: Api<Pod> = Api::namespaced(client, CONFIG_NAMESPACE);
+        let volumes: Vec<Written> = made_up()?
+            .into_iter()
+            .map(|(options, _)| {
+                let field = options.get("fs-type").cloned().unwrap_or_default();
+                (options, field)
+            })
+            .collect();
+        let pod = |written: &Written| {
+            json!({
+                "metadata": {"name": "provision-x", "labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}},
+                "spec": {
+                    "containers": [{
+                        "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
+                        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                    }],
+                    "volumes": [{"name": "backend", "flexVolume": flex(written)}],
+                },
+            })
+        };
+        compare(&pods, "mooring-controller", &volumes, pod, |volume| {
+            if volume.client.as_str() == "host" {
+                return Err("gives out the node".to_owned());
+            }
+            volume.check(Speaker::Image, &[]).map_err(|error| error.to_string())
+        })
+        .await
+    });
+}

@@ -1,0 +1,161 @@
+//! What client containers may take: one for all volumes of a client, or one for each where that is asked for, with the memory that
+//! was set; and what happens to volumes when that is used up. Alone: every mounter of the cluster is replaced.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ResourceExt as _;
+use mooring_contract::names::{NAMESPACE, annotations, reasons};
+use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::processes::{first_to_go, name_of};
+use mooring_harness::rollout::Installed;
+use mooring_harness::{Scope, wait_until};
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+
+/// Longest wait for a volume to be in use again: the kubelet may take its time to start a container that ended.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// Settings of the mounter for this test.
+const SETTINGS: [(&str, &str); 3] = [
+    ("MOORING_CLIENT_POD_PER_VOLUME", "sshfs"),
+    ("MOORING_CLIENT_MEMORY_REQUEST", "sshfs=48Mi"),
+    ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
+];
+
+/// A Pod with all of these volumes.
+fn user(scope: &Scope, name: &str, claims: &[&str]) -> Result<()> {
+    let volumes = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}));
+    let mounts = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "mountPath": format!("/data/{claim}")}));
+    let main = json!([{
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+        "volumeMounts": mounts.collect::<Vec<_>>(),
+    }]);
+    let spec = json!({"containers": main, "volumes": volumes.collect::<Vec<_>>()});
+    scope.pod(name, NODE, "", spec)
+}
+
+async fn gone(scope: &Scope, name: &str) -> Result<()> {
+    scope.delete(&format!("pod/{name}"))?;
+    scope.pod_gone(name).await
+}
+
+/// The client Pod of a volume.
+async fn of_volume(scope: &Scope, image: &str, claim: &str) -> Result<Pod> {
+    let volume = scope.volume_name(claim);
+    let mut pods = client_pods_of(scope, image).await?;
+    pods.retain(|pod| pod.annotations().get(annotations::VOLUME) == Some(&volume));
+    ensure!(pods.len() == 1, "{} client Pods for {volume}", pods.len());
+    pods.pop().context("no client Pod")
+}
+
+/// Takes memory in a client container until the kernel ends something.
+fn take_all_memory(scope: &Scope, pod: &str) {
+    // It ends with an error, whoever is killed.
+    let _ = scope.kubectl(["-n", NAMESPACE, "exec", pod, "--", "tail", "/dev/zero"]);
+}
+
+/// How its client container ended last: how often it was started again, and why it ended.
+fn last_end(pod: &Pod) -> (i32, String) {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    let Some(container) = statuses.and_then(|all| all.first()) else {
+        return (0, String::new());
+    };
+    let last = container
+        .last_state
+        .as_ref()
+        .and_then(|state| state.terminated.as_ref());
+    let reason = last.and_then(|last| last.reason.clone()).unwrap_or_default();
+    (container.restart_count, reason)
+}
+
+/// Waits until a Pod can write to its volume.
+async fn can_write(scope: &Scope, pod: &str) -> Result<()> {
+    wait_until(&format!("{pod} to have its volume again"), LIMIT, async || {
+        scope.exec(pod, ["sh", "-c", "echo well >/data/well && cat /data/well"])?;
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[test]
+fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memory_takes_no_other_along() {
+    on_own_nodes("chaos-bounds", async |scope| {
+        scope.require_mooring().await?;
+        let claims = ["a", "b", "c", "d", "e"];
+        let server = scope.ssh_server(NODE, &claims).await?;
+        let image = image_of_its_own(&scope, "bounds")?;
+        for claim in claims {
+            let mut options = server.volume(claim);
+            options["client-image"] = image.clone().into();
+            scope.volume(claim, &options)?;
+        }
+        user(&scope, "all", &claims)?;
+        scope.pod_ready("all").await?;
+        let pods = client_pods_of(&scope, &image).await?;
+        assert_eq!(pods.len(), 1, "of {} volumes", claims.len());
+        assert!(!pods[0].annotations().contains_key(annotations::VOLUME));
+        gone(&scope, "all").await?;
+
+        let installed = Installed::now(&scope).await?;
+        installed.set(&SETTINGS).await?;
+        for claim in ["a", "b"] {
+            scope.pod(claim, NODE, claim, Value::Null)?;
+        }
+        for claim in ["a", "b"] {
+            scope.pod_ready(claim).await?;
+        }
+        for claim in ["a", "b"] {
+            let pod = of_volume(&scope, &image, claim).await?;
+            let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+            let resources = json!(container.and_then(|container| container.resources.clone()));
+            assert_eq!(resources["limits"], json!({"memory": "96Mi"}));
+            assert_eq!(resources["requests"], json!({"cpu": "10m", "memory": "48Mi"}));
+        }
+
+        // The kernel ends the program of one volume, and later the whole container.
+        let of_b = of_volume(&scope, &image, "b").await?;
+        for (victim, restarts) in [("sshfs", 0), ("mounter", 1)] {
+            let pod = of_volume(&scope, &image, "a").await?.name_any();
+            let processes = scope.processes_of(NAMESPACE, &pod).await?;
+            for &pid in processes.iter().filter(|&&pid| name_of(pid) == victim) {
+                first_to_go(pid)?;
+            }
+            take_all_memory(&scope, &pod);
+            can_write(&scope, "a").await?;
+            wait_until("the client container to be counted", LIMIT, async || {
+                let (count, reason) = last_end(&of_volume(&scope, &image, "a").await?);
+                ensure!(count == restarts, "started again {count} times: {reason}");
+                ensure!(count == 0 || reason == "OOMKilled", "it ended by {reason}");
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        let event = scope.event("a", "it was mounted anew").await?;
+        ensure!(event.reason.as_deref() == Some(reasons::VOLUME_REVIVED), "{event:?}");
+        // Next door nobody noticed.
+        assert_eq!(of_volume(&scope, &image, "b").await?.uid(), of_b.uid());
+        assert_eq!(last_end(&of_volume(&scope, &image, "b").await?).0, 0);
+        can_write(&scope, "b").await?;
+        for claim in ["a", "b"] {
+            gone(&scope, claim).await?;
+        }
+        installed.roll_back().await?;
+        drop(installed);
+        wait_until("idle client Pods to be let go", LIMIT, async || {
+            Ok(client_pods_of(&scope, &image).await?.is_empty().then_some(()))
+        })
+        .await?;
+        remove_image(&scope, &image)
+    });
+}

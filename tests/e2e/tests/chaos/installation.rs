@@ -1,0 +1,209 @@
+//! The installation as users have it: the demo on it, and all of it taken away as docs/administrators.md says. Alone: what other tests run on
+//! is away meanwhile.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use mooring_contract::names::{FLEX_EXECUTABLE, NAMESPACE};
+use mooring_harness::nodes::{driver_directory, on_own_nodes_within};
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::command::{output, output_with_input};
+use mooring_testbed::images::Selection;
+use mooring_testbed::install::{install_for_tests, uninstall};
+use mooring_testbed::layout::{Layout, repository};
+use mooring_testbed::progress::note;
+use mooring_testbed::target::{Target, TargetArgs};
+use mooring_testbed::{demo, manifests};
+use serde_json::Value;
+
+/// Longest for `mounter uninstall` in a Pod, and for what a deleted Pod leaves to be gone.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// Longest for the whole test: Mooring is installed twice, and the demo is run.
+const WHOLE_LIMIT: Duration = Duration::from_mins(20);
+
+/// What tests need. It is installed again when this is dropped, whatever has become of the test.
+struct Again(Target);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        let images = self.0.load_images(Selection::Named(&["flex-provisioner", "mounter"]));
+        if let Err(error) = images.and_then(|images| install_for_tests(&self.0, &images)) {
+            note(format!("Mooring is not installed any more: {error:#}"));
+        }
+    }
+}
+
+/// The page of the manual that says how, from where it begins to be about that.
+fn manual() -> Result<String> {
+    let page = std::fs::read_to_string(repository().join("docs/administrators.md"))?;
+    let (_, part) = page
+        .split_once("\nTo take Mooring away")
+        .context("docs/administrators.md does not say how to take Mooring away")?;
+    Ok(part.to_owned())
+}
+
+/// The first block of a kind in a page.
+fn block<'a>(page: &'a str, kind: &str) -> Result<&'a str> {
+    let begin = format!("```{kind}\n");
+    let rest = page.split_once(&begin).map(|(_, rest)| rest);
+    let found = rest.and_then(|rest| rest.split_once("```"));
+    Ok(found.with_context(|| format!("no block of {kind} in {page}"))?.0)
+}
+
+/// Runs the manual's commands.
+fn follow_manual(target: &Target) -> Result<()> {
+    for line in block(&manual()?, "sh")?.lines() {
+        // The one that only lists claims goes on to `grep`.
+        let (command, filtered) = line
+            .split_once('|')
+            .map_or((line, false), |(command, _)| (command, true));
+        let words: Vec<_> = command.split_whitespace().map(|word| word.replace('\'', "")).collect();
+        let (program, args) = words.split_first().context("an empty line")?;
+        ensure!(program == "kubectl", "not a command of kubectl: {line}");
+        let printed = output(target.kubectl(args).current_dir(repository()))?;
+        ensure!(
+            !filtered || !printed.contains("mooring.dev"),
+            "volumes are left, whose claims should have been deleted: {printed}"
+        );
+    }
+    Ok(())
+}
+
+/// All objects of the API that name Mooring, but for Events, what a node says of its images, and what is this test's own.
+fn left_in_api(scope: &Scope) -> Result<Vec<String>> {
+    let kinds = scope.kubectl(["api-resources", "--verbs=list", "-o", "name"])?;
+    let kinds: Vec<_> = kinds
+        .lines()
+        .filter(|kind| *kind != "events" && !kind.starts_with("events.") && *kind != "componentstatuses")
+        .collect();
+    ensure!(kinds.len() > 30, "only {} kinds: {kinds:?}", kinds.len());
+    let all: Value = serde_json::from_str(&scope.kubectl(["get", &kinds.join(","), "-A", "-o", "json"])?)?;
+    let items = all["items"].as_array().context("no list")?;
+    ensure!(items.len() > 50, "only {} objects", items.len());
+    let mut left = Vec::new();
+    for object in items {
+        let meta = &object["metadata"];
+        let ours = [&meta["namespace"], &meta["name"]].contains(&&Value::from(scope.namespace.as_str()));
+        let mut object = object.clone();
+        object["status"] = Value::Null;
+        object["metadata"]["managedFields"] = Value::Null;
+        if !ours && object.to_string().contains("mooring") {
+            left.push(format!(
+                "{} {} {}: {object}",
+                object["kind"], object["metadata"]["namespace"], object["metadata"]["name"]
+            ));
+        }
+    }
+    Ok(left)
+}
+
+/// What of Mooring is on a node, but for the pool and what is in it.
+fn left_on_node(scope: &Scope, index: u8, driver: &Path) -> Result<String> {
+    let script = format!(
+        "ls -dA {driver} 2>/dev/null || true
+         awk '$5 ~ \"mooring.dev~vcs\" || $5 ~ \"^/var/lib/mooring/\" {{ print $5 }}' /proc/self/mountinfo
+         find /var/lib/mooring -mindepth 1 ! -path /var/lib/mooring/pool ! -path '/var/lib/mooring/pool/*'
+         find /var/lib/kubelet -maxdepth 6 -path '*mooring.dev~vcs*' 2>/dev/null || true",
+        driver = driver.display()
+    );
+    scope.on_node(index, &script)
+}
+
+/// Runs the manual's Pod on a node to its end.
+async fn uninstall_by_hand(scope: &Scope, node: &str) -> Result<()> {
+    let manual = manual()?;
+    let manifest = block(&manual, "yaml")?;
+    ensure!(manifest.contains("nodeName: node-1"), "{manifest}");
+    let manifest = manifest.replace("nodeName: node-1", &format!("nodeName: {node}"));
+    let pod = manifests::documents(&manifest)?.pop().context("no Pod in the manual")?;
+    let name = pod["metadata"]["name"].as_str().context("a Pod without a name")?;
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("default");
+    let kubectl = |args: &[&str]| output(scope.target.kubectl(["-n", namespace]).args(args));
+    output_with_input(&mut scope.target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+    let ended = wait_until("mounter uninstall to end", LIMIT, async || {
+        let phase = kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"])?;
+        Ok(["Succeeded", "Failed"].contains(&phase.as_str()).then_some(phase))
+    })
+    .await;
+    let log = kubectl(&["logs", name]);
+    kubectl(&["delete", "pod", name])?;
+    let (phase, log) = (ended?, log?);
+    ensure!(phase == "Succeeded", "mounter uninstall {phase}: {log}");
+    Ok(())
+}
+
+#[test]
+fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away() {
+    on_own_nodes_within(WHOLE_LIMIT, "chaos-installation", async |scope| {
+        let cluster = scope.own_cluster()?;
+        let driver = driver_directory(cluster);
+        let nodes = || (1..=cluster.description.nodes).map(|index| (index, format!("node-{index}")));
+        let again = Again(scope.target.clone());
+        uninstall(&scope.target)?;
+        assert_eq!(left_in_api(&scope)?, Vec::<String>::new());
+
+        // What `cargo testbed demo` runs, to its end.
+        let (layout, args) = (Layout::from_env()?, TargetArgs::default());
+        demo::run(&layout, &args, false)?;
+        let shown = "jsonpath={.spec.template.spec.containers[0].env[*].name}";
+        let settings = scope.kubectl(["-n", NAMESPACE, "get", "daemonset", "mounter", "-o", shown])?;
+        assert_eq!(
+            settings, "NODE_NAME POD_NAME POD_NAMESPACE",
+            "not the stock installation"
+        );
+        let stranger = scope.kubectl(["get", "namespace", "mooring-e2e", "--ignore-not-found", "-o", "name"])?;
+        assert_eq!(stranger, "", "not the stock installation");
+        let there = left_in_api(&scope)?;
+        ensure!(
+            there.len() > 30,
+            "the search finds what is there, but not here: {there:#?}"
+        );
+        for (index, node) in nodes() {
+            let there = left_on_node(&scope, index, &driver)?;
+            ensure!(
+                there.contains("mooring.dev~vcs"),
+                "nothing of Mooring is on {node}: {there:?}"
+            );
+        }
+
+        demo::run(&layout, &args, true)?;
+        let volumes = scope.kubectl(["get", "persistentvolumes", "-o", "name"])?;
+        assert_eq!(volumes, "", "volumes of the demo are left");
+        for (index, node) in nodes() {
+            let pool = scope.on_node(index, "ls -A /var/lib/mooring/pool 2>/dev/null || true")?;
+            assert_eq!(pool, "", "images of the demo's volumes are left on {node}");
+        }
+
+        // As on a node that can't be reached while the rest is taken away.
+        let shim = driver.join(FLEX_EXECUTABLE);
+        let kept = format!("/run/{}", scope.namespace);
+        scope.on_node(1, &format!("cp {} {kept}", shim.display()))?;
+        follow_manual(&scope.target)?;
+        assert_eq!(left_in_api(&scope)?, Vec::<String>::new());
+        for (index, node) in nodes() {
+            wait_until(&format!("nothing to be left on {node}"), LIMIT, async || {
+                let left = left_on_node(&scope, index, &driver)?;
+                ensure!(left.is_empty(), "{left}");
+                Ok(Some(()))
+            })
+            .await?;
+        }
+
+        let put_back = format!("mkdir -p {} && cp {kept} {}", driver.display(), shim.display());
+        scope.on_node(1, &put_back)?;
+        uninstall_by_hand(&scope, "node-1").await?;
+        assert_eq!(left_on_node(&scope, 1, &driver)?, "");
+        assert_eq!(left_in_api(&scope)?, Vec::<String>::new());
+        drop(again);
+        scope.require_mooring().await?;
+        for (_, node) in nodes() {
+            wait_until(&format!("the mounter of {node} to be ready"), LIMIT, async || {
+                Ok((scope.mounter_status(&node).await?["ready"] == true).then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,166 @@
+//! A kubelet that looks for drivers elsewhere from one day to the next. Alone: all Pods of its node feel it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE};
+use mooring_harness::nodes::{driver_directory_outside, on_own_nodes};
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::progress::note;
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+
+/// Longest wait for shim and socket to be where the kubelet looks: the mounter looks after it every 15 s.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// Where the kubelet looks meanwhile.
+const ELSEWHERE: &str = "/var/lib/kubelet/drivers";
+
+/// Not a kubelet, but a tenant's process of that name, which would like to have the mounter's socket.
+const IMPOSTER: &str = r"printf '#!/bin/sh\nsleep 1000000\n' >/tmp/kubelet; chmod 755 /tmp/kubelet; mkdir /tmp/plugins
+    exec /tmp/kubelet --volume-plugin-dir=/tmp/plugins";
+
+/// A kubelet with another configuration. When this is dropped, it has the one from before.
+struct Changed {
+    cluster: Cluster,
+    file: PathBuf,
+    before: String,
+}
+
+impl Changed {
+    /// Has it look for drivers elsewhere, once it is started again.
+    fn to(cluster: &Cluster, plugins: &str) -> Result<Self> {
+        let file = cluster.layout.node(NODE).join("etc/kubernetes/kubelet.json");
+        let before = std::fs::read_to_string(&file).context("failed to read the kubelet's configuration")?;
+        let mut configuration: Value = serde_json::from_str(&before)?;
+        configuration["volumePluginDir"] = plugins.into();
+        let changed = Self {
+            cluster: cluster.clone(),
+            file,
+            before,
+        };
+        changed.write(&configuration.to_string())?;
+        Ok(changed)
+    }
+
+    fn write(&self, configuration: &str) -> Result<()> {
+        std::fs::write(&self.file, configuration).context("failed to write the kubelet's configuration")
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        let restarted = self
+            .write(&self.before)
+            .and_then(|()| self.cluster.kill_in_node(1, "kubelet"));
+        if let Err(error) = restarted {
+            note(format!("the kubelet of {NODE} looks into {ELSEWHERE} still: {error:#}"));
+        }
+    }
+}
+
+fn is_whole(driver: &Path) -> bool {
+    [FLEX_EXECUTABLE, FLEX_SOCKET]
+        .iter()
+        .all(|file| driver.join(file).exists())
+}
+
+/// Waits until shim and socket are where the kubelet looks and where it will.
+async fn in_both(now: &Path, soon: &Path) -> Result<()> {
+    wait_until("the shim to be where the kubelet will look", LIMIT, async || {
+        ensure!(is_whole(now), "it is gone from where the kubelet looks now");
+        Ok(is_whole(soon).then_some(()))
+    })
+    .await
+}
+
+/// Waits until shim and socket are in one directory and nothing is left in the other, and the mounter says so.
+async fn only_in(scope: &Scope, here: &Path, not_here: &Path) -> Result<()> {
+    wait_until(
+        &format!("the shim to be in {} only", here.display()),
+        LIMIT,
+        async || {
+            ensure!(is_whole(here) && !not_here.exists(), "not yet there only");
+            let status = scope.mounter_status(NODE).await?;
+            ensure!(status["ready"] == true, "{status:#}");
+            Ok(Some(()))
+        },
+    )
+    .await
+}
+
+/// A Pod on a volume of its own, in memory.
+fn user(scope: &Scope, name: &str) -> Result<()> {
+    scope.volume(
+        name,
+        &json!({"client": scope.namespace, "fs-type": "tmpfs", "mount-options": "size=1m"}),
+    )?;
+    scope.pod(name, NODE, name, Value::Null)
+}
+
+#[test]
+fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_imposter() {
+    on_own_nodes("chaos-kubelet", async |scope| {
+        scope.require_mooring().await?;
+        let cluster = scope.own_cluster()?.clone();
+        let before = driver_directory_outside(NODE)?;
+        let elsewhere = cluster
+            .layout
+            .node(NODE)
+            .join(ELSEWHERE.trim_start_matches('/'))
+            .join(FLEX_DRIVER_DIR);
+        only_in(&scope, &before, &elsewhere).await?;
+        let imposter = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "imposter"},
+            "spec": {
+                "nodeName": NODE, "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "main", "image": "busybox:1", "command": ["sh", "-c", IMPOSTER]}],
+            },
+        });
+        // Before the kubelet's next process, so that it comes first in any list.
+        scope.apply(&imposter.to_string())?;
+        scope.pod_ready("imposter").await?;
+        scope.mounter_config(&scope.namespace, "self")?;
+        user(&scope, "old")?;
+        scope.pod_ready("old").await?;
+
+        let changed = Changed::to(&cluster, ELSEWHERE)?;
+        // A kubelet that starts without the driver would know nothing of what is mounted.
+        in_both(&before, &elsewhere).await?;
+        cluster.kill_in_node(1, "kubelet")?;
+        only_in(&scope, &elsewhere, &before).await?;
+        user(&scope, "new")?;
+        scope.pod_ready("new").await?;
+        ensure!(scope.exec("imposter", ["ls", "-A", "/tmp/plugins"])?.is_empty());
+
+        // The next mounter finds the same.
+        let mounter = scope.mounter(NODE).await?;
+        let mounters: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        mounters.delete(&mounter, &DeleteParams::default()).await?;
+        wait_until("another mounter", LIMIT, async || {
+            Ok((scope.mounter(NODE).await? != mounter).then_some(()))
+        })
+        .await?;
+        only_in(&scope, &elsewhere, &before).await?;
+        scope.exec("old", ["touch", "/data/used"])?;
+        scope.delete("pod/old")?;
+        scope.pod_gone("old").await?;
+
+        changed.write(&changed.before)?;
+        in_both(&elsewhere, &before).await?;
+        drop(changed);
+        only_in(&scope, &before, &elsewhere).await?;
+        scope.delete("pod/new")?;
+        scope.pod_gone("new").await?;
+        ensure!(scope.mounts_on(1)?.is_empty(), "{:?}", scope.mounts_on(1)?);
+        ensure!(scope.exec("imposter", ["ls", "-A", "/tmp/plugins"])?.is_empty());
+        scope.on_node(1, &format!("rmdir {ELSEWHERE}"))?;
+        Ok(())
+    });
+}

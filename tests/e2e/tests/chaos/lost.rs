@@ -1,0 +1,121 @@
+//! Client Pods that go for good while no mounter sees it: their volumes' users get them back where they are, or are told.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use mooring_contract::names::{NAMESPACE, reasons};
+use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::processes::kill_all;
+use mooring_harness::{Scope, wait_until};
+use serde_json::Value;
+
+const NODE: &str = "node-1";
+
+/// Longest until the volume is in use again: the kubelet starts a mounter anew after ten seconds if that was killed before, and a
+/// client Pod has to start.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// What goes with the mounter's container.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Away {
+    /// Nothing: it is started again in the same Pod.
+    Container,
+    /// Its Pod, and so what it remembers.
+    Pod,
+}
+
+/// Takes the mounter away, and what serves the volume while it is; returns when both are gone.
+async fn lose(scope: &Scope, image: &str, away: Away) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let now = DeleteParams::default().grace_period(0);
+    let mounter = scope.mounter(NODE).await?;
+    let clients = client_pods_of(scope, image).await?;
+    ensure!(!clients.is_empty(), "no client Pod serves the volume");
+    let mut of_clients = Vec::new();
+    for client in &clients {
+        let name = client.metadata.name.as_deref().context("a Pod without a name")?;
+        of_clients.extend(scope.processes_of(NAMESPACE, name).await?);
+    }
+    let of_mounter = scope.processes_of(NAMESPACE, &mounter).await?;
+    ensure!(
+        !of_mounter.is_empty() && !of_clients.is_empty(),
+        "nothing is there to be killed"
+    );
+    kill_all(&of_mounter);
+    if away == Away::Pod {
+        pods.delete(&mounter, &now).await?;
+    }
+    kill_all(&of_clients);
+    for client in clients {
+        let name = client.metadata.name.context("a Pod without a name")?;
+        pods.delete(&name, &now).await?;
+    }
+    Ok(())
+}
+
+fn is_told(scope: &Scope) -> Result<bool> {
+    let about = format!("involvedObject.name=user,reason={}", reasons::VOLUME_LOST);
+    let events = scope.kubectl([
+        "get",
+        "events",
+        "--field-selector",
+        &about,
+        "-o",
+        "jsonpath={.items[*].message}",
+    ])?;
+    Ok(events.contains("delete the Pod"))
+}
+
+#[test]
+fn a_volume_whose_client_pod_went_while_no_mounter_was_there_is_in_use_again_or_its_pod_is_told() {
+    on_own_nodes("chaos-away", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let image = image_of_its_own(&scope, "away")?;
+        let mut options = server.volume("data");
+        options["client-image"] = image.clone().into();
+        scope.volume("data", &options)?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        let user = scope.pod_ready("user").await?;
+        scope.exec("user", ["sh", "-c", "echo moored >/data/word"])?;
+
+        lose(&scope, &image, Away::Container).await?;
+        wait_until("the volume to be in use again", LIMIT, async || {
+            let word = scope.exec("user", ["cat", "/data/word"])?;
+            ensure!(word == "moored\n", "{word:?}");
+            Ok(Some(()))
+        })
+        .await?;
+        scope.exec("user", ["sh", "-c", "echo again >/data/word"])?;
+        scope.event("user", "can be used again").await?;
+        assert_eq!(scope.mounts_on(1)?.len(), 1);
+        let now = scope.pod_ready("user").await?;
+        assert_eq!(now.metadata.uid, user.metadata.uid, "the Pod is another");
+
+        // What a mounter that was replaced does not know any more, its client Pod would have told it.
+        lose(&scope, &image, Away::Pod).await?;
+        wait_until(
+            "the volume to be in use again, or its Pod to be told",
+            LIMIT,
+            async || {
+                let is_there = scope
+                    .exec("user", ["cat", "/data/word"])
+                    .is_ok_and(|word| word == "again\n");
+                Ok((is_there || is_told(&scope)?).then_some(()))
+            },
+        )
+        .await?;
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        assert_eq!(scope.exec("user", ["cat", "/data/word"])?, "again\n");
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        remove_image(&scope, &image)
+    });
+}

@@ -1,0 +1,22 @@
+//! End-to-end tests: see each file.
+
+mod api;
+mod bounds;
+mod client_cycles;
+mod control_plane;
+mod full;
+mod installation;
+mod kube_proxy;
+mod kubelet;
+mod lost;
+mod mount;
+mod mount_cycles;
+mod pod;
+mod provision;
+mod rbac;
+mod rbac_mounter;
+mod readiness;
+mod reboot;
+mod revive;
+mod uninstall;
+mod upgrade;

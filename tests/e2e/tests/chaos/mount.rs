@@ -1,0 +1,233 @@
+//! What happens to mounts when a mounter, a kubelet or a client container ends without warning. One at a time: all volumes of a
+//! node feel it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE, reasons};
+use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
+use mooring_harness::nodes::{POOL, on_own_nodes};
+use mooring_harness::processes::kill_all;
+use mooring_harness::{Scope, wait_until};
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// How often each is killed.
+const ROUNDS: usize = 10;
+
+/// Ends the mounter of a node as a crash would, and waits until the next one is ready. By turns its container is started again, and
+/// its Pod is replaced, which spares the kubelet's growing pauses.
+async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
+    let old = scope.mounter(NODE).await?;
+    let pids = scope.processes_of(NAMESPACE, &old).await?;
+    ensure!(!pids.is_empty(), "the mounter has no process");
+    kill_all(&pids);
+    let replaced = round.is_multiple_of(2);
+    if replaced {
+        let mounters: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        mounters.delete(&old, &DeleteParams::default().grace_period(0)).await?;
+    }
+    wait_until("the next mounter to answer", LIMIT, async || {
+        let new = scope.mounter(NODE).await?;
+        let ready = scope.mounter_status(NODE).await?["ready"] == true;
+        let now = scope.processes_of(NAMESPACE, &new).await?;
+        let others = !now.is_empty() && now.iter().all(|pid| !pids.contains(pid));
+        Ok(((new != old) == replaced && ready && others).then_some(()))
+    })
+    .await
+}
+
+/// Ends a kubelet as a crash would, and waits until the next one has looked after its Pods.
+async fn kill_kubelet(scope: &Scope) -> Result<()> {
+    scope.own_cluster()?.kill_in_node(1, "kubelet")?;
+    wait_until("the next kubelet to answer", LIMIT, async || {
+        scope.kubectl(["get", "--raw", &format!("/api/v1/nodes/{NODE}/proxy/healthz")])?;
+        Ok(Some(()))
+    })
+    .await?;
+    // It goes through its volumes in its first seconds.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    Ok(())
+}
+
+/// Proves: M2
+#[test]
+fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
+    on_own_nodes("chaos-mount", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        scope.volume("ssh", &server.volume("data"))?;
+        let file = scope.volume_name("local");
+        scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
+        scope.volume("local", &json!({"client": "local", "source": file}))?;
+        let users = ["on-ssh", "on-local"];
+        for (user, claim) in users.iter().zip(["ssh", "local"]) {
+            scope.writer(user, NODE, claim)?;
+        }
+        for user in users {
+            scope.pod_ready(user).await?;
+        }
+        let before = scope.mounts_on(1)?;
+        assert_eq!(before.len(), 2, "{before:?}");
+        let all = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
+
+        for round in 1..=ROUNDS {
+            let started = users.map(|user| scope.written(user).ok());
+            kill_mounter(&scope, round).await?;
+            kill_kubelet(&scope).await?;
+            assert_eq!(scope.mounts_on(1)?, before, "round {round}");
+            assert_eq!(scope.loop_devices()?.len(), 1, "round {round}");
+            for (user, started) in users.iter().zip(started) {
+                let now = scope.written(user)?;
+                assert!(Some(now) > started, "{user} stands still at {now} in round {round}");
+            }
+        }
+        wait_until(
+            "the node's mount table to be as long as before",
+            Duration::from_secs(20),
+            async || {
+                let now = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
+                ensure!(now == all, "{} lines instead of {}", now.trim(), all.trim());
+                Ok(Some(()))
+            },
+        )
+        .await?;
+        for user in users {
+            scope.stopped_and_intact(user).await?;
+        }
+
+        // The new mounter unmounts what the old one has mounted.
+        for user in users {
+            scope.delete(&format!("pod/{user}"))?;
+            scope.pod_gone(user).await?;
+        }
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
+#[test]
+fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no_data_is_lost() {
+    on_own_nodes("chaos-client", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let image = image_of_its_own(&scope, "killed")?;
+        let mut options = server.volume("data");
+        options["client-image"] = image.clone().into();
+        scope.volume("data", &options)?;
+        for round in 1..=ROUNDS {
+            let user = format!("user-{round}");
+            scope.writer(&user, NODE, "data")?;
+            scope.pod_ready(&user).await?;
+            wait_until("all files to have been written", LIMIT, async || {
+                Ok((scope.written(&user)? >= 8).then_some(()))
+            })
+            .await?;
+            let mounts = scope.mounts_on(1)?;
+            ensure!(mounts.len() == 1, "round {round}: {mounts:?}");
+            let mut killed = 0;
+            for pod in client_pods_of(&scope, &image).await? {
+                let name = pod.metadata.name.context("a Pod without a name")?;
+                let pids = scope.processes_of(NAMESPACE, &name).await?;
+                killed += pids.len();
+                kill_all(&pids);
+                // One that is started again mounts its volumes anew (chaos_revive): with its Pod it has lost what it knew of them.
+                let clients: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+                clients.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+            }
+            ensure!(killed > 0, "round {round}: there was no client container");
+            // What a kubelet that comes anew makes of a dead mount.
+            if round == ROUNDS / 2 {
+                kill_kubelet(&scope).await?;
+            }
+            let event = format!("involvedObject.name={user},reason={}", reasons::VOLUME_REVIVED);
+            wait_until("the volume to be in use again", LIMIT, async || {
+                let told = scope.kubectl(["get", "events", "--field-selector", &event, "-o", "name"])?;
+                scope.exec(&user, ["ls", "/data"])?;
+                Ok((!told.is_empty()).then_some(()))
+            })
+            .await?;
+            scope.delete(&format!("pod/{user}"))?;
+            scope.pod_gone(&user).await?;
+            assert_eq!(scope.mounts_on(1)?, Vec::<String>::new(), "round {round}");
+        }
+        scope.pod("reader", NODE, "data", Value::Null)?;
+        scope.pod_ready("reader").await?;
+        // The file that was being written when its client was killed has no sum.
+        scope.intact("reader")?;
+        scope.delete("pod/reader")?;
+        scope.pod_gone("reader").await?;
+        wait_until("idle client Pods to be let go", LIMIT, async || {
+            Ok(client_pods_of(&scope, &image).await?.is_empty().then_some(()))
+        })
+        .await?;
+        remove_image(&scope, &image)
+    });
+}
+
+#[test]
+fn a_pod_that_comes_while_the_mounter_is_away_starts_when_it_is_back() {
+    on_own_nodes("chaos-late", async |scope| {
+        let file = scope.volume_name("data");
+        scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
+        scope.volume("data", &json!({"client": "local", "source": file}))?;
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        let mounter = scope.mounter(NODE).await?;
+        pods.delete(&mounter, &DeleteParams::default().grace_period(0)).await?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        assert_eq!(scope.mounts_on(1)?.len(), 1);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_bad_mounter_config_changes_nothing_and_says_so() {
+    on_own_nodes("chaos-config", async |scope| {
+        let good = scope.namespace.clone();
+        let clients = async || anyhow::Ok(scope.mounter_status(NODE).await?["clients"].clone());
+        scope.mounter_config(&good, "self")?;
+        let before = wait_until("the mounter to have read its ConfigMap", LIMIT, async || {
+            Ok(Some(clients().await?).filter(|clients| clients[&good] == "self"))
+        })
+        .await?;
+        // The same field manager: what it no longer says is gone.
+        scope.mounter_config("local", "host")?;
+        let error = wait_until("the mounter to complain", LIMIT, async || {
+            Ok(scope.mounter_status(NODE).await?["configError"]
+                .as_str()
+                .map(str::to_owned))
+        })
+        .await?;
+        assert!(
+            error.contains("key local") && error.contains("remove this rule"),
+            "{error}"
+        );
+        assert_eq!(clients().await?, before);
+        let selector = format!("involvedObject.name={MOUNTER_CONFIG}");
+        wait_until("an Event on the ConfigMap", LIMIT, async || {
+            let args = [
+                "-n",
+                NAMESPACE,
+                "get",
+                "events",
+                "--field-selector",
+                &selector,
+                "-o",
+                "jsonpath={.items[*].message}",
+            ];
+            let events = mooring_testbed::command::output(&mut scope.target.kubectl(args))?;
+            Ok(events.contains("what was in force stays in force").then_some(()))
+        })
+        .await?;
+        scope.mounter_config(&good, "host")?;
+        wait_until("the mounter to take the mended ConfigMap over", LIMIT, async || {
+            let status = scope.mounter_status(NODE).await?;
+            Ok((status["clients"][&good] == "host" && status["configError"].is_null()).then_some(()))
+        })
+        .await
+    });
+}

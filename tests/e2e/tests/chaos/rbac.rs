@@ -1,0 +1,566 @@
+//! The rights that Mooring is installed with are enough, and none of them is more than enough: each is taken away in turn, and
+//! something that it is needed for is refused. Alone, since it fills the cluster with controllers and changes the mounters' rights.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, ResourceExt,
+};
+use kube::{Api, Resource};
+use mooring_contract::names::NAMESPACE;
+use mooring_harness::provisioner::{SCRIPTED, TEST_LABEL, claim};
+use mooring_harness::rights::{Right, rights_in, without};
+use mooring_harness::{Scope, in_namespace, in_namespace_within, wait_until};
+use mooring_testbed::progress::note;
+use serde_json::{Value, json};
+
+/// Longest wait for a right to be missed, and for a controller that has it again to finish: many of them start at once.
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// Longest for the whole test: it starts a program anew for each right.
+const WHOLE_LIMIT: Duration = Duration::from_mins(30);
+
+/// Controllers at once.
+const AT_ONCE: usize = 12;
+
+/// The rules of the three roles that the controller is installed with.
+#[derive(Clone)]
+struct Rights {
+    /// `ClusterRole` flex-provisioner, bound to the whole cluster.
+    cluster: Vec<PolicyRule>,
+    /// `ClusterRole` flex-provisioner-configs, bound in the namespace of the ConfigMaps.
+    configs: Vec<PolicyRule>,
+    /// Role flex-provisioner, in the namespace that the controller runs in.
+    own: Vec<PolicyRule>,
+}
+
+/// The request that is refused first where a right is lacking: verb, resource, code.
+fn refusal(right: &Right) -> (String, String, u16) {
+    let (verb, resource, code) = match (right.verb.as_str(), right.resource.as_str()) {
+        // A controller that isn't the installed one may write its records on claims, by the admission policy
+        // mooring-claim-records, as one that may delete volumes anyway: without this right it gets no further than that.
+        ("delete", "persistentvolumes") => ("patch", "persistentvolumeclaims", 422),
+        (verb, resource) => (verb, resource, 403),
+    };
+    (verb.to_owned(), resource.to_owned(), code)
+}
+
+impl Rights {
+    /// As they are installed.
+    async fn installed(scope: &Scope) -> Result<Self> {
+        let cluster: Api<ClusterRole> = Api::all(scope.client.clone());
+        let own: Api<Role> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        Ok(Self {
+            cluster: cluster.get("flex-provisioner").await?.rules.unwrap_or_default(),
+            configs: cluster.get("flex-provisioner-configs").await?.rules.unwrap_or_default(),
+            own: own.get("flex-provisioner").await?.rules.unwrap_or_default(),
+        })
+    }
+
+    fn all(&self) -> Vec<Right> {
+        [
+            rights_in("flex-provisioner", &self.cluster),
+            rights_in("flex-provisioner-configs", &self.configs),
+            rights_in("the Role flex-provisioner", &self.own),
+        ]
+        .concat()
+    }
+
+    fn without(&self, right: &Right) -> Self {
+        let mut rights = self.clone();
+        let rules = match right.role {
+            "flex-provisioner" => &mut rights.cluster,
+            "flex-provisioner-configs" => &mut rights.configs,
+            _ => &mut rights.own,
+        };
+        *rules = without(rules, right);
+        rights
+    }
+}
+
+/// Holds the controllers of a test by the policy that holds the installed one: a controller that none holds does nothing.
+async fn hold(scope: &Scope) -> Result<()> {
+    const POLICY: &str = "mooring-controller";
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(scope.client.clone());
+    let installed = serde_json::to_value(policies.get(POLICY).await?.spec)?;
+    let condition = &installed["matchConditions"][0]["expression"];
+    ensure!(
+        condition
+            .as_str()
+            .is_some_and(|text| text.contains(":flex-provisioner'")),
+        "{condition}"
+    );
+    let metadata = json!({"name": scope.namespace, "labels": {TEST_LABEL: scope.namespace}});
+    let mut policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": metadata, "spec": installed,
+    });
+    policy["spec"]["matchConditions"][0]["expression"] = format!(
+        "request.userInfo.username.matches('^system:serviceaccount:{}-[0-9a-z]+:controller$')",
+        scope.namespace
+    )
+    .into();
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": metadata, "spec": {"policyName": scope.namespace, "validationActions": ["Deny"]},
+    });
+    scope.apply_anywhere(&json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]}).to_string())
+}
+
+/// A Mooring of its own, in a namespace of its own: a controller with these rights and no others, that honours the ConfigMaps there.
+/// What it would have cleaned up is removed when this is dropped, unless it has done that itself.
+struct Mooring {
+    scope: Scope,
+    namespace: String,
+    cleaned_up: bool,
+}
+
+impl Drop for Mooring {
+    fn drop(&mut self) {
+        if !self.cleaned_up
+            && let Err(error) = self.remove()
+        {
+            note(format!("what {} did was not cleared away: {error:#}", self.namespace));
+        }
+    }
+}
+
+impl Mooring {
+    /// One of the objects of this Mooring.
+    fn object(&self, api_version: &str, kind: &str, name: &str, more: Value) -> Value {
+        let mut object = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": {"name": name, "namespace": self.namespace, "labels": {TEST_LABEL: self.scope.namespace}},
+        });
+        if let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) {
+            object.extend(more);
+        }
+        object
+    }
+
+    /// Applies objects by the client: many do this at once, and a kubectl for each is more than the tests' share of the machine.
+    async fn apply(&self, objects: &[Value]) -> Result<()> {
+        for object in objects {
+            let text = self.scope.target.with_image_names(&object.to_string());
+            let object: DynamicObject = serde_json::from_str(&text).context("a bad object")?;
+            let types = object.types.clone().context("an object without a kind")?;
+            let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+            let api: Api<DynamicObject> = match &object.metadata.namespace {
+                Some(namespace) => Api::namespaced_with(self.scope.client.clone(), namespace, &kind),
+                None => Api::all_with(self.scope.client.clone(), &kind),
+            };
+            let name = object.name_any();
+            api.patch(&name, &PatchParams::apply("testbed").force(), &Patch::Apply(&object))
+                .await
+                .with_context(|| format!("failed to apply {} {name}", types.kind))?;
+        }
+        Ok(())
+    }
+
+    fn kubectl<const N: usize>(&self, args: [&str; N]) -> Result<String> {
+        let there = ["-n", self.namespace.as_str()];
+        self.scope.kubectl(there.into_iter().chain(args))
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.scope.client.clone(), &self.namespace)
+    }
+
+    /// The roles with these rights.
+    async fn grant(&self, rights: &Rights) -> Result<()> {
+        const RBAC: &str = "rbac.authorization.k8s.io/v1";
+        let role =
+            |kind: &str, name: &str, rules: &[PolicyRule]| self.object(RBAC, kind, name, json!({"rules": rules}));
+        let binding = |kind: &str, role: &str, name: &str| {
+            self.object(
+                RBAC,
+                kind,
+                name,
+                json!({
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": name},
+                    "subjects": [{"kind": "ServiceAccount", "name": "controller", "namespace": self.namespace}],
+                }),
+            )
+        };
+        let mut objects = vec![
+            role("ClusterRole", &self.namespace, &rights.cluster),
+            binding("ClusterRoleBinding", "ClusterRole", &self.namespace),
+            role("Role", "configs", &rights.configs),
+            binding("RoleBinding", "Role", "configs"),
+            role("Role", "own", &rights.own),
+            binding("RoleBinding", "Role", "own"),
+        ];
+        for object in &mut objects {
+            if object["kind"].as_str().is_some_and(|kind| kind.starts_with("Cluster")) {
+                object["metadata"]["namespace"] = Value::Null;
+            }
+        }
+        self.apply(&objects).await
+    }
+
+    /// A provisioner ConfigMap for the class of this name.
+    fn config(&self, name: &str, class: &str, more: Value) -> Value {
+        let mut data = json!({
+            "plugin-name": "mooring.dev/flex-provisioner", "image": SCRIPTED,
+            "volume-source": "flexVolume", "provision-script": "pv options client=sshfs source=nobody@192.0.2.1:/x",
+            "service-account-name": "image", "secret-name": "backend",
+        });
+        if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
+            data.extend(more);
+        }
+        let mut object = self.object("v1", "ConfigMap", name, json!({"data": data}));
+        object["metadata"]["labels"]["type"] = json!("provisioner-config");
+        object["metadata"]["labels"]["storage-class"] = json!(class);
+        object
+    }
+
+    /// Makes the namespace and all in it that needs no controller, then the controller.
+    async fn start(scope: &Scope, end: &str, rights: &Rights) -> Result<Self> {
+        let mooring = Self {
+            scope: scope.clone(),
+            namespace: format!("{}-{end}", scope.namespace),
+            cleaned_up: false,
+        };
+        let mut namespace = mooring.object("v1", "Namespace", &mooring.namespace, json!({}));
+        namespace["metadata"]["namespace"] = Value::Null;
+        mooring.apply(&[namespace]).await?;
+        mooring.grant(rights).await?;
+        let controller = json!({"spec": {
+            "serviceAccountName": "controller",
+            "terminationGracePeriodSeconds": 2,
+            "containers": [{
+                "name": "flex-provisioner",
+                "image": concat!("mooring.dev/flex-provisioner:", env!("CARGO_PKG_VERSION")),
+                "imagePullPolicy": "IfNotPresent",
+                "args": ["run"],
+                "env": [
+                    {"name": "MOORING_NAMESPACE", "value": mooring.namespace},
+                    {"name": "MOORING_CONFIG_NAMESPACES", "value": mooring.namespace},
+                    {"name": "MOORING_ALLOWED_IMAGES", "value": "mooring.dev/**"},
+                    {"name": "MOORING_MAX_BACKOFF", "value": "5s"},
+                ],
+            }],
+        }});
+        mooring
+            .apply(&[
+                mooring.object("v1", "ServiceAccount", "controller", json!({})),
+                mooring.object("v1", "ServiceAccount", "image", json!({})),
+                mooring.object("v1", "Secret", "backend", json!({"stringData": {"password": "x"}})),
+                mooring.config("main", &mooring.namespace, json!({})),
+            ])
+            .await?;
+        // No Pod can be made before the service account is known to the admission of Pods.
+        let pod = mooring.object("v1", "Pod", "controller", controller);
+        wait_until("the controller's Pod to be made", LIMIT, async || {
+            mooring.apply(std::slice::from_ref(&pod)).await.map(Some)
+        })
+        .await?;
+        Ok(mooring)
+    }
+
+    /// What the controller counts of its requests: verb, resource, code.
+    async fn requests(&self) -> Result<BTreeSet<(String, String, u16)>> {
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/controller:8080/proxy/metrics",
+            self.namespace
+        );
+        let request = http_get(&path)?;
+        let text = self.scope.client.request_text(request).await?;
+        let value = |line: &str, key: &str| {
+            let (_, rest) = line.split_once(&format!("{key}=\""))?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with("mooring_provisioner_api_requests_total{"))
+            .filter_map(|line| {
+                Some((
+                    value(line, "verb")?,
+                    value(line, "resource")?,
+                    value(line, "code")?.parse().ok()?,
+                ))
+            })
+            .collect())
+    }
+
+    async fn claim(&self, name: &str, class: &str) -> Result<String> {
+        let mut wanted = claim(name, class, "1Gi");
+        wanted["metadata"]["namespace"] = json!(self.namespace);
+        self.apply(&[wanted]).await?;
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        claims.get(name).await?.uid().context("no uid")
+    }
+
+    async fn bound(&self, name: &str) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        wait_until(
+            &format!("claim {name} of {} to be bound", self.namespace),
+            LIMIT,
+            async || {
+                let claim = claims.get(name).await?;
+                let phase = claim.status.and_then(|status| status.phase);
+                Ok((phase.as_deref() == Some("Bound")).then_some(()))
+            },
+        )
+        .await
+    }
+
+    async fn class(&self, name: &str, what: &str, wanted: impl Fn(Option<&StorageClass>) -> bool) -> Result<()> {
+        let classes: Api<StorageClass> = Api::all(self.scope.client.clone());
+        wait_until(&format!("class {name} {what}"), LIMIT, async || {
+            Ok(wanted(classes.get_opt(name).await?.as_ref()).then_some(()))
+        })
+        .await
+    }
+
+    /// All that a controller ever does, once: a ConfigMap comes, changes and goes; volumes are made and deleted; a Pod of the
+    /// name that it wants is there already.
+    async fn life(&self) -> Result<()> {
+        let class = &self.namespace;
+        self.class(class, "to be made", |class| class.is_some()).await?;
+        let uid = self.claim("data", class).await?;
+        self.bound("data").await?;
+        self.apply(&[self.config("main", class, json!({"mount-options": "noatime"}))])
+            .await?;
+        self.class(class, "to be changed", |class| {
+            class.is_some_and(|class| class.mount_options.is_some())
+        })
+        .await?;
+
+        let late = self.late_class();
+        let taken = self.claim("taken", &late).await?;
+        self.apply(&[self.object(
+            "v1",
+            "Pod",
+            &format!("provision-{taken}"),
+            json!({"spec": {
+                // It is there, and never runs.
+                "schedulerName": "nobody",
+                "containers": [{"name": "main", "image": "busybox:1"}],
+            }}),
+        )])
+        .await?;
+        self.apply(&[self.config("late", &late, json!({}))]).await?;
+        let there = self.scope.elsewhere(&self.namespace);
+        let told = async || there.event("taken", "is there already and is not Mooring's").await;
+        wait_until("the Pod in the way to be told", LIMIT, async || told().await.map(Some)).await?;
+        wait_until("it to be told again", LIMIT, async || {
+            let event = told().await?;
+            Ok((event.series.is_some() || event.count.is_some_and(|count| count > 1)).then_some(()))
+        })
+        .await?;
+        self.kubectl([
+            "delete",
+            "pod",
+            &format!("provision-{taken}"),
+            "--grace-period=0",
+            "--force",
+        ])?;
+        self.bound("taken").await?;
+
+        self.kubectl(["delete", "--wait=false", "persistentvolumeclaims", "--all"])?;
+        for uid in [&uid, &taken] {
+            there.nothing_left(uid).await?;
+        }
+        self.kubectl(["delete", "configmap", "main", "late"])?;
+        self.class(class, "to be given up", |class| class.is_none()).await
+    }
+
+    /// Has the controller do everything until it is refused what it lacks; whether it was.
+    async fn is_refused(&self, right: &Right) -> Result<bool> {
+        let hit = refusal(right);
+        let what = format!("{right} to be refused");
+        let refused = wait_until(&what, LIMIT, async || {
+            Ok(self.requests().await?.contains(&hit).then_some(()))
+        });
+        tokio::select! {
+            refused = refused => refused.map(|()| true),
+            lived = self.life() => {
+                lived?;
+                // What was refused last may not have been counted when it was looked for.
+                Ok(self.requests().await?.contains(&hit))
+            }
+        }
+    }
+
+    /// Gives the controller what it lacked: it takes up its work again and cleans up after itself.
+    async fn finish(mut self, rights: &Rights) -> Result<()> {
+        self.grant(rights).await?;
+        let pods: Api<Pod> = self.api();
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        let volumes: Api<PersistentVolume> = Api::all(self.scope.client.clone());
+        let all = ListParams::default();
+        claims.delete_collection(&DeleteParams::default(), &all).await?;
+        let in_the_way = ListParams::default()
+            .labels(TEST_LABEL)
+            .fields("metadata.name!=controller");
+        pods.delete_collection(&DeleteParams::default().grace_period(0), &in_the_way)
+            .await?;
+        wait_until(&format!("{} to be cleaned up", self.namespace), LIMIT, async || {
+            let mut left: Vec<_> = claims.list(&all).await?.iter().map(ResourceExt::name_any).collect();
+            left.extend(
+                pods.list(&all)
+                    .await?
+                    .iter()
+                    .map(ResourceExt::name_any)
+                    .filter(|name| name != "controller"),
+            );
+            left.extend(volumes.list(&all).await?.iter().filter_map(|volume| {
+                let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+                (claim.namespace.as_deref() == Some(&self.namespace)).then(|| volume.name_any())
+            }));
+            ensure!(left.is_empty(), "{} are left", left.join(", "));
+            Ok(Some(()))
+        })
+        .await?;
+        let configs: Api<ConfigMap> = self.api();
+        configs
+            .delete_collection(&DeleteParams::default(), &ListParams::default().labels(TEST_LABEL))
+            .await?;
+        for class in self.classes() {
+            self.class(&class, "to be given up", |class| class.is_none()).await?;
+        }
+        let namespaces: Api<Namespace> = Api::all(self.scope.client.clone());
+        namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
+        self.cleaned_up = true;
+        Ok(())
+    }
+
+    /// The classes that it has made, if it came to that.
+    fn classes(&self) -> [String; 2] {
+        [self.namespace.clone(), self.late_class()]
+    }
+
+    fn late_class(&self) -> String {
+        format!("{}-late", self.namespace)
+    }
+
+    /// Removes what it has made and nobody would clean up without it. A step that fails does not keep the others from being done.
+    fn remove(&self) -> Result<()> {
+        let stopped = self.kubectl([
+            "delete",
+            "pod",
+            "controller",
+            "--ignore-not-found",
+            "--grace-period=0",
+            "--force",
+        ]);
+        let claims = self.kubectl(["get", "persistentvolumeclaims", "-o", "name"]);
+        let of_namespace = format!(
+            "jsonpath={{range .items[?(@.spec.claimRef.namespace==\"{}\")]}}persistentvolume/{{.metadata.name}} {{end}}",
+            self.namespace
+        );
+        let volumes = self.kubectl(["get", "persistentvolumes", "-o", &of_namespace]);
+        let mut steps: Vec<Result<()>> = Vec::new();
+        for object in [&claims, &volumes]
+            .into_iter()
+            .flatten()
+            .flat_map(|all| all.split_whitespace())
+        {
+            steps.push(self.let_go(object));
+        }
+        let [class, late] = self.classes();
+        steps.extend([
+            stopped.map(drop),
+            claims.map(drop),
+            volumes.map(drop),
+            self.kubectl(["delete", "--ignore-not-found", "storageclass", &class, &late])
+                .map(drop),
+            self.kubectl([
+                "delete",
+                "--ignore-not-found",
+                "--wait=false",
+                "namespace",
+                &self.namespace,
+            ])
+            .map(drop),
+        ]);
+        steps.into_iter().collect()
+    }
+
+    /// Deletes an object that is held by a finalizer of a controller that has ended.
+    fn let_go(&self, object: &str) -> Result<()> {
+        self.kubectl(["delete", "--ignore-not-found", "--wait=false", object])?;
+        let there = self.kubectl(["get", "--ignore-not-found", "-o", "name", object])?;
+        if !there.is_empty() {
+            self.kubectl([
+                "patch",
+                object,
+                "--type=merge",
+                "-p",
+                r#"{"metadata":{"finalizers":null}}"#,
+            ])?;
+        }
+        Ok(())
+    }
+}
+
+fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
+    http::Request::get(path)
+        .body(Vec::new())
+        .with_context(|| format!("{path} is not a path"))
+}
+
+#[test]
+fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
+    in_namespace("rbac-all", async |scope| {
+        scope.require_mooring().await?;
+        let rights = Rights::installed(&scope).await?;
+        hold(&scope).await?;
+        let mooring = Mooring::start(&scope, "all", &rights).await?;
+        mooring.life().await?;
+        let requests = mooring.requests().await?;
+        let refused: Vec<_> = requests.iter().filter(|(_, _, code)| *code == 403).collect();
+        ensure!(refused.is_empty(), "refused: {refused:?}");
+        let used = |right: &Right| {
+            requests.iter().any(|(verb, resource, code)| {
+                *verb == right.verb && *resource == right.resource && (200..300).contains(code)
+            })
+        };
+        let unused: Vec<_> = rights.all().into_iter().filter(|right| !used(right)).collect();
+        ensure!(unused.is_empty(), "rights that nothing needs: {unused:?}");
+        mooring.finish(&rights).await
+    });
+}
+
+#[test]
+fn without_any_one_of_its_rights_the_controller_is_refused_something_and_goes_on_when_it_has_it_back() {
+    in_namespace_within(WHOLE_LIMIT, "rbac", async |scope| {
+        scope.require_mooring().await?;
+        let rights = Rights::installed(&scope).await?;
+        hold(&scope).await?;
+        let all = rights.all();
+        ensure!(all.len() > 25, "only {} rights were found", all.len());
+        let not_needed: Vec<_> = futures::stream::iter(all.iter().enumerate())
+            .map(|(index, right)| {
+                let (scope, rights) = (&scope, &rights);
+                async move {
+                    let mooring = Mooring::start(scope, &index.to_string(), &rights.without(right)).await?;
+                    let refused = mooring.is_refused(right).await;
+                    let refused = refused.with_context(|| format!("without {right}"))?;
+                    let finished = mooring.finish(rights).await;
+                    finished.with_context(|| format!("after it had {right} back"))?;
+                    anyhow::Ok((!refused).then_some(right))
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_filter_map(|not_needed| std::future::ready(Ok(not_needed)))
+            .try_collect()
+            .await?;
+        ensure!(not_needed.is_empty(), "rights whose lack nobody felt: {not_needed:?}");
+        note(format!("{} rights were taken away in turn", all.len()));
+        Ok(())
+    });
+}

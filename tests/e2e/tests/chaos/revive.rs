@@ -1,0 +1,339 @@
+//! What happens to a volume in use when the FUSE program that serves it is killed, alone or with its container. One at a
+//! time: other volumes of the node have the same client container.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use mooring_contract::names::{NAMESPACE, labels};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::processes::kill_all;
+use mooring_harness::ssh::SshServer;
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::command::output;
+use mooring_testbed::progress::note;
+use serde_json::json;
+
+const NODE: &str = "node-1";
+
+/// Longest wait for a volume to be in use again: the kubelet may take its time to start a container that ended twice.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// Containers of the user's Pod, and how each has the volume.
+const CONTAINERS: [(&str, &str); 4] = [
+    ("main", r#"{"mountPath": "/data"}"#),
+    ("part", r#"{"mountPath": "/data", "subPath": "deep/part"}"#),
+    ("reader", r#"{"mountPath": "/data", "readOnly": true}"#),
+    (
+        "slave",
+        r#"{"mountPath": "/data", "mountPropagation": "HostToContainer"}"#,
+    ),
+];
+
+/// Counts up as fast as it can, one line and one fsync a number, each until it has succeeded; how long that took where it
+/// was long, in hundredths of a second, goes to /tmp/outages.
+const COUNT: &str = r"
+now() { read -r up rest </proc/uptime; echo ${up%.*}${up#*.}; }
+i=1; last=$(now); touch /tmp/outages
+while :; do
+    if echo $i 2>/dev/null | dd of=/data/log oflag=append conv=notrunc,fsync 2>/dev/null; then
+        time=$(now); took=$((time - last)); last=$time
+        [ $took -lt 30 ] || echo $took >>/tmp/outages
+        echo $i >/tmp/next; mv /tmp/next /tmp/count; i=$((i + 1))
+    fi
+    sleep 0.05
+done";
+
+fn exec(scope: &Scope, container: &str, script: &str) -> Result<String> {
+    scope.kubectl(["exec", "user", "-c", container, "--", "sh", "-c", script])
+}
+
+fn count(scope: &Scope) -> Result<u64> {
+    let text = exec(scope, "main", "cat /tmp/count")?;
+    text.trim().parse().with_context(|| format!("the count is {text:?}"))
+}
+
+/// The sshfs process of a volume on the node, and process 1 of its container.
+fn daemon_of(scope: &Scope, source: &str) -> Result<(String, String)> {
+    let script = format!(
+        "for process in /proc/[0-9]*; do \
+           [ \"$(cat $process/comm 2>/dev/null)\" = sshfs ] || continue; \
+           tr '\\0' ' ' <$process/cmdline | grep -qF ' {source} ' || continue; \
+           echo ${{process#/proc/}} $(awk '$1 == \"PPid:\" {{ print $2 }}' $process/status); \
+         done"
+    );
+    let found = scope.on_node(1, &script)?;
+    let lines: Vec<_> = found.lines().collect();
+    let [line] = lines[..] else {
+        bail!("not one sshfs process for {source}: {found:?}")
+    };
+    let (daemon, parent) = line.split_once(' ').context("a process without a parent")?;
+    let parent_name = scope.on_node(1, &format!("cat /proc/{parent}/comm"))?;
+    ensure!(parent_name.trim() == "mounter", "sshfs is a child of {parent_name}");
+    Ok((daemon.to_owned(), parent.to_owned()))
+}
+
+/// That of the test's first volume.
+fn daemon(scope: &Scope, server: &SshServer) -> Result<(String, String)> {
+    daemon_of(scope, &server.source("data"))
+}
+
+/// The client Pods for sshfs on the node, name by uid.
+async fn client_pods(scope: &Scope) -> Result<BTreeMap<String, String>> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let ours = format!("{}=sshfs,{}={NODE}", labels::CLIENT, labels::NODE);
+    let found = pods.list(&ListParams::default().labels(&ours)).await?.items;
+    let named = found
+        .into_iter()
+        .map(|pod| pod.metadata.uid.zip(pod.metadata.name).context("a Pod without a name"));
+    named.collect()
+}
+
+/// Processes on the node of a Pod, which the API need not know any more: by the name of its control group.
+fn processes_of_uid(scope: &Scope, uid: &str) -> Result<BTreeSet<String>> {
+    let underscored = uid.replace('-', "_");
+    let script = format!("grep -lE '{uid}|{underscored}' /proc/[0-9]*/cgroup 2>/dev/null || true");
+    let files = scope.on_node(1, &script)?;
+    let pid = |file: &str| file.split('/').nth(2).unwrap_or_default().to_owned();
+    Ok(files.lines().map(pid).collect())
+}
+
+/// Waits until every container of the Pod has the volume again, as it had it before.
+async fn all_well(scope: &Scope, round: &str) -> Result<()> {
+    let started = wait_until("the count to begin", LIMIT, async || count(scope).map(Some)).await?;
+    for (container, script) in [
+        ("main", "cat /data/deep/part/word"),
+        (
+            "part",
+            &format!("echo {round} >/data/{round} && cat /data/{round} >/dev/null && cat /data/word"),
+        ),
+        ("reader", "cat /data/deep/part/word"),
+        ("slave", "cat /data/deep/part/word"),
+    ] {
+        let what = format!("container {container} to have its volume again after {round}");
+        wait_until(&what, LIMIT, async || {
+            let word = exec(scope, container, script)?;
+            ensure!(word == "hello\n", "{word:?}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    ensure!(
+        exec(scope, "reader", "touch /data/x").is_err(),
+        "a read-only mount can be written after {round}"
+    );
+    wait_until("the count to go on", LIMIT, async || {
+        Ok((count(scope)? > started + 3).then_some(()))
+    })
+    .await?;
+    let outages = exec(scope, "main", "cat /tmp/outages; : >/tmp/outages")?;
+    note(format!(
+        "outages after {round}, in hundredths of a second: {}",
+        outages.replace('\n', " ")
+    ));
+    Ok(())
+}
+
+/// Lines of the mount tables of the node and of each container.
+fn mounts(scope: &Scope) -> Result<Vec<usize>> {
+    let mut all = vec![scope.on_node(1, "cat /proc/self/mountinfo")?];
+    for (container, _) in CONTAINERS {
+        all.push(exec(scope, container, "cat /proc/self/mountinfo")?);
+    }
+    Ok(all.iter().map(|table| table.lines().count()).collect())
+}
+
+async fn same_mounts(scope: &Scope, before: &[usize]) -> Result<()> {
+    wait_until("as many mounts as before", Duration::from_secs(20), async || {
+        let now = mounts(scope)?;
+        ensure!(now == before, "{now:?} instead of {before:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+async fn user(scope: &Scope) -> Result<(Option<String>, Vec<i32>)> {
+    let pods: Api<Pod> = scope.api();
+    let pod = pods.get("user").await?;
+    let statuses = pod
+        .status
+        .and_then(|status| status.container_statuses)
+        .unwrap_or_default();
+    Ok((pod.metadata.uid, statuses.iter().map(|one| one.restart_count).collect()))
+}
+
+async fn start_user(scope: &Scope) -> Result<()> {
+    let containers: Vec<_> = CONTAINERS
+        .iter()
+        .map(|(name, mount)| {
+            let mut mount: serde_json::Value = serde_json::from_str(mount)?;
+            mount["name"] = json!("data");
+            let script = if *name == "main" { COUNT } else { "sleep 1000000" };
+            Ok(json!({
+                "name": name, "image": "busybox:1", "command": ["sh", "-c", script], "volumeMounts": [mount],
+            }))
+        })
+        .collect::<Result<_>>()?;
+    scope.pod("user", NODE, "data", json!({"containers": containers}))?;
+    scope.pod_ready("user").await?;
+    exec(scope, "part", "echo hello >/data/word")?;
+    Ok(())
+}
+
+#[test]
+fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed() {
+    on_own_nodes("chaos-revive", async |scope| {
+        let server = scope.ssh_server(NODE, &["data"]).await?;
+        scope.volume("data", &server.volume("data"))?;
+        start_user(&scope).await?;
+        let (before, pod) = (mounts(&scope)?, user(&scope).await?);
+        let kill = |pid: &str| scope.on_node(1, &format!("kill -9 {pid}"));
+        all_well(&scope, "nothing").await?;
+
+        for round in ["daemon-1", "daemon-2"] {
+            kill(&daemon(&scope, &server)?.0)?;
+            all_well(&scope, round).await?;
+        }
+        scope.event("user", "can be used again").await?;
+
+        kill(&daemon(&scope, &server)?.1)?;
+        all_well(&scope, "container").await?;
+        same_mounts(&scope, &before).await?;
+
+        // Nobody is there to look after the containers, but it is done when there is.
+        kill_all(&scope.processes_of(NAMESPACE, &scope.mounter(NODE).await?).await?);
+        kill(&daemon(&scope, &server)?.0)?;
+        all_well(&scope, "mounter").await?;
+        same_mounts(&scope, &before).await?;
+
+        // The server can't be reached, and later it can.
+        let selector = |app: &str| {
+            let patch = json!({"spec": {"selector": {"app": app}}}).to_string();
+            scope.kubectl(["patch", "service", "ssh", "-p", &patch])
+        };
+        let (process, _) = daemon(&scope, &server)?;
+        selector("nobody")?;
+        // The node's proxy takes a moment.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        kill(&process)?;
+        scope.event("user", "can't be mounted anew").await?;
+        selector("ssh")?;
+        let back = Instant::now();
+        all_well(&scope, "server").await?;
+        note(format!(
+            "all well {:.1} s after the server was back",
+            back.elapsed().as_secs_f64()
+        ));
+
+        same_mounts(&scope, &before).await?;
+        assert_eq!(user(&scope).await?, pod, "the Pod is another, or was restarted");
+        let metrics = format!(
+            "/api/v1/namespaces/{NAMESPACE}/pods/{}:9810/proxy/metrics",
+            scope.mounter(NODE).await?
+        );
+        let metrics = output(&mut scope.target.kubectl(["get", "--raw", &metrics]))?;
+        assert!(
+            metrics.contains(r#"revivals_total{client="sshfs",result="done"}"#)
+                && metrics.contains("outage_seconds_sum"),
+            "{metrics}"
+        );
+
+        // What was written and synced is all there.
+        let last = count(&scope)?;
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        let missing =
+            format!("sort -nu /srv/volumes/data/log >/tmp/got; seq {last} | grep -vxFf /tmp/got | head; rm /tmp/got");
+        assert_eq!(
+            scope.exec("ssh", ["sh", "-c", &missing])?,
+            "",
+            "not all of 1 to {last} is there"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn the_volume_of_a_client_pod_that_is_deleted_by_force_is_served_on_by_the_one_that_new_pods_get() {
+    on_own_nodes("chaos-lost", async |scope| {
+        let server = scope.ssh_server(NODE, &["data", "more"]).await?;
+        for name in ["data", "more"] {
+            scope.volume(name, &server.volume(name))?;
+        }
+        scope.pod("user", NODE, "data", serde_json::Value::Null)?;
+        scope.pod_ready("user").await?;
+        let first = daemon(&scope, &server)?;
+        let mounts = scope.mounts_on(1)?;
+        assert_eq!(mounts.len(), 1, "{mounts:?}");
+        let before = client_pods(&scope).await?;
+        let has_daemon = |pod: &str, daemon: &str| processes_of_uid(&scope, pod).map(|all| all.contains(daemon));
+        let mut old = None;
+        for uid in before.keys() {
+            if has_daemon(uid, &first.0)? {
+                old = Some(uid);
+            }
+        }
+        let old = old.with_context(|| format!("sshfs is process {first:?}, in none of {before:?}"))?;
+
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        for name in before.values() {
+            pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
+        }
+        let left = client_pods(&scope).await?;
+        ensure!(
+            before.keys().all(|uid| !left.contains_key(uid)),
+            "not deleted: {left:?}"
+        );
+        // Its container is not ended at once.
+        scope.exec("user", ["touch", "/data/before"])?;
+
+        // A new Pod's volume is served by another client Pod.
+        scope.pod("other", NODE, "more", serde_json::Value::Null)?;
+        scope.pod_ready("other").await?;
+        scope.exec("other", ["touch", "/data/it-is-there"])?;
+        let second = daemon_of(&scope, &server.source("more"))?;
+        let after = client_pods(&scope).await?;
+        let mut others = Vec::new();
+        for (uid, name) in &after {
+            if has_daemon(uid, &second.0)? {
+                others.push(name);
+            }
+        }
+        ensure!(
+            others.len() == 1,
+            "sshfs is process {second:?}, of {others:?} of {after:?}"
+        );
+        ensure!(
+            !has_daemon(old, &second.0)?,
+            "the Pod that was deleted serves a new volume"
+        );
+
+        // The kubelet ends the containers of such a Pod soon, whatever their grace period.
+        scope.event("user", "can be used again").await?;
+        wait_until("the volume to be in use again", LIMIT, async || {
+            Ok(scope.exec("user", ["cat", "/data/before"]).ok())
+        })
+        .await?;
+
+        // The volume's next user has it, from the successor.
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        wait_until("the processes of the Pod that was deleted to end", LIMIT, async || {
+            let left = processes_of_uid(&scope, old)?;
+            ensure!(left.is_empty(), "{left:?} are left");
+            Ok(Some(()))
+        })
+        .await?;
+        scope.pod("user", NODE, "data", serde_json::Value::Null)?;
+        scope.pod_ready("user").await?;
+        scope.exec("user", ["cat", "/data/before"])?;
+        let again = daemon(&scope, &server)?;
+        assert_eq!(again.1, second.1, "two client Pods serve the node's volumes");
+        scope.exec("other", ["cat", "/data/it-is-there"])?;
+        Ok(())
+    });
+}

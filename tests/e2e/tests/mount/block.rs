@@ -1,0 +1,274 @@
+//! Block devices of a server without a driver on the nodes, neither program nor kernel module: client `block` with iSCSI and NBD, and the image
+//! `tgt` that makes iSCSI targets on a server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE};
+use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::processes::kill_all;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, user_of};
+use mooring_harness::server::Server;
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::progress::{note, spoken};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "not-to-be-seen-12";
+
+/// The example, with a server that is there.
+fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
+    let chap = format!("{}-chap", scope.namespace);
+    scope.apply_anywhere(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": chap, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+            "type": FLEX_DRIVER,
+            "stringData": {"chap-username": "mooring", "chap-password": PASSWORD},
+        })
+        .to_string(),
+    )?;
+    let example = scope.provisioner().example("iscsi.yaml")?;
+    Ok(example
+        .key("secret-name", &server.secret)
+        .key("server", &server.address)
+        .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}")))
+}
+
+/// Longest until a Pod is gone whose server hangs, on a slow machine: what it waits for fails after the `io-timeout` of that test.
+const HANG_LIMIT: Duration = Duration::from_mins(4);
+
+/// Longest until what is mounted anew can be used.
+const REVIVE_LIMIT: Duration = Duration::from_mins(2);
+
+fn user_on(node: &str, name: &str) -> Value {
+    let mut user = user_of(name, "data", "sleep 1000000");
+    user["spec"]["nodeName"] = node.into();
+    user
+}
+
+#[test]
+fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_with_its_claim() {
+    on_own_nodes("mount-block", async |scope| {
+        for node in [1, 2] {
+            assert_eq!(
+                scope.on_node(node, "command -v iscsiadm qemu-storage-daemon || echo none")?,
+                "none\n"
+            );
+        }
+        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+        let server = scope.storage_server("tgt", "node-1", &chap).await?;
+        let provisioner = example(&scope, &server)?;
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+        scope.claim_bound("data").await?;
+
+        scope.apply(&user_on("node-1", "first").to_string())?;
+        scope.pod_ready("first").await?;
+        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
+        let full = scope.exec(
+            "first",
+            ["sh", "-c", "dd if=/dev/zero of=/data/big bs=1M 2>&1; rm /data/big"],
+        )?;
+        assert!(full.contains("No space left on device"), "{full}");
+        for place in ["/proc/mounts", "/proc/*/cmdline"] {
+            let seen = scope.on_node(1, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+            assert!(!seen.contains(PASSWORD), "the password is in {place}");
+        }
+
+        // Kubernetes does not keep a second node from a volume that needs no attaching: the file system does.
+        scope.apply(&user_on("node-2", "second").to_string())?;
+        scope.event("second", "another node has this volume mounted").await?;
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
+
+        scope.delete("pod/second")?;
+        scope.pod_gone("second").await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;
+        assert!(!left.contains(&uid), "{left}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its_daemon_was_killed() {
+    on_own_nodes("mount-raw", async |scope| {
+        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+        let server = scope.storage_server("tgt", "node-1", &chap).await?;
+        let provisioner = example(&scope, &server)?;
+        provisioner.apply().await?;
+        let class = provisioner.class_of("raw")?;
+        let uid = scope.claim("data", &class, "48Mi").await?;
+        scope.claim_bound("data").await?;
+        let mut first = user_on("node-1", "first");
+        first["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
+        scope.apply(&first.to_string())?;
+        scope.pod_ready("first").await?;
+        let size = scope.exec("first", ["stat", "-c", "%s", "/data/disk"])?;
+        assert_eq!(size.trim(), (48 << 20).to_string());
+        let write = "head -c 8m /dev/urandom | dd of=/data/disk bs=1M seek=4 conv=notrunc,fsync 2>&1";
+        scope.exec("first", ["sh", "-c", write])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/disk"])?;
+
+        // This node's one of the first kind, and of the others that of this volume.
+        for daemon in ["nbdfuse", &format!("qemu-storage-daemon*{uid}")] {
+            scope.on_node(
+                1,
+                &format!(
+                    "killed=
+                     for process in /proc/[0-9]*; do
+                         case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
+                         {daemon}*) kill -9 ${{process#/proc/}}; killed=1 ;;
+                         esac
+                     done
+                     [ -n \"$killed\" ]"
+                ),
+            )?;
+            let killed = Instant::now();
+            let after = wait_until("the device to be shown anew", REVIVE_LIMIT, async || {
+                Ok(scope.exec("first", ["sha256sum", "/data/disk"]).ok())
+            })
+            .await?;
+            assert_eq!(after, sum);
+            note(format!(
+                "shown anew {} after {daemon} was killed",
+                spoken(killed.elapsed())
+            ));
+        }
+        let write = "head -c 512 /dev/urandom | dd of=/data/disk bs=512 conv=notrunc,fsync 2>&1";
+        scope.exec("first", ["sh", "-c", write])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/disk"])?;
+
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.apply(&user_on("node-2", "second").to_string())?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.exec("second", ["sha256sum", "/data/disk"])?, sum);
+        scope.delete("pod/second")?;
+        scope.pod_gone("second").await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+#[test]
+fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
+    on_own_nodes("mount-block-hung", async |scope| {
+        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+        let server = scope.storage_server("tgt", "node-1", &chap).await?;
+        let provisioner = example(&scope, &server)?.key("io-timeout", "20");
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+        scope.claim_bound("data").await?;
+        let mut writer = user_of(
+            "writer",
+            "data",
+            "while :; do date >>/data/dates; sync; sleep 0.5; done",
+        );
+        writer["spec"]["nodeName"] = "node-2".into();
+        writer["spec"]["terminationGracePeriodSeconds"] = 1.into();
+        scope.apply(&writer.to_string())?;
+        scope.pod_ready("writer").await?;
+        wait_until("it to write", HANG_LIMIT, async || {
+            Ok(scope.exec("writer", ["test", "-s", "/data/dates"]).ok())
+        })
+        .await?;
+
+        let stopped = scope.stop("tgt").await?;
+        scope.deleted_within(&["writer"], HANG_LIMIT).await?;
+        drop(stopped);
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+/// The server that qemu brings, which the image of the client has as well.
+const NBD: &str = concat!(
+    "{apiVersion: v1, kind: Pod, metadata: {name: nbd}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, containers: [{name: main, \
+     image: 'mooring.dev/client-block:",
+    env!("CARGO_PKG_VERSION"),
+    "', command: [sh, -c, 'truncate -s 64M /disk; exec qemu-nbd -f raw -x disk -e 8 -t /disk'], \
+     readinessProbe: {tcpSocket: {port: 10809}, periodSeconds: 1}}]}}"
+);
+
+#[test]
+fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
+    on_own_nodes("mount-nbd", async |scope| {
+        scope.apply(NBD)?;
+        let server = scope.pod_ready("nbd").await?;
+        let address = server.status.and_then(|status| status.pod_ip).context("no address")?;
+        let source = format!("nbd://{address}/disk");
+        scope.volume("disk", &json!({"client": "block", "source": source}))?;
+        scope.pod("first", "node-2", "disk", Value::Null)?;
+        scope.pod_ready("first").await?;
+        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.pod("second", "node-1", "disk", Value::Null)?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
+
+        let nowhere = format!("nbd://{address}/nowhere");
+        scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;
+        scope.pod("nowhere", "node-2", "nowhere", Value::Null)?;
+        scope.event("nowhere", "/nowhere can't be had").await?;
+        let shown = json!({"client": "block", "source": source, "fs-type": "raw", "mount-options": "discard"});
+        scope.volume("shown", &shown)?;
+        scope.pod("shown", "node-2", "shown", Value::Null)?;
+        scope
+            .event("shown", "mount option discard is for a file system")
+            .await?;
+        for pod in ["second", "nowhere", "shown"] {
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_client_container_that_is_killed_leaves_no_loop_device() {
+    on_own_nodes("mount-loop", async |scope| {
+        scope.apply(NBD)?;
+        let server = scope.pod_ready("nbd").await?;
+        let address = server.status.and_then(|status| status.pod_ip).context("no address")?;
+        let image = own_image(&scope, BLOCK_CLIENT_IMAGE, "loop")?;
+        let source = format!("nbd://{address}/disk");
+        scope.volume(
+            "disk",
+            &json!({"client": "block", "source": source, "client-image": image}),
+        )?;
+        scope.pod("user", "node-2", "disk", Value::Null)?;
+        scope.pod_ready("user").await?;
+        let device = scope.exec("user", ["sh", "-c", "grep ' /data ' /proc/mounts | cut -d' ' -f1"])?;
+        let device = device.trim().strip_prefix("/dev/").context("no device")?;
+        let attribute =
+            |name: &str| scope.on_node(2, &format!("cat /sys/block/{device}/loop/{name} 2>/dev/null || true"));
+        let file = attribute("backing_file")?;
+        assert!(file.contains("mooring-block"), "{device} shows {file:?}");
+        assert_eq!(attribute("autoclear")?, "1\n", "it does not go with its last user");
+
+        let mut killed = 0;
+        for pod in client_pods_of(&scope, &image).await? {
+            let pids = scope
+                .processes_of(NAMESPACE, &pod.metadata.name.context("no name")?)
+                .await?;
+            killed += pids.len();
+            kill_all(&pids);
+        }
+        assert!(killed > 0, "no client container");
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        wait_until("the loop device to be gone", REVIVE_LIMIT, async || {
+            Ok((attribute("backing_file")? != file).then_some(()))
+        })
+        .await?;
+        remove_image(&scope, &image)
+    });
+}

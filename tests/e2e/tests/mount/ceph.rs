@@ -1,0 +1,191 @@
+//! Volumes of a Ceph cluster on nodes that have nothing of Ceph, neither program nor kernel driver: directories by ceph-fuse and
+//! images by qemu-storage-daemon, each in a client container. The image `ceph` makes them.
+
+use anyhow::{Context, Result};
+use mooring_harness::Scope;
+use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::provisioner::{claim, user_of};
+use serde_json::{Value, json};
+
+/// Fails if a node has something of Ceph.
+fn nothing_of_ceph(scope: &Scope) -> Result<()> {
+    for node in [1, 2] {
+        let programs = "command -v ceph-fuse mount.ceph rbd qemu-storage-daemon || echo none";
+        assert_eq!(scope.on_node(node, programs)?, "none\n");
+    }
+    Ok(())
+}
+
+/// Fails if a key is to be seen on a node.
+fn no_key_is_seen(scope: &Scope, node: u8) -> Result<()> {
+    for place in ["/proc/mounts", "/proc/*/cmdline"] {
+        let seen = scope.on_node(node, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+        assert!(!seen.contains(IN_EVERY_KEY), "a key is in {place}");
+    }
+    Ok(())
+}
+
+/// Where a claim's volume is.
+async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
+    let volume = scope.provisioned(uid).await?.context("no volume")?;
+    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
+    let options = flex.options.context("no options")?;
+    assert!(!format!("{options:?}").contains(IN_EVERY_KEY), "{options:?}");
+    options.get("source").cloned().context("no source")
+}
+
+/// Starts a Pod for each volume (name, source, Secret) that can't be mounted, and waits until its Events have the words.
+async fn are_refused(scope: &Scope, client: &str, volumes: &[(&str, &str, &str, &str)]) -> Result<()> {
+    for (name, source, secret, _) in volumes {
+        scope.volume(name, &json!({"client": client, "source": source, "secret": secret}))?;
+        scope.pod(name, "node-2", name, Value::Null)?;
+    }
+    for (name, _, _, words) in volumes {
+        let message = scope.event(name, words).await?.message.unwrap_or_default();
+        assert!(!message.contains(IN_EVERY_KEY), "{message}");
+    }
+    for (name, ..) in volumes {
+        scope.delete(&format!("pod/{name}"))?;
+        scope.pod_gone(name).await?;
+    }
+    Ok(())
+}
+
+fn user_on(node: &str, name: &str) -> Value {
+    let mut user = user_of(name, "data", "sleep 1000000");
+    user["spec"]["nodeName"] = node.into();
+    user
+}
+
+#[test]
+fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_gone() {
+    on_own_nodes("mount-cephfs", async |scope| {
+        nothing_of_ceph(&scope)?;
+        let server = scope.ceph("node-1", "cephfs").await?;
+        let provisioner = scope.ceph_example("cephfs", &server)?;
+        provisioner.apply().await?;
+        let mut wanted = claim("data", &provisioner.class, "16Mi");
+        wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        let uid = scope.claim_with(None, &wanted).await?;
+        scope.claim_bound("data").await?;
+
+        let mut writer = user_on("node-1", "writer");
+        writer["spec"]["securityContext"] = json!({"runAsUser": 1000, "runAsNonRoot": true});
+        scope.apply(&writer.to_string())?;
+        scope.pod_ready("writer").await?;
+        scope.exec("writer", ["sh", "-c", "echo hello >/data/letter"])?;
+        scope.apply(&user_on("node-2", "reader").to_string())?;
+        scope.pod_ready("reader").await?;
+        assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
+        no_key_is_seen(&scope, 1)?;
+
+        let full = scope.exec("writer", ["sh", "-c", "truncate -s 64M /data/big 2>&1; true"])?;
+        assert!(full.contains("quota exceeded"), "{full}");
+        // What was written through another node is known after some seconds.
+        let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done >>/data/big; exit 1";
+        scope.exec("writer", ["sh", "-c", more])?;
+
+        let source = source_of(&scope, &uid).await?;
+        let nodes = "cephfs-nodes";
+        scope.ceph_secret(&scope.namespace, "key", nodes, key_of(nodes))?;
+        scope.ceph_secret(&scope.namespace, "wrong", nodes, WRONG_KEY)?;
+        let options = json!({"client": "cephfs", "source": source, "mount-options": "ro,noatime", "secret": "key"});
+        scope.volume("fixed", &options)?;
+        scope.pod("looker", "node-2", "fixed", Value::Null)?;
+        scope.pod_ready("looker").await?;
+        let refused = scope.exec("looker", ["sh", "-c", "cat /data/letter; touch /data/x 2>&1; true"])?;
+        assert!(
+            refused.contains("hello") && refused.contains("Read-only file system"),
+            "{refused}"
+        );
+        let mounted = scope.exec("looker", ["grep", " /data ", "/proc/mounts"])?;
+        for word in ["fuse.ceph-fuse", "ro,", "nosuid", "nodev", "noatime"] {
+            assert!(mounted.contains(word), "{word} is not in {mounted}");
+        }
+        let at = |path: &str| format!("{}:{path}", server.address);
+        let refused = [
+            ("wrong-key", source.as_str(), "wrong", "does not know user cephfs-nodes"),
+            ("not-allowed", &at("/"), "key", "may not use the directory /"),
+            (
+                "no-directory",
+                &at("/volumes/mooring/no"),
+                "key",
+                "has no directory /volumes/mooring/no",
+            ),
+            (
+                "no-server",
+                "192.0.2.1:/",
+                "key",
+                "whether the monitors 192.0.2.1 are up",
+            ),
+        ];
+        are_refused(&scope, "cephfs", &refused).await?;
+
+        for pod in ["writer", "reader", "looker"] {
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
+        let list = "ceph fs subvolume ls cephfs --group_name mooring";
+        assert!(scope.on_ceph(list)?.contains(&uid));
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        assert_eq!(scope.on_ceph(list)?.trim(), "[]");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_with_its_claim() {
+    on_own_nodes("mount-rbd", async |scope| {
+        nothing_of_ceph(&scope)?;
+        let server = scope.ceph("node-1", "rbd").await?;
+        let provisioner = scope.ceph_example("rbd", &server)?;
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+        scope.claim_bound("data").await?;
+
+        scope.apply(&user_on("node-1", "first").to_string())?;
+        scope.pod_ready("first").await?;
+        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
+        let full = scope.exec(
+            "first",
+            ["sh", "-c", "dd if=/dev/zero of=/data/big bs=1M 2>&1; rm /data/big"],
+        )?;
+        assert!(full.contains("No space left on device"), "{full}");
+        no_key_is_seen(&scope, 1)?;
+
+        let nodes = "rbd-nodes";
+        scope.ceph_secret(&scope.namespace, "key", nodes, key_of(nodes))?;
+        scope.ceph_secret(&scope.namespace, "wrong", nodes, WRONG_KEY)?;
+        let source = source_of(&scope, &uid).await?;
+        let none = format!("rbd://{}/rbd/none", server.address);
+        let refused = [
+            (
+                "wrong-key",
+                source.as_str(),
+                "wrong",
+                "user rbd-nodes with the key in the volume's Secret",
+            ),
+            ("no-image", none.as_str(), "key", "the image rbd/none can't be had"),
+        ];
+        are_refused(&scope, "rbd", &refused).await?;
+
+        // The cluster would let a second node in: the file system does not.
+        scope.apply(&user_on("node-2", "second").to_string())?;
+        scope.event("second", "another node has this volume mounted").await?;
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
+
+        scope.delete("pod/second")?;
+        scope.pod_gone("second").await?;
+        assert!(scope.on_ceph("rbd ls rbd")?.contains(&uid));
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        assert_eq!(scope.on_ceph("rbd ls rbd; rbd trash ls rbd")?, "");
+        Ok(())
+    });
+}

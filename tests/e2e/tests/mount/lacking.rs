@@ -1,0 +1,243 @@
+//! What a mounter says when its node lacks something, and that it goes on by itself once that is there: room in the pool, loop
+//! devices, propagation, a disk that answers, `/dev/fuse`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use mooring_harness::clients::{image_of_its_own, remove_image};
+use mooring_harness::nodes::{CallOut, on_own_nodes};
+use mooring_harness::own_mounter::OwnMounter;
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::command::{command, output};
+use mooring_testbed::progress::note;
+use serde_json::{Value, json};
+
+/// Calls are answered within this here, so that a disk that hangs does not take the test's time.
+const CALL_TIMEOUT: &str = "--call-timeout=6s";
+
+/// Who serves memory file systems: volumes that need neither pool nor loop device.
+const MEMORY: &str = "--mount-container=tmpfs=self";
+
+fn local(source: &str) -> Value {
+    json!({"client": "local", "source": source})
+}
+
+fn good(call_out: &CallOut) -> Result<()> {
+    ensure!(call_out.status() == "Success", "{call_out:?}");
+    Ok(())
+}
+
+#[test]
+fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
+    on_own_nodes("mount-full", async |scope| {
+        let mut mounter = OwnMounter::new(&scope, "full", &[CALL_TIMEOUT, MEMORY], "")?;
+        let root = mounter.root().display().to_string();
+        scope.on_node(
+            1,
+            &format!(
+                "mount -t tmpfs -o size=48m pool {root}/pool
+                 truncate -s 32M {root}/pool/old.img {root}/pool/new.img"
+            ),
+        )?;
+        mounter.start()?;
+        good(&mounter.mount("pod", "old", &local("old.img"))?)?;
+        let content = mounter.on_node(&mounter.target("pod", "old")).join("content");
+        std::fs::write(&content, "kept")?;
+        good(&mounter.unmount("pod", "old")?)?;
+        scope.on_node(
+            1,
+            &format!("dd if=/dev/zero of={root}/pool/ballast bs=1M 2>/dev/null || true"),
+        )?;
+
+        for _ in 0..2 {
+            let full = mounter.mount("pod", "new", &local("new.img"))?;
+            full.refused(&["pool", "is full", "make room"])?;
+        }
+        // It needs no room, and is not held up.
+        good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
+        ensure!(mounter.mounts("/new ")?.is_empty(), "a half-made volume is mounted");
+        scope.on_node(1, &format!("rm {root}/pool/ballast"))?;
+        good(&mounter.mount("pod", "new", &local("new.img"))?)?;
+        good(&mounter.mount("pod", "old", &local("old.img"))?)?;
+        ensure!(std::fs::read_to_string(&content)? == "kept");
+        for volume in ["new", "old", "memory"] {
+            good(&mounter.unmount("pod", volume)?)?;
+        }
+        output(&mut command(
+            "e2fsck",
+            ["-fn".into(), mounter.on_node(&mounter.root().join("pool/new.img"))],
+        ))?;
+        Ok(())
+    });
+}
+
+#[test]
+fn missing_loop_devices_are_said_with_their_cure_and_the_volume_mounts_once_they_are_there() {
+    on_own_nodes("mount-no-loop", async |scope| {
+        // A /dev that has nothing but the means to ask for a loop device.
+        let poor = "mount --make-rprivate /dev; mkdir -p $root/dev; touch $root/dev/loop-control $root/dev/null
+                    mount --bind /dev/loop-control $root/dev/loop-control; mount --bind /dev/null $root/dev/null
+                    mount --rbind $root/dev /dev";
+        // And one that has not even that.
+        let poorer = "mount --make-rprivate /dev; mkdir -p $root/none; touch $root/none/null
+                      mount --bind /dev/null $root/none/null; mount --rbind $root/none /dev";
+        let mut mounter = OwnMounter::new(&scope, "loop", &[CALL_TIMEOUT], poorer)?;
+        let root = mounter.root().display().to_string();
+        scope.on_node(1, &format!("truncate -s 32M {root}/pool/a.img"))?;
+        mounter.start()?;
+        mounter.mount("pod", "a", &local("a.img"))?.refused(&["loop"])?;
+        mounter.set_up(poor);
+        mounter.start()?;
+        mounter
+            .mount("pod", "a", &local("a.img"))?
+            .refused(&["/dev/loop", "host's /dev"])?;
+        ensure!(mounter.mounts("/a ")?.is_empty());
+        mounter.set_up("");
+        mounter.start()?;
+        good(&mounter.mount("pod", "a", &local("a.img"))?)?;
+        good(&mounter.unmount("pod", "a")?)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn no_volume_is_mounted_where_no_pod_would_see_it() {
+    on_own_nodes("mount-private", async |scope| {
+        let mut mounter = OwnMounter::new(&scope, "private", &[CALL_TIMEOUT, MEMORY], "mount --make-rprivate /")?;
+        mounter.start()?;
+        let memory = json!({"client": "tmpfs"});
+        mounter
+            .mount("pod", "a", &memory)?
+            .refused(&["not shared", "mountPropagation: Bidirectional"])?;
+        // What may have been mounted before can still be taken away.
+        good(&mounter.unmount("pod", "a")?)?;
+        mounter.set_up("");
+        mounter.start()?;
+        good(&mounter.mount("pod", "a", &memory)?)?;
+        ensure!(mounter.mounts("/a ")?.len() == 1);
+        good(&mounter.unmount("pod", "a")?)?;
+        Ok(())
+    });
+}
+
+/// A file system that is frozen: whoever writes to it hangs in the kernel, where no signal reaches. It thaws when this is
+/// dropped.
+struct Frozen<'a>(&'a Scope, String);
+
+impl<'a> Frozen<'a> {
+    fn new(scope: &'a Scope, path: String) -> Result<Self> {
+        scope.on_node(1, &format!("fsfreeze -f {path}"))?;
+        Ok(Self(scope, path))
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.on_node(1, &format!("fsfreeze -u {}", self.1)) {
+            note(format!("{} stays frozen: {error:#}", self.1));
+        }
+    }
+}
+
+/// Proves: M1
+#[test]
+fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ever_mounted() {
+    on_own_nodes("mount-frozen", async |scope| {
+        let mut mounter = OwnMounter::new(&scope, "frozen", &[CALL_TIMEOUT, MEMORY], "")?;
+        let root = mounter.root().display().to_string();
+        // As if mkfs had been ended in its middle once: a file system that lacks a part, and the mark. So the first thing to be written is
+        // the image itself.
+        scope.on_node(
+            1,
+            &format!(
+                "truncate -s 192M {root}/disk && mkfs.ext4 -q {root}/disk && mount -o loop {root}/disk {root}/pool
+                 truncate -s 32M {root}/pool/marked.img {root}/pool/blank.img && touch {root}/pool/.marked.img.formatting
+                 mkfs.ext4 -q -F {root}/pool/marked.img
+                 dd if=/dev/zero of={root}/pool/marked.img bs=4k seek=1 count=1000 conv=notrunc status=none && sync"
+            ),
+        )?;
+        mounter.start()?;
+        let frozen = Frozen::new(&scope, format!("{root}/pool"))?;
+        for volume in ["marked", "blank"] {
+            for _ in 0..2 {
+                let hung = mounter.mount("pod", volume, &local(&format!("{volume}.img")))?;
+                hung.refused(&["the disk under the node's pool", "did not answer"])?;
+            }
+        }
+        good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
+        // The mounter that started the program is gone, the program is not.
+        mounter.start()?;
+        mounter
+            .mount("pod", "marked", &local("marked.img"))?
+            .refused(&["did not answer"])?;
+        ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
+        // It can't be ended while the disk hangs, and nobody starts another on the same image.
+        let programs = mounter.processes("marked.img")?;
+        ensure!(programs.len() == 1, "{} programs format one image", programs.len());
+        drop(frozen);
+        for volume in ["marked", "blank"] {
+            wait_until(
+                &format!("{volume} to be mounted"),
+                Duration::from_secs(30),
+                async || {
+                    good(&mounter.mount("pod", volume, &local(&format!("{volume}.img")))?)?;
+                    Ok(Some(()))
+                },
+            )
+            .await?;
+            let content = mounter.on_node(&mounter.target("pod", volume)).join("content");
+            std::fs::write(content, "x".repeat(1 << 20))?;
+        }
+        for volume in ["marked", "blank", "memory"] {
+            good(&mounter.unmount("pod", volume)?)?;
+        }
+        for image in ["marked", "blank"] {
+            output(&mut command(
+                "e2fsck",
+                [
+                    "-fn".into(),
+                    mounter.on_node(&mounter.root().join(format!("pool/{image}.img"))),
+                ],
+            ))?;
+        }
+        wait_until("all workers to have ended", Duration::from_secs(20), async || {
+            let left = mounter.busy_workers()?;
+            ensure!(left.is_empty(), "{left:?}");
+            Ok(Some(()))
+        })
+        .await
+    });
+}
+
+/// `/dev/fuse` of a node out of sight; it is back when this is dropped.
+struct NoFuse<'a>(&'a Scope);
+
+impl Drop for NoFuse<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.on_node(1, "umount /dev/fuse") {
+            note(format!("/dev/fuse stays hidden: {error:#}"));
+        }
+    }
+}
+
+#[test]
+fn a_client_container_that_was_made_before_dev_fuse_was_there_has_it_all_the_same() {
+    on_own_nodes("mount-no-fuse", async |scope| {
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let image = image_of_its_own(&scope, "fuse")?;
+        let mut options = server.volume("data");
+        options["client-image"] = image.clone().into();
+        scope.volume("data", &options)?;
+        let file = format!("/run/{}-nothing", scope.namespace);
+        // A container gets what is a device when it is made.
+        scope.on_node(1, &format!("touch {file} && mount --bind {file} /dev/fuse"))?;
+        let hidden = NoFuse(&scope);
+        scope.pod("user", "node-1", "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        drop(hidden);
+        scope.exec("user", ["sh", "-c", "echo x >/data/f"])?;
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        remove_image(&scope, &image)
+    });
+}

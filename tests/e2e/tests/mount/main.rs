@@ -1,0 +1,14 @@
+//! End-to-end tests: see each file.
+
+mod block;
+mod ceph;
+mod glusterfs;
+mod hung;
+mod junk;
+mod lacking;
+mod local;
+mod s3;
+mod served;
+mod shim;
+mod silent;
+mod sshfs;

@@ -1,0 +1,361 @@
+//! Volumes of an S3 server: directories that the image `directory` makes in a bucket, mounted by s3fs in a client container.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, labels};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, claim, user_of};
+use mooring_harness::{Scope, wait_until};
+use serde_json::{Value, json};
+
+/// Both as in tests/images/versitygw/serve.
+const KEY_ID: &str = "testbed";
+const KEY: &str = "not-to-be-seen-s3";
+
+/// Longest wait for a server that was silent to be used again: s3fs gives up a call after that.
+const BACK_LIMIT: Duration = Duration::from_mins(3);
+
+/// The server, Pod `versitygw`, whose buckets are directories in its `/srv/volumes`.
+struct Server {
+    url: String,
+    /// Its key and certificate, in the namespace of the tests' ConfigMaps.
+    secret: String,
+    data: Value,
+}
+
+async fn server(scope: &Scope, node: &str) -> Result<Server> {
+    let server = scope.storage_server("versitygw", node, &Value::Null).await?;
+    let secret = format!("{}-key", scope.namespace);
+    let ca = scope.exec("versitygw", ["cat", "/run/ca.crt"])?;
+    let data = json!({"access-key-id": KEY_ID, "secret-access-key": KEY, "ca.crt": ca});
+    scope.apply_anywhere(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+            "type": FLEX_DRIVER,
+            "stringData": data,
+        })
+        .to_string(),
+    )?;
+    let url = format!("https://{}:7070", server.address);
+    Ok(Server { url, secret, data })
+}
+
+/// The example, with a server that is there.
+fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
+    on_server(scope, "mkdir /srv/volumes/all")?;
+    let source = format!("{}/all", server.url);
+    let example = scope.provisioner().example("s3.yaml")?;
+    Ok(example
+        .key("secret-name", &server.secret)
+        .key("backend-volume", format!("client=s3,source={source}"))
+        .key("source", source)
+        .key("mount-secret", format!("{}/{CONFIG_NAMESPACE}", server.secret)))
+}
+
+async fn shared_claim(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
+    let mut wanted = claim("data", &provisioner.class, "1Gi");
+    wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    let uid = scope.claim_with(None, &wanted).await?;
+    scope.claim_bound("data").await?;
+    Ok(uid)
+}
+
+fn user_on(node: &str, name: &str, command: &str, more: &[(&str, Value)]) -> Value {
+    let mut user = user_of(name, "data", command);
+    user["spec"]["nodeName"] = node.into();
+    for (key, value) in more {
+        user["spec"][*key] = value.clone();
+    }
+    user
+}
+
+async fn pod_ended(scope: &Scope, name: &str) -> Result<()> {
+    scope.delete(&format!("pod/{name}"))?;
+    scope.pod_gone(name).await
+}
+
+/// What the server has, by itself.
+fn on_server(scope: &Scope, script: &str) -> Result<String> {
+    scope.exec("versitygw", ["sh", "-euc", script])
+}
+
+/// Fails where the key is to be seen of what others than root of a node can see, or what is kept.
+async fn key_is_not_seen(scope: &Scope) -> Result<()> {
+    for place in ["/proc/mounts", "/proc/*/cmdline"] {
+        let seen = scope.on_node(2, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+        assert!(!seen.contains(KEY), "the key is in {place}");
+    }
+    let open = "for file in /var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/*/*/.passwd-s3fs; do \
+                [ ! -e \"$file\" ] || stat -c '%a %n' \"$file\"; done";
+    for line in scope.on_node(2, open)?.lines() {
+        assert!(line.starts_with("600 "), "{line}");
+    }
+    let told = scope.kubectl(["get", "events", "-o", "json"])?;
+    assert!(!told.contains(KEY), "the key is in an Event");
+    let client = format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT);
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let mut names = vec![scope.mounter("node-2").await?];
+    let clients = pods.list(&ListParams::default().labels(&client)).await?.items;
+    names.extend(clients.into_iter().filter_map(|pod| pod.metadata.name));
+    for name in names {
+        let log = scope.kubectl(["-n", NAMESPACE, "logs", &name])?;
+        assert!(!log.contains(KEY), "the key is in the log of {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket() {
+    on_own_nodes("mount-s3", async |scope| {
+        for node in [1, 2] {
+            assert_eq!(scope.on_node(node, "command -v s3fs rclone || echo none")?, "none\n");
+        }
+        let server = server(&scope, "node-1").await?;
+        let provisioner = example(&scope, &server)?;
+        provisioner.apply().await?;
+        let uid = shared_claim(&scope, &provisioner).await?;
+        let volume = format!("/srv/volumes/all/pvc-{uid}");
+
+        // What was closed before the Pod ended is on the server, small or in many parts, though nobody waited for anything.
+        let write = "mkdir -p /data/deep/er; head -c 40m /dev/urandom >/data/deep/er/big; echo hello >/data/letter; \
+                     echo more >>/data/letter; mv /data/deep/er /data/moved; chmod 640 /data/letter; \
+                     sha256sum </data/moved/big >/data/sum";
+        let user = [("securityContext", json!({"runAsUser": 1000, "runAsNonRoot": true}))];
+        scope.apply(&user_on("node-2", "writer", write, &user).to_string())?;
+        scope.pod_succeeded("writer").await?;
+        pod_ended(&scope, "writer").await?;
+        let sum = on_server(&scope, &format!("sha256sum <{volume}/moved/big"))?;
+        assert_eq!(
+            on_server(&scope, &format!("cat {volume}/sum {volume}/letter"))?,
+            format!("{sum}hello\nmore\n")
+        );
+
+        for (node, name) in [("node-1", "one"), ("node-2", "two")] {
+            scope.apply(&user_on(node, name, "sleep 1000000", &user).to_string())?;
+        }
+        for name in ["one", "two"] {
+            scope.pod_ready(name).await?;
+            assert_eq!(scope.exec(name, ["sh", "-c", "sha256sum </data/moved/big"])?, sum);
+            assert_eq!(scope.exec(name, ["stat", "-c", "%a %u", "/data/letter"])?, "640 1000\n");
+            let mounted = scope.exec(name, ["grep", " /data ", "/proc/mounts"])?;
+            for word in ["fuse.s3fs", "nosuid", "nodev"] {
+                assert!(mounted.contains(word), "{word} is not in {mounted}");
+            }
+        }
+        // What is synced is there though it is open still; what another node changes is seen soon.
+        scope.exec(
+            "one",
+            [
+                "sh",
+                "-c",
+                "echo synced | dd of=/data/letter conv=fsync 2>/dev/null; rm /data/sum",
+            ],
+        )?;
+        wait_until("the other node to see it", Duration::from_secs(20), async || {
+            let seen = scope.exec("two", ["sh", "-c", "cat /data/letter; ls /data"])?;
+            ensure!(seen == "synced\ndeep\nletter\nmoved\n", "{seen:?}");
+            Ok(Some(()))
+        })
+        .await?;
+        key_is_not_seen(&scope).await?;
+
+        pod_ended(&scope, "one").await?;
+        pod_ended(&scope, "two").await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        let left = on_server(&scope, "ls -A /srv/volumes/all")?;
+        assert!(!left.contains(&uid), "{left}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_s3_volume_is_written_by_a_group_and_read_only_for_who_asks_for_that() {
+    on_own_nodes("mount-s3-group", async |scope| {
+        let server = server(&scope, "node-1").await?;
+        let provisioner = example(&scope, &server)?;
+        provisioner.apply().await?;
+        let uid = shared_claim(&scope, &provisioner).await?;
+
+        // A group of the Pod, of which no user of the server is; and one who only reads.
+        let group = |user: u32| ("securityContext", json!({"runAsUser": user, "fsGroup": 2000}));
+        scope.apply(&user_on("node-1", "one", "echo one >/data/letter; sleep 1000000", &[group(1000)]).to_string())?;
+        scope.pod_ready("one").await?;
+        scope.apply(
+            &user_on(
+                "node-1",
+                "two",
+                "echo two >>/data/letter; sleep 1000000",
+                &[group(1001)],
+            )
+            .to_string(),
+        )?;
+        scope.pod_ready("two").await?;
+        let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
+        scope.apply(&user_on("node-1", "reader", "sleep 1000000", &[("volumes", volumes)]).to_string())?;
+        scope.pod_ready("reader").await?;
+        assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "one\ntwo\n");
+        let refused = scope.exec("reader", ["touch", "/data/letter"]).unwrap_err();
+        assert!(refused.to_string().contains("Read-only file system"), "{refused:#}");
+        let letter = format!("cat /srv/volumes/all/pvc-{uid}/letter");
+        assert_eq!(on_server(&scope, &letter)?, "one\ntwo\n");
+
+        for name in ["one", "two", "reader"] {
+            pod_ended(&scope, name).await?;
+        }
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        let left = on_server(&scope, "ls -A /srv/volumes/all")?;
+        assert!(!left.contains(&uid), "{left}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and_never_the_key() {
+    on_own_nodes("mount-s3-refused", async |scope| {
+        let server = server(&scope, "node-1").await?;
+        on_server(&scope, "mkdir /srv/volumes/there")?;
+        let secret = |name: &str, key: &str, value: Value| {
+            let mut data = server.data.clone();
+            data[key] = value;
+            scope.mount_secret(name, &data)
+        };
+        secret("right", "access-key-id", KEY_ID.into())?;
+        secret("wrong", "secret-access-key", format!("{KEY}-wrong").into())?;
+        secret("stranger", "access-key-id", "nobody".into())?;
+        secret("no-key", "secret-access-key", Value::Null)?;
+        secret("no-ca", "ca.crt", Value::Null)?;
+        let url = server.url.as_str();
+        let host = url.trim_start_matches("https://");
+        let cases = [
+            (
+                "wrong",
+                format!("{url}/there"),
+                "wrong",
+                &[host, "secret-access-key of a user"][..],
+            ),
+            (
+                "stranger",
+                format!("{url}/there"),
+                "stranger",
+                &[host, "access-key-id and"],
+            ),
+            (
+                "no-key",
+                format!("{url}/there"),
+                "no-key",
+                &["has no secret-access-key"],
+            ),
+            ("no-ca", format!("{url}/there"), "no-ca", &[host, "as ca.crt"]),
+            (
+                "no-bucket",
+                format!("{url}/nowhere"),
+                "right",
+                &[host, "has no bucket nowhere"],
+            ),
+            // An address for documentation, where nobody is.
+            (
+                "no-server",
+                "https://192.0.2.1/x".to_owned(),
+                "right",
+                &["192.0.2.1", "see whether it is up"],
+            ),
+            ("no-source", "there".to_owned(), "right", &["https://server/bucket"]),
+        ];
+        for (name, source, secret, _) in &cases {
+            scope.volume(name, &json!({"client": "s3", "source": source, "secret": secret}))?;
+            scope.pod(name, "node-2", name, Value::Null)?;
+        }
+        for (name, _, _, words) in &cases {
+            // The word that tells most comes last.
+            let event = scope.event(name, words[words.len() - 1]).await?;
+            let message = event.message.unwrap_or_default();
+            for word in *words {
+                assert!(message.contains(word), "{name}: no {word:?} in: {message}");
+            }
+        }
+        key_is_not_seen(&scope).await?;
+        assert_eq!(scope.mounts_on(2)?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
+/// Writes files with numbers as fast as it can, and notes which of them it was told are written (by `fsync`: a shell doesn't look at
+/// what `close` says). Beside that it has a file open
+/// before the client is killed, and notes whether it hears of that.
+const WRITE: &str = "
+(
+    exec 3>/data/open; echo lost >&3; touch /tmp/opened
+    while echo more >&3; do sleep 0.2; done
+    touch /tmp/heard
+) 2>/dev/null &
+i=1
+while :; do
+    if echo $i | dd of=/data/$i conv=fsync 2>/dev/null; then echo $i >>/tmp/told; fi
+    i=$((i + 1))
+done";
+
+async fn told(scope: &Scope, more_than: usize) -> Result<usize> {
+    wait_until("more to be written", BACK_LIMIT, async || {
+        let told = scope.exec("writer", ["cat", "/tmp/told"])?.lines().count();
+        Ok((told > more_than).then_some(told))
+    })
+    .await
+}
+
+#[test]
+fn what_was_said_to_be_written_is_on_the_server_whatever_becomes_of_client_and_server() {
+    on_own_nodes("mount-s3-lost", async |scope| {
+        let server = server(&scope, "node-1").await?;
+        on_server(&scope, "mkdir /srv/volumes/there")?;
+        scope.mount_secret("right", &server.data)?;
+        let source = format!("{}/there", server.url);
+        scope.volume(
+            "data",
+            &json!({"client": "s3", "source": source, "secret": "right", "size-gi": "1"}),
+        )?;
+        scope.apply(&user_on("node-2", "writer", WRITE, &[]).to_string())?;
+        scope.pod_ready("writer").await?;
+        let begun = told(&scope, 5).await?;
+        scope.exec("writer", ["ls", "/tmp/opened"])?;
+        let size = scope.exec("writer", ["sh", "-c", "df -m /data | awk 'NR == 2 { print $2 }'"])?;
+        assert_eq!(size, "1024\n");
+
+        let kill = format!(
+            "for process in /proc/[0-9]*; do \
+               [ \"$(cat $process/comm 2>/dev/null)\" = s3fs ] || continue; \
+               tr '\\0' ' ' <$process/cmdline | grep -q 'url={} ' || continue; \
+               kill -KILL ${{process#/proc/}}; echo killed; \
+             done",
+            server.url
+        );
+        assert_eq!(scope.on_node(2, &kill)?, "killed\n");
+        let revived = told(&scope, begun + 5).await?;
+        scope.event("writer", "can be used again").await?;
+        scope.exec("writer", ["ls", "/tmp/heard"])?;
+
+        let silent = scope.stop("versitygw").await?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        drop(silent);
+        told(&scope, revived + 5).await?;
+
+        let all = scope.exec("writer", ["cat", "/tmp/told"])?;
+        pod_ended(&scope, "writer").await?;
+        let script = "cd /srv/volumes/there; for file in *; do echo \"$file=$(cat $file)\"; done";
+        let there = on_server(&scope, script)?;
+        for number in all.lines() {
+            let whole = format!("{number}={number}");
+            ensure!(
+                there.lines().any(|line| line == whole),
+                "{whole} is not on the server: {there}"
+            );
+        }
+        Ok(())
+    });
+}

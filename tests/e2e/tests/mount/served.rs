@@ -1,0 +1,205 @@
+//! Who serves a type of volume: the ConfigMap `mounter-config`, read while the mounter runs; and what a mounter says of its node.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::{Scope, in_namespace, wait_until};
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+
+/// Lets a type of this test's own be served so, and waits until the mounter has read it; gives the type's name.
+async fn serve(scope: &Scope, serving: &str) -> Result<String> {
+    let client = scope.namespace.clone();
+    scope.mounter_config(&client, serving)?;
+    wait_until(
+        "the mounter to have read its ConfigMap",
+        Duration::from_secs(20),
+        async || {
+            let status = scope.mounter_status(NODE).await?;
+            Ok((status["clients"][&client] == serving).then_some(()))
+        },
+    )
+    .await?;
+    Ok(client)
+}
+
+#[test]
+fn a_type_served_by_host_is_mounted_by_the_host_s_own_program() {
+    on_own_nodes("mount-host", async |scope| {
+        let client = serve(&scope, "host").await?;
+        // The kernel's tmpfs knows users by number only: it is the program mount that looks up a name in the host's list.
+        let options = json!({
+            "client": client, "fs-type": "tmpfs", "source": "scratch", "mount-options": "uid=nobody,size=1m",
+        });
+        scope.volume("data", &options)?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        assert_eq!(scope.exec("user", ["stat", "-c", "%u", "/data"])?, "65534\n");
+        assert!(
+            scope
+                .exec("user", ["grep", "scratch /data tmpfs ", "/proc/mounts"])?
+                .contains("nosuid,nodev")
+        );
+        assert_eq!(scope.mounts_on(1)?.len(), 1);
+        // Nothing is left of the way that it took.
+        assert_eq!(
+            scope.on_node(
+                1,
+                &format!(
+                    "grep -c 'run/mooring/host.*{}' /proc/self/mountinfo || true",
+                    scope.namespace
+                )
+            )?,
+            "0\n"
+        );
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        assert_eq!(
+            scope.on_node(
+                1,
+                &format!("ls /run/mooring/host | grep -c {} || true", scope.namespace)
+            )?,
+            "0\n"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn what_the_host_s_program_says_reaches_the_pod_s_events() {
+    on_own_nodes("mount-host-bad", async |scope| {
+        let client = serve(&scope, "host").await?;
+        let plain = json!({"client": client, "source": "somewhere:/x"});
+        let fuse = json!({"client": client, "source": "x", "fs-type": "fuse.sh"});
+        let bind = json!({"client": client, "source": "/etc", "fs-type": "none", "mount-options": "bind"});
+        let cases = [
+            ("unknown", plain, "somewhere:/x"),
+            ("fuse", fuse, "plain file system type"),
+            ("bind", bind, "mount option"),
+        ];
+        for (name, options, _) in &cases {
+            scope.volume(name, options)?;
+            scope.pod(name, NODE, name, Value::Null)?;
+        }
+        for (name, _, words) in &cases {
+            scope.event(name, words).await?;
+        }
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_type_served_by_self_is_mounted_by_the_kernel_with_its_options() {
+    on_own_nodes("mount-self", async |scope| {
+        let client = serve(&scope, "self").await?;
+        let tmpfs = |options: &str| json!({"client": client, "fs-type": "tmpfs", "mount-options": options});
+        scope.volume("data", &tmpfs("size=1m,noexec"))?;
+        scope.volume("bad", &tmpfs("size=lots"))?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        scope.pod("bad", NODE, "bad", Value::Null)?;
+        scope.pod_ready("user").await?;
+        assert!(
+            scope
+                .exec("user", ["grep", " /data tmpfs ", "/proc/mounts"])?
+                .contains("nosuid,nodev,noexec")
+        );
+        let error = scope
+            .exec("user", ["dd", "if=/dev/zero", "of=/data/a", "bs=1M", "count=2"])
+            .unwrap_err();
+        assert!(error.to_string().contains("No space left on device"), "{error:#}");
+        scope.event("bad", "size").await?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mounter_s_status_tells_of_everything_that_its_node_needs() {
+    on_own_nodes("mount-status", async |scope| {
+        let status = scope.mounter_status(NODE).await?;
+        assert_eq!(status["ready"], true, "{status:#}");
+        let checks = status["checks"].as_array().cloned().unwrap_or_default();
+        for name in [
+            "propagation",
+            "plugin-directory",
+            "loop-devices",
+            "local-file-systems",
+            "pool",
+            "fuse",
+            "host-namespace",
+        ] {
+            let check = checks.iter().find(|check| check["name"] == name);
+            assert!(check.is_some_and(|check| check["ok"] == true), "{name}: {status:#}");
+        }
+        assert!(
+            status["clients"]["sshfs"].is_string() && status["clients"]["local"].is_string(),
+            "{status:#}"
+        );
+        Ok(())
+    });
+}
+
+/// A mounter that was given too little: no propagation, a plugin directory that can't be written, no pool, not the node's processes.
+const POOR: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: poor}
+spec:
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  containers:
+    - name: mounter
+      image: mooring.dev/mounter:0.1.0
+      args: [serve, --plugin-dir=/plugins, --kubelet-root=/kubelet, --pool-dir=/pool/pool]
+      securityContext: {privileged: true, runAsUser: 0}
+      volumeMounts:
+        - {name: kubelet, mountPath: /kubelet}
+        - {name: plugins, mountPath: /plugins, readOnly: true}
+        - {name: plugins, mountPath: /pool, readOnly: true}
+  volumes:
+    - {name: kubelet, emptyDir: {}}
+    - {name: plugins, emptyDir: {}}
+";
+
+#[test]
+fn a_mounter_that_lacks_something_says_what_to_do_and_is_not_ready() {
+    in_namespace("mount-poor", async |scope| {
+        scope.apply(POOR)?;
+        let status = wait_until("the poor mounter's status", Duration::from_mins(1), async || {
+            scope.status_of(&scope.namespace, "poor").map(Some)
+        })
+        .await?;
+        assert_eq!(status["ready"], false, "{status:#}");
+        let checks = status["checks"].as_array().cloned().unwrap_or_default();
+        for (name, required, cure) in [
+            ("propagation", true, "mountPropagation: Bidirectional"),
+            ("plugin-directory", true, "volumePluginDir"),
+            ("pool", false, "--pool-dir"),
+            ("host-namespace", false, "hostPID"),
+        ] {
+            let check = checks
+                .iter()
+                .find(|check| check["name"] == name)
+                .cloned()
+                .unwrap_or_default();
+            assert_eq!(
+                (&check["ok"], &check["required"]),
+                (&false.into(), &required.into()),
+                "{status:#}"
+            );
+            assert!(
+                check["message"].as_str().unwrap_or_default().contains(cure),
+                "{check:#}"
+            );
+        }
+        let path = format!("/api/v1/namespaces/{}/pods/poor:9810/proxy/readyz", scope.namespace);
+        let error = scope.kubectl(["get", "--raw", &path]).unwrap_err();
+        assert!(
+            error.to_string().contains("currently unable to handle the request"),
+            "{error:#}"
+        );
+        Ok(())
+    });
+}

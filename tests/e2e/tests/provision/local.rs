@@ -1,0 +1,230 @@
+//! The example `local`, as it stands in configmaps/examples: volumes on the nodes' own disks.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use kube::Api;
+use kube::api::{ListParams, ResourceExt};
+use mooring_harness::provisioner::{claim, until, user_of};
+use mooring_harness::{Scope, in_namespace};
+use serde_json::json;
+
+const EXAMPLE: &str = include_str!("../../../../configmaps/examples/local.yaml");
+
+/// Longest until the scheduler has said why a Pod waits.
+const WAITS_LIMIT: Duration = Duration::from_mins(1);
+
+/// Applies the example. It stays: others use it too, and it costs nothing.
+fn local(scope: &Scope) -> Result<()> {
+    scope.apply_anywhere(EXAMPLE)
+}
+
+/// Files of the nodes' pools that bear a claim's name, seen from Pods on each node.
+async fn files_of(scope: &Scope, uid: &str) -> Result<Vec<String>> {
+    let nodes: Api<Node> = Api::all(scope.client.clone());
+    let mut found = Vec::new();
+    for node in nodes.list_metadata(&ListParams::default()).await?.items {
+        let node = node.name_any();
+        let looker = format!("looker-{node}");
+        scope.apply(
+            &json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": looker},
+                "spec": {
+                    "nodeName": node, "terminationGracePeriodSeconds": 1,
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{
+                        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+                        "volumeMounts": [{"name": "pool", "mountPath": "/pool"}],
+                    }],
+                    "volumes": [{"name": "pool", "hostPath": {"path": "/var/lib/mooring", "type": "DirectoryOrCreate"}}],
+                },
+            })
+            .to_string(),
+        )?;
+        scope.pod_ready(&looker).await?;
+        let all = scope.exec(&looker, ["find", "/pool", "-name", &format!("*{uid}*")])?;
+        found.extend(all.lines().map(|line| format!("{node}:{line}")));
+    }
+    Ok(found)
+}
+
+fn node_of(volume: &PersistentVolume) -> Option<String> {
+    let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
+    let expression = affinity
+        .node_selector_terms
+        .first()?
+        .match_expressions
+        .as_ref()?
+        .first()?
+        .clone();
+    (expression.key == "kubernetes.io/hostname").then_some(expression.values?.into_iter().next()?)
+}
+
+#[test]
+fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
+    in_namespace("local-life", async |scope| {
+        local(&scope)?;
+        let uid = scope.claim("data", "local", "64Mi").await?;
+        scope.apply(&user_of("writer", "data", "echo kept >/data/file; sleep 1000000").to_string())?;
+        let writer = scope.pod_ready("writer").await?;
+        scope.claim_bound("data").await?;
+        let volume = scope.provisioned(&uid).await?.context("no volume")?;
+        let node = writer.spec.and_then(|spec| spec.node_name).context("no node")?;
+        assert_eq!(
+            node_of(&volume).as_deref(),
+            Some(node.as_str()),
+            "it is tied to its node"
+        );
+        scope.delete("pod/writer")?;
+        scope.pod_gone("writer").await?;
+
+        // No node is said: the volume's own decides.
+        scope.apply(&user_of("reader", "data", "cat /data/file; sleep 1000000").to_string())?;
+        let reader = scope.pod_ready("reader").await?;
+        assert_eq!(reader.spec.and_then(|spec| spec.node_name), Some(node));
+        assert_eq!(scope.kubectl(["logs", "reader"])?, "kept\n");
+        let files = files_of(&scope, &uid).await?;
+        assert_eq!(files.len(), 1, "one image file on one node: {files:?}");
+        scope.delete("pod/reader")?;
+        scope.pod_gone("reader").await?;
+
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        assert_eq!(files_of(&scope, &uid).await?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
+#[test]
+fn the_size_asked_for_is_the_size_there_is() {
+    in_namespace("local-size", async |scope| {
+        local(&scope)?;
+        scope.claim("data", "local", "48Mi").await?;
+        let fill = "dd if=/dev/zero of=/data/file bs=64k 2>/tmp/said && exit 1; cat /tmp/said; stat -c %s /data/file";
+        scope.apply(&user_of("hoarder", "data", fill).to_string())?;
+        scope.pod_succeeded("hoarder").await?;
+        let said = scope.kubectl(["logs", "hoarder"])?;
+        assert!(said.contains("No space left on device"), "{said}");
+        let written: u64 = said.lines().last().unwrap_or_default().parse().context(said.clone())?;
+        let asked = 48 << 20;
+        assert!(written <= asked && written > asked / 2, "{written} of {asked} bytes");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_retained_volume_outlives_its_claim() {
+    in_namespace("local-retain", async |scope| {
+        let provisioner = scope
+            .provisioner()
+            .key("image", "mooring.dev/provisioner-local:0.1.0")
+            .key("backend-volume", "client=pool")
+            .key("volume-source", "flexVolume")
+            .key("volume-binding-mode", "WaitForFirstConsumer")
+            .key("reclaim-policy", "Retain");
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "16Mi").await?;
+        scope.apply(&user_of("writer", "data", "echo kept >/data/file").to_string())?;
+        scope.pod_succeeded("writer").await?;
+        scope.delete("pod/writer")?;
+        scope.pod_gone("writer").await?;
+        scope.claim_gone("data").await?;
+        let released = |volume: Option<&PersistentVolume>| {
+            let status = volume.and_then(|volume| volume.status.as_ref());
+            status.and_then(|status| status.phase.as_deref()) == Some("Released")
+        };
+        scope.provisioned_until(&uid, "to be released", released).await?;
+        let files = files_of(&scope, &uid).await?;
+        assert_eq!(files.len(), 1, "the image file stays: {files:?}");
+
+        // Its administrator deletes it as for any other storage: the data is theirs to keep or to remove.
+        scope.delete(&format!("persistentvolume/pvc-{uid}"))?;
+        scope.nothing_left(&uid).await?;
+        assert_eq!(
+            files_of(&scope, &uid).await?.len(),
+            1,
+            "deleting the PersistentVolume removes no data"
+        );
+        let (node, path) = files[0].split_once(':').context("no node")?;
+        scope.exec(&format!("looker-{node}"), ["rm", path])?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_local_volume_that_can_t_be_had_is_said_so_on_the_claim() {
+    in_namespace("local-no", async |scope| {
+        local(&scope)?;
+        let mut many = claim("many", "local", "16Mi");
+        many["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        let uid = scope.claim_with(None, &many).await?;
+        scope.apply(&user_of("user", "many", "true").to_string())?;
+        let event = scope
+            .event("many", "one node only: ask for access mode ReadWriteOnce")
+            .await?;
+        ensure!(event.reason.as_deref() == Some("ProvisioningGivenUp"), "{event:?}");
+        scope.delete("pod/user")?;
+        scope.claim_gone("many").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+#[test]
+fn a_claim_for_one_pod_is_served_and_a_second_pod_waits_until_the_first_is_gone() {
+    in_namespace("local-once", async |scope| {
+        local(&scope)?;
+        let mut once = claim("data", "local", "16Mi");
+        once["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+        let uid = scope.claim_with(None, &once).await?;
+        scope.apply(&user_of("first", "data", "echo kept >/data/file; sleep 1000000").to_string())?;
+        scope.pod_ready("first").await?;
+        let volume = scope.provisioned(&uid).await?.context("no volume")?;
+        // Alone, or the API server takes neither claim nor volume.
+        let modes = volume.spec.and_then(|spec| spec.access_modes);
+        assert_eq!(modes, Some(vec!["ReadWriteOncePod".to_owned()]));
+
+        scope.apply(&user_of("second", "data", "cat /data/file; sleep 1000000").to_string())?;
+        let why = "ReadWriteOncePod access mode already in-use by another pod";
+        let waits = |pod: Option<&Pod>| {
+            let status = pod.and_then(|pod| pod.status.as_ref());
+            let mut conditions = status
+                .and_then(|status| status.conditions.as_ref())
+                .into_iter()
+                .flatten();
+            conditions.any(|condition| {
+                condition.type_ == "PodScheduled" && condition.message.as_deref().is_some_and(|said| said.contains(why))
+            })
+        };
+        until(&scope.api(), "second", "to wait for the first", WAITS_LIMIT, waits).await?;
+        scope.delete("pod/first")?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.kubectl(["logs", "second"])?, "kept\n");
+        scope.delete("pod/second")?;
+        scope.pod_gone("second").await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+#[test]
+fn mount_options_of_the_class_reach_the_mount() {
+    in_namespace("local-options", async |scope| {
+        let provisioner = scope
+            .provisioner()
+            .key("image", "mooring.dev/provisioner-local:0.1.0")
+            .key("backend-volume", "client=pool")
+            .key("volume-source", "flexVolume")
+            .key("volume-binding-mode", "WaitForFirstConsumer")
+            .key("mount-options", "noexec,noatime");
+        provisioner.apply().await?;
+        scope.claim("data", &provisioner.class, "16Mi").await?;
+        scope.apply(&user_of("user", "data", "grep ' /data ' /proc/mounts").to_string())?;
+        scope.pod_succeeded("user").await?;
+        let said = scope.kubectl(["logs", "user"])?;
+        for option in ["noexec", "noatime", "nosuid", "nodev"] {
+            assert!(said.contains(option), "{option} is not among {said}");
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,243 @@
+//! Tries to have the node's own disk, as a ConfigMap's author, as whoever has the controller's token, and past both at the mounter itself; and
+//! to reach servers that nobody allowed by what volumes say beside their source.
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, labels};
+use mooring_harness::credentials::{dry_run, refusal};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
+use mooring_harness::{Scope, in_namespace, wait_until};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const NODE: &str = "node-1";
+const SSHFS: &str = concat!("mooring.dev/client-sshfs:", env!("CARGO_PKG_VERSION"));
+const THEIRS: &str = "only a PersistentVolume of an administrator's may give";
+
+fn parsed<K: DeserializeOwned>(object: Value) -> Result<K> {
+    Ok(serde_json::from_value(object)?)
+}
+
+/// Has the mounter mount a volume that has no `PersistentVolume`, as the kubelet would, and gives what it says.
+fn refused(scope: &Scope, options: &Value) -> Result<String> {
+    let directory = format!("{}/{}", scope.pod_directory(1)?, scope.namespace);
+    scope.on_node(1, &format!("mkdir -p {directory}"))?;
+    let answer = scope.call_out(1, &["mount", &directory, &options.to_string()])?;
+    let mounts = scope.mounts_on(1)?;
+    let unmounted = scope.call_out(1, &["unmount", &directory])?;
+    assert_eq!(unmounted.status(), "Success", "{}", unmounted.message());
+    scope.on_node(1, &format!("rm -rf /var/lib/kubelet/pods/{}", scope.namespace))?;
+    assert_eq!(
+        (answer.status(), mounts),
+        ("Failure", vec![]),
+        "{options}: {}",
+        answer.message()
+    );
+    Ok(answer.message().to_owned())
+}
+
+/// Whoever has let it through before, the mounter is the last to be asked.
+#[test]
+fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() {
+    on_own_nodes("sec-node-disk", async |scope| {
+        for (options, words) in [
+            (
+                json!({"client": "ext4", "source": "/dev/loop1", "client-image": SSHFS}),
+                THEIRS,
+            ),
+            (
+                json!({"client": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
+                THEIRS,
+            ),
+            (
+                json!({"client": "disk", "fs-type": "ext4", "source": "UUID=1", "client-image": SSHFS}),
+                THEIRS,
+            ),
+            (
+                json!({"client": "smb", "fs-type": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
+                "use smb",
+            ),
+            // No path of the node, and no storage that this image is for.
+            (
+                json!({"client": "ext4", "source": "a:/b", "client-image": SSHFS}),
+                "not made for ext4 volumes",
+            ),
+            // Brackets around what ssh would take for an option.
+            (
+                json!({"client": "sshfs", "source": "[-oProxyCommand=touch /tmp/x]:/y"}),
+                "names no server",
+            ),
+            (
+                json!({"client": "glusterfs", "source": "192.0.2.1:/v", "backup-servers": "--log-file=/x"}),
+                "write servers' names",
+            ),
+            (
+                json!({"client": "sshfs", "source": "u@192.0.2.1:/x", "server": "somebody-s"}),
+                "client sshfs has no option",
+            ),
+        ] {
+            let said = refused(&scope, &options)?;
+            assert!(said.contains(words), "{options}: {words:?} is not in {said}");
+        }
+
+        // An administrator's PersistentVolume may name a path of the node; one that was provisioned may not, whatever it says.
+        let client = scope.namespace.clone();
+        scope.mounter_config(&client, "self")?;
+        wait_until("the mounter to have read it", Duration::from_secs(20), async || {
+            let status = scope.mounter_status(NODE).await?;
+            Ok((status["clients"][&client] == "self").then_some(()))
+        })
+        .await?;
+        let options = json!({"client": client, "fs-type": "tmpfs", "source": "/scratch", "mount-options": "size=1m"});
+        for name in ["theirs", "provisioned"] {
+            scope.volume(name, &options)?;
+        }
+        let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
+        let mark = Patch::Merge(json!({"metadata": {"annotations": {annotations::PROVISIONED_BY: PROVISIONER}}}));
+        let provisioned = scope.volume_name("provisioned");
+        volumes.patch(&provisioned, &PatchParams::default(), &mark).await?;
+        for name in ["theirs", "provisioned"] {
+            scope.pod(name, NODE, name, Value::Null)?;
+        }
+        scope.pod_ready("theirs").await?;
+        scope.event("provisioned", "was provisioned").await?;
+        assert_eq!(scope.mounts_on(1)?.len(), 1);
+        // And in a Pod of its own it is nobody's.
+        scope.delete("pod/theirs")?;
+        scope.pod_gone("theirs").await?;
+        let said = refused(&scope, &options)?;
+        assert!(said.contains("it stands in a Pod"), "{said}");
+        Ok(())
+    });
+}
+
+/// A `PersistentVolume` that somebody made for the claim with this uid.
+fn volume(scope: &Scope, uid: &str, by: &str, options: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": format!("pvc-{uid}"), "annotations": {annotations::PROVISIONED_BY: by},
+                     "labels": {TEST_LABEL: scope.namespace}},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "x",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": scope.namespace, "name": "a", "uid": uid},
+            "flexVolume": {"driver": FLEX_DRIVER, "options": options},
+        },
+    })
+}
+
+#[test]
+fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone() {
+    in_namespace("sec-controller-disk", async |scope| {
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
+        let pod = |options: &Value, fs_type: &str| {
+            parsed::<Pod>(json!({
+                "metadata": {"name": "provision-x", "labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}},
+                "spec": {
+                    "containers": [{
+                        "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
+                        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                    }],
+                    "volumes": [{"name": "backend", "flexVolume": {
+                        "driver": FLEX_DRIVER, "options": options, "fsType": fs_type}}],
+                },
+            }))
+        };
+        for good in [
+            json!({"client": "pool"}),
+            json!({"client": "nfs", "source": "192.0.2.1:/exports"}),
+            json!({"client": "acme", "source": "a/b", "client-image": SSHFS, "pool": "c"}),
+        ] {
+            pods.create(&dry_run(), &pod(&good, "")?).await?;
+        }
+        for (options, fs_type) in [
+            (
+                json!({"client": "ext4", "source": "/dev/loop1", "client-image": SSHFS}),
+                "",
+            ),
+            (
+                json!({"client": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
+                "",
+            ),
+            (json!({"client": "smb", "source": "//dev/loop1"}), "ext4"),
+            (
+                json!({"client": "smb", "source": "//dev/loop1", "fs-type": "ext4"}),
+                "ext4",
+            ),
+            (
+                json!({"client": "acme", "source": "x", "fs-type": "overlay", "mount-options": "lowerdir=/"}),
+                "overlay",
+            ),
+            (json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}), ""),
+            (json!({"client": "acme", "source": "x", "a b": "ext4"}), ""),
+        ] {
+            let said = refusal(pods.create(&dry_run(), &pod(&options, fs_type)?).await);
+            assert!(said.contains("the volume of a provisioning Pod"), "{options}: {said}");
+        }
+
+        let volumes: Api<PersistentVolume> = Api::all(client);
+        let [own, foreign] = [
+            "5ec0b001-0000-4000-8000-000000000001",
+            "5ec0b001-0000-4000-8000-000000000002",
+        ];
+        let sshfs = json!({"client": "sshfs", "source": "u@192.0.2.1:/x"});
+        volumes
+            .create(&dry_run(), &parsed(volume(&scope, own, PROVISIONER, &sshfs))?)
+            .await?;
+        let mut by_hand = volume(&scope, own, PROVISIONER, &sshfs);
+        by_hand["metadata"]["name"] = json!(scope.volume_name("by-hand"));
+        let device = volume(
+            &scope,
+            own,
+            PROVISIONER,
+            &json!({"client": "ext4", "source": "/dev/loop1"}),
+        );
+        let slashes = volume(
+            &scope,
+            own,
+            PROVISIONER,
+            &json!({"client": "ext4", "source": "//dev/loop1"}),
+        );
+        for (bad, words) in [
+            (by_hand, "named after its claim's uid"),
+            (device, "no PersistentVolume of a path or a device"),
+            (slashes, "no PersistentVolume of a path or a device"),
+        ] {
+            let said = refusal(volumes.create(&dry_run(), &parsed(bad)?).await);
+            assert!(said.contains(words), "{words:?} is not in {said}");
+        }
+
+        // What is there and is another provisioner's, or an administrator's.
+        scope.apply_anywhere(&volume(&scope, foreign, "example.com/nfs", &sshfs).to_string())?;
+        scope.volume("hers", &sshfs)?;
+        let change = Patch::Merge(json!({"metadata": {"annotations": {annotations::CONFIG: "a/b"}}}));
+        let dry = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        let only_asked = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let theirs = format!("pvc-{foreign}");
+        let hers = scope.volume_name("hers");
+        let mut said = Vec::new();
+        for name in [&theirs, &hers] {
+            said.push(refusal(volumes.patch(name, &only_asked, &change).await));
+            said.push(refusal(volumes.delete(name, &dry).await));
+        }
+        let all: Api<PersistentVolume> = Api::all(scope.client.clone());
+        all.delete(&theirs, &DeleteParams::default()).await?;
+        for said in said {
+            assert!(said.contains("and nobody else's"), "{said}");
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,100 @@
+//! The controller's token.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, ServiceAccount};
+use kube::Api;
+use kube::api::DeleteParams;
+use mooring_contract::names::{NAMESPACE, labels};
+use mooring_harness::credentials::{dry_run, refusal};
+use mooring_harness::in_namespace;
+use mooring_harness::provisioner::CONFIG_NAMESPACE;
+use serde_json::{Value, json};
+
+use super::{has_no_right_to_secrets_and_pods, parsed, with};
+
+#[test]
+fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_token() {
+    in_namespace("sec-controller", async |scope| {
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        let good = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "provision-x", "labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}},
+            "spec": {
+                "containers": [{
+                    "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
+                    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                }],
+                "volumes": [{"name": "properties", "secret": {"secretName": "provision-x-1"}}],
+            },
+        });
+        for namespace in [NAMESPACE, CONFIG_NAMESPACE] {
+            let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+            pods.create(&dry_run(), &parsed(&good)?).await?;
+            for (pointer, value, why) in [
+                (
+                    "/metadata/labels",
+                    json!({labels::COMPONENT: "client"}),
+                    "provisioning Pods only",
+                ),
+                ("/spec/hostNetwork", json!(true), "shares no network"),
+                ("/spec/hostPID", json!(true), "shares no network"),
+                (
+                    "/spec/containers/0/securityContext",
+                    json!({"privileged": true}),
+                    "no privilege",
+                ),
+                ("/spec/containers/0/securityContext", Value::Null, "no privilege"),
+                (
+                    "/spec/containers/0/securityContext/capabilities",
+                    json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+                    "no capability",
+                ),
+                (
+                    "/spec/volumes",
+                    json!([{"name": "h", "hostPath": {"path": "/"}}]),
+                    "no other volume",
+                ),
+                (
+                    "/spec/volumes",
+                    json!([{"name": "s", "secret": {"secretName": "another"}}]),
+                    "no other volume",
+                ),
+            ] {
+                let said = refusal(pods.create(&dry_run(), &parsed(&with(&good, pointer, value))?).await);
+                assert!(said.contains(why), "{pointer}: {why:?} is not in {said}");
+            }
+        }
+        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+        for account in ["flex-provisioner", "mounter", "client"] {
+            let pod = with(&good, "/spec/serviceAccountName", json!(account));
+            let said = refusal(pods.create(&dry_run(), &parsed(&pod)?).await);
+            assert!(said.contains("never runs as a part"), "{said}");
+            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+            let bound = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": leader}}});
+            let said = refusal(
+                accounts
+                    .create_token_request(account, &dry_run(), &parsed(&bound)?)
+                    .await,
+            );
+            assert!(said.contains("no token of a part of Mooring"), "{said}");
+        }
+        let dry = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        refusal(pods.delete(&leader, &dry).await);
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("{}-host", scope.namespace)},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/"}},
+        });
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let said = refusal(volumes.create(&dry_run(), &parsed(&volume)?).await);
+        assert!(said.contains("Mooring's own driver only"), "{said}");
+        // Where no provisioner ConfigMaps are honoured it can do nothing at all.
+        has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
+        let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);
+        refusal(elsewhere.create(&dry_run(), &parsed(&good)?).await);
+        Ok(())
+    });
+}

@@ -1,0 +1,4 @@
+//! End-to-end tests: see each file.
+
+mod cluster;
+mod images;

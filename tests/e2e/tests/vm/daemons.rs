@@ -1,0 +1,346 @@
+//! Kernel clients that need a daemon beside the kernel, which runs in a container: iscsid for iSCSI, rpc.statd for the locks of NFS
+//! version 3. The node is a virtual machine with Debian's stock kernel and none of their programs; the servers are real ones.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt as _};
+use mooring_contract::names::{FLEX_DRIVER, FLEX_DRIVER_DIR, NAMESPACE, labels};
+use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, user_of};
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::command::output;
+use mooring_testbed::layout::repository;
+use mooring_testbed::progress::{note, spoken};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "not-to-be-seen-12";
+
+/// That of the target.
+const PASSWORD_IN: &str = "not-to-be-seen-34";
+
+/// What both begin with.
+const SEEN: &str = "not-to-be-seen";
+
+/// Longest for what a container does when it starts there: a process takes thirty times as long.
+const START_LIMIT: Duration = Duration::from_mins(3);
+
+/// Longest until a Pod is gone whose server hangs: the kernel waits two minutes for that, and the kubelet may have to try again.
+const HANG_LIMIT: Duration = Duration::from_mins(5);
+
+/// An iscsid as a host has it.
+fn iscsid_of_the_host() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host-iscsid"},
+        "spec": {
+            "nodeName": MACHINE_NODE, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": concat!("mooring.dev/client-iscsi:", env!("CARGO_PKG_VERSION")),
+                "command": ["sh", "-c", "echo InitiatorName=iqn.2025-01.test:host >/etc/iscsi/initiatorname.iscsi; exec iscsid -f"],
+                "startupProbe": {
+                    "exec": {"command": ["grep", "-q", "@ISCSIADM_ABSTRACT_NAMESPACE", "/proc/net/unix"]},
+                    "periodSeconds": 2, "failureThreshold": 150,
+                },
+                "securityContext": {"privileged": true},
+            }],
+        },
+    })
+}
+
+/// The client Pod of the machine's iSCSI volumes.
+fn client_pod(scope: &Scope) -> Result<String> {
+    let selector = format!("--selector={}=iscsi", labels::CLIENT);
+    let mut get = scope
+        .target
+        .kubectl(["-n", NAMESPACE, "get", "pods", &selector, "-o", "name"]);
+    let found = output(&mut get)?;
+    let names: Vec<_> = found.lines().collect();
+    ensure!(names.len() == 1, "{names:?}");
+    Ok(names[0].to_owned())
+}
+
+fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
+    let pod = client_pod(scope)?;
+    let mut exec = scope
+        .target
+        .kubectl(["-n", NAMESPACE, "exec", &pod, "--", "sh", "-c", script]);
+    Ok(output(&mut exec)?)
+}
+
+/// Waits until the machine's Node says that it can't have iSCSI volumes, and why.
+async fn is_said_to_be_in_the_way(scope: &Scope) -> Result<()> {
+    let nodes: Api<Node> = Api::all(scope.client.clone());
+    let key = format!("{}iscsi", labels::NODE_CLIENT_PREFIX);
+    wait_until("the machine to say what is in the way", START_LIMIT, async || {
+        let node = nodes.get(MACHINE_NODE).await?;
+        let cure = node.annotations().get(&key).cloned().unwrap_or_default();
+        Ok(cure.contains("systemctl disable --now iscsid.socket").then_some(()))
+    })
+    .await
+}
+
+async fn iscsi(scope: &Scope) -> Result<()> {
+    let secret = json!({
+        "chap-username": "mooring", "chap-password": PASSWORD,
+        "chap-username-in": "target", "chap-password-in": PASSWORD_IN,
+    });
+    let server = scope.storage_server("tgt", "node-1", &secret).await?;
+    let chap = format!("{}-chap", scope.namespace);
+    scope.apply_anywhere(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": chap, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+            "type": FLEX_DRIVER,
+            "stringData": secret,
+        })
+        .to_string(),
+    )?;
+    let provisioner = scope
+        .provisioner()
+        .example("iscsi.yaml")?
+        .key("client", "iscsi")
+        .key("secret-name", &server.secret)
+        .key("server", &server.address)
+        .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}"))
+        // The image that talks with the server is there.
+        .key("node-selector", "kubernetes.io/hostname=node-1");
+    provisioner.apply().await?;
+    let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+    scope.claim_bound("data").await?;
+
+    // Two can't hold one node's sessions.
+    scope.apply(&iscsid_of_the_host().to_string())?;
+    scope.pod_ready("host-iscsid").await?;
+    is_said_to_be_in_the_way(scope).await?;
+    // What goes by no label comes there all the same, and is refused.
+    let source = format!("iscsi://{}/iqn.2025-01.test:none/1", server.address);
+    scope.volume("beside", &json!({"client": "iscsi", "source": source}))?;
+    scope.pod("beside", MACHINE_NODE, "beside", Value::Null)?;
+    scope.event("beside", "runs an iscsid of its own").await?;
+    scope.delete("pod/beside")?;
+    scope.pod_gone("beside").await?;
+    // No node is named: the machine alone has the driver.
+    let mut user = user_of("user", "data", "sleep 1000000");
+    user["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    scope.apply(&user.to_string())?;
+    scope
+        .event("user", "didn't match PersistentVolume's node affinity")
+        .await?;
+    scope.delete("pod/host-iscsid")?;
+    scope.pod_gone("host-iscsid").await?;
+    let freed = Instant::now();
+    let pod = scope.pod_ready("user").await?;
+    note(format!("an iSCSI volume was mounted after {}", spoken(freed.elapsed())));
+    let node = pod.spec.and_then(|spec| spec.node_name);
+    ensure!(node.as_deref() == Some(MACHINE_NODE), "the Pod is on {node:?}");
+    scope.exec("user", ["sh", "-c", "head -c 8m /dev/urandom >/data/file; sync"])?;
+    let sum = scope.exec("user", ["sha256sum", "/data/file"])?;
+    let mounts = scope.on_machine(&format!("grep /{FLEX_DRIVER_DIR}/ /proc/1/mountinfo"))?;
+    ensure!(
+        mounts.lines().count() == 1 && mounts.contains("nosuid") && mounts.contains(" - ext4 "),
+        "{mounts}"
+    );
+    for place in ["/proc/1/mounts", "/proc/*/cmdline"] {
+        let seen = scope.on_machine(&format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
+        ensure!(!seen.contains(SEEN), "the password is in {place}");
+    }
+
+    // The kernel goes on without the container, which is back with its iscsid and what that knew.
+    let restarts = "cat /proc/1/comm; ls /sys/class/iscsi_session; iscsiadm -m session";
+    let before = in_client_pod(scope, restarts)?;
+    scope.on_machine(
+        "kill -9 $(pidof iscsid)
+         for process in /proc/[0-9]*; do
+             case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
+             '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
+             esac
+         done",
+    )?;
+    ensure!(
+        scope.exec("user", ["sha256sum", "/data/file"])? == sum,
+        "what was written is not there"
+    );
+    wait_until("the client container to be back", START_LIMIT, async || {
+        // Not in between, while one is going and the other not yet there.
+        Ok(in_client_pod(scope, restarts).ok().filter(|after| *after == before))
+    })
+    .await?;
+    scope.exec("user", ["sh", "-c", "echo still >/data/other; sync"])?;
+
+    scope.delete("pod/user")?;
+    scope.pod_gone("user").await?;
+    sessions_end(scope).await?;
+    a_target_that_is_another_is_refused(scope, &uid, &secret).await?;
+    scope.claim_gone("data").await?;
+    scope.nothing_left(&uid).await?;
+    a_device_without_a_file_system(scope, &provisioner).await?;
+    xfs_on_a_server_that_hangs(scope, &provisioner).await?;
+    let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;
+    ensure!(!left.contains(&uid), "{left}");
+    Ok(())
+}
+
+/// The target has to know its own password, too.
+async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
+    let volume = scope.provisioned(uid).await?.context("no volume")?;
+    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
+    let options = flex.options.context("no options")?;
+    let mut secret = secret.clone();
+    secret["chap-password-in"] = format!("{SEEN}-56").into();
+    scope.mount_secret("other", &secret)?;
+    scope.volume(
+        "other",
+        &json!({"client": "iscsi", "source": options["source"], "secret": "other"}),
+    )?;
+    scope.pod("other", MACHINE_NODE, "other", Value::Null)?;
+    scope.event("other", "does not show that it knows it").await?;
+    scope.delete("pod/other")?;
+    scope.pod_gone("other").await?;
+    sessions_end(scope).await
+}
+
+/// The device's bytes as a file, which is there again when one of its daemons was killed.
+async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let class = provisioner.class_of("raw")?;
+    let uid = scope.claim("raw", &class, "24Mi").await?;
+    scope.claim_bound("raw").await?;
+    let mut user = user_of("shown", "raw", "sleep 1000000");
+    user["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    user["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1000});
+    scope.apply(&user.to_string())?;
+    scope.pod_ready("shown").await?;
+    let size = scope.exec("shown", ["stat", "-c", "%s", "/data/disk"])?;
+    ensure!(size.trim() == (24 << 20).to_string(), "{size}");
+    // Not a whole number of sectors.
+    let write = "head -c 3000001 /dev/urandom | dd of=/data/disk bs=1000 seek=4001 conv=notrunc,fsync 2>&1";
+    scope.exec("shown", ["sh", "-c", write])?;
+    let sum = scope.exec("shown", ["sha256sum", "/data/disk"])?;
+    for daemon in ["nbdfuse", "qemu-nbd"] {
+        scope.on_machine(&format!("kill -9 $(pidof {daemon})"))?;
+        let killed = Instant::now();
+        let after = wait_until("the device to be shown anew", START_LIMIT, async || {
+            Ok(scope.exec("shown", ["sha256sum", "/data/disk"]).ok())
+        })
+        .await?;
+        ensure!(after == sum, "other bytes once {daemon} was killed");
+        note(format!(
+            "shown anew {} after {daemon} was killed",
+            spoken(killed.elapsed())
+        ));
+    }
+    scope.delete("pod/shown")?;
+    scope.pod_gone("shown").await?;
+    sessions_end(scope).await?;
+    let left = scope.on_machine("pidof nbdfuse qemu-nbd || true")?;
+    ensure!(left.trim().is_empty(), "still running: {left}");
+    // What was shown is what the server has: it speaks of the target's file.
+    let file = format!("find /srv/volumes -name '*{uid}*' -type f | xargs sha256sum | cut -d' ' -f1");
+    let on_server = scope.exec("tgt", ["sh", "-c", &file])?;
+    ensure!(
+        Some(on_server.trim()) == sum.split(' ').next(),
+        "{on_server} is not {sum}"
+    );
+    scope.claim_gone("raw").await?;
+    scope.nothing_left(&uid).await
+}
+
+/// The other file system, and a server that stops answering while a Pod writes there: the Pod can be deleted.
+async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let class = provisioner.class_of("xfs")?;
+    let uid = scope.claim("xfs", &class, "320Mi").await?;
+    scope.claim_bound("xfs").await?;
+    let script = "while :; do date >>/data/dates; sync; sleep 0.5; done";
+    let mut writer = user_of("writer", "xfs", script);
+    writer["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    writer["spec"]["containers"][0]["startupProbe"] =
+        json!({"exec": {"command": ["test", "-s", "/data/dates"]}, "periodSeconds": 2, "failureThreshold": 150});
+    scope.apply(&writer.to_string())?;
+    scope.pod_ready("writer").await?;
+    let mounts = scope.mounts_on_machine()?;
+    ensure!(mounts.len() == 1 && mounts[0].contains(" - xfs "), "{mounts:?}");
+
+    let stopped = scope.stop("tgt").await?;
+    scope.deleted_within(&["writer"], HANG_LIMIT).await?;
+    drop(stopped);
+    sessions_end(scope).await?;
+    scope.claim_gone("xfs").await?;
+    scope.nothing_left(&uid).await
+}
+
+async fn sessions_end(scope: &Scope) -> Result<()> {
+    wait_until("the session to end", START_LIMIT, async || {
+        let left = scope.on_machine("ls /sys/class/iscsi_session")?;
+        Ok(left.trim().is_empty().then_some(()))
+    })
+    .await
+}
+
+/// Takes the DaemonSet away, whatever has become of the test.
+struct Locks<'a>(&'a Scope);
+
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        let folder = repository().join("configmaps/nfs-locks");
+        let mut delete = self.0.target.kubectl(["delete", "--ignore-not-found", "-k"]);
+        if let Err(error) = output(delete.arg(folder)) {
+            note(format!("nfs-locks is not gone: {error:#}"));
+        }
+    }
+}
+
+async fn locks(scope: &Scope) -> Result<()> {
+    let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;
+    let source = format!("{}:/srv/open", server.address);
+    scope.volume(
+        "three",
+        &json!({"client": "nfs", "source": source, "mount-options": "vers=3"}),
+    )?;
+    let flocks = json!({"containers": [{
+        "name": "main",
+        "image": concat!("mooring.dev/nfs-locks:", env!("CARGO_PKG_VERSION")),
+        "command": ["sleep", "1000000"],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }]});
+    scope.pod("locker", MACHINE_NODE, "three", flocks)?;
+    scope.event("locker", "configmaps/nfs-locks").await?;
+
+    let _locks = Locks(scope);
+    let folder = repository().join("configmaps/nfs-locks");
+    let mut apply = scope.target.kubectl(["apply", "-k"]);
+    output(apply.arg(folder))?;
+    scope.pod_ready("locker").await?;
+    // Held from here on.
+    let hold = "flock -n /data/held sleep 1000000 >/dev/null 2>&1 & sleep 2; kill -0 $! && ! flock -n /data/held true";
+    scope.exec("locker", ["sh", "-c", hold])?;
+    // Each tells the other when it has crashed.
+    let monitored = || scope.exec("nfs", ["sh", "-c", "ls /var/lib/nfs/sm"]);
+    let before = monitored()?;
+    ensure!(!before.trim().is_empty(), "the server has no lock of this node");
+    let state = "ls /proc/1/root/var/lib/mooring/nfs/sm";
+    let known = scope.on_machine(state)?;
+    ensure!(known.contains(&server.address), "{known}");
+
+    // The container's end is no crash of the node: whom it has locks of stays known, and nobody is told.
+    scope.on_machine("kill -9 $(pidof rpc.statd)")?;
+    wait_until("another lock after statd's restart", START_LIMIT, async || {
+        Ok(scope
+            .exec("locker", ["flock", "-n", "/data/other", "echo", "locked"])
+            .ok())
+    })
+    .await?;
+    ensure!(scope.on_machine(state)?.contains(&server.address), "forgotten");
+    ensure!(monitored()? == before, "the server was told of a crash");
+    scope.delete("pod/locker")?;
+    scope.pod_gone("locker").await
+}
+
+#[test]
+fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
+    with_machine_node("vm-daemons", &["client-iscsi", "nfs-locks"], async |scope| {
+        scope.require_mooring().await?;
+        scope.observe_machine().await?;
+        locks(&scope).await?;
+        Box::pin(iscsi(&scope)).await
+    });
+}

@@ -1,0 +1,148 @@
+//! Volumes that the kernel has from a server that hangs, with a real kubelet on the node in a virtual machine: the kubelet hangs in the
+//! kernel as soon as it looks at such a volume's directory. What is nobody's any more goes all the same; what is somebody's waits.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use mooring_contract::names::reasons;
+use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
+use mooring_harness::smb::{PASSWORD, USER};
+use mooring_harness::{Scope, wait_until};
+use mooring_testbed::progress::{note, spoken};
+use serde_json::{Value, json};
+
+/// Grace period of the Pods, in seconds.
+const GRACE: u32 = 5;
+
+/// Longest until a Pod is gone after its grace period: a mount is asked once a minute whether it answers and has half a minute to do so,
+/// its unmount may take another one, and the rest is for a slow machine.
+const GONE_LIMIT: Duration = Duration::from_mins(4);
+
+/// The same with SMB, whose server the kernel waits three minutes for, with a kubelet that may try again.
+const SMB_GONE_LIMIT: Duration = Duration::from_mins(7);
+
+/// Longest wait for what a server that is back is to do.
+const HEAL_LIMIT: Duration = Duration::from_mins(3);
+
+/// Writes all the time, and notes it if that fails.
+const COUNTS: &str = "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 0.5; done";
+
+/// Only the kubelet hangs.
+const SLEEPS: &str = "sleep 1000000";
+
+/// Pods, each with a directory of the server, by the mount options of that and by what they do.
+const USERS: [(&str, &str, &str); 5] = [
+    ("writes", "nosharecache", COUNTS),
+    ("sleeps", "nosharecache", SLEEPS),
+    ("stays", "nosharecache", COUNTS),
+    // These two have the same file system of the server, as the kernel sees it.
+    ("shares", "", COUNTS),
+    ("shared", "", SLEEPS),
+];
+
+fn pod(scope: &Scope, name: &str, script: &str) -> Result<()> {
+    let main = json!([{
+        "name": "main", "image": "busybox:1", "command": ["sh", "-c", format!("touch /tmp/failed; {script}")],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }]);
+    let more = json!({"containers": main, "terminationGracePeriodSeconds": GRACE});
+    scope.pod(name, MACHINE_NODE, name, more)
+}
+
+/// A Pod with a volume of Samba, which is to be deleted while that hangs.
+async fn user_of_smb(scope: &Scope) -> Result<()> {
+    let server = scope.storage_server("samba", "node-1", &Value::Null).await?;
+    scope.mount_secret("login", &json!({"username": USER, "password": PASSWORD}))?;
+    let volume = json!({"client": "smb", "source": format!("//{}/volumes", server.address), "secret": "login"});
+    scope.volume("smb", &volume)?;
+    pod(scope, "smb", COUNTS)
+}
+
+/// How far a Pod has counted on the server's disk; none of it may have failed.
+fn counted(scope: &Scope, name: &str) -> Result<usize> {
+    let count = scope.exec("nfs", ["wc", "-l", &format!("/srv/open/{name}/counted")])?;
+    Ok(count.split_whitespace().next().context("no count")?.parse()?)
+}
+
+async fn goes_on(scope: &Scope, name: &str) -> Result<()> {
+    let before = counted(scope, name)?;
+    wait_until(&format!("{name} to write on"), HEAL_LIMIT, async || {
+        Ok((counted(scope, name)? > before + 3).then_some(()))
+    })
+    .await?;
+    let failed = scope.exec(name, ["cat", "/tmp/failed"])?;
+    ensure!(failed.is_empty(), "{name} could not write: {failed}");
+    Ok(())
+}
+
+/// Whether one of a Pod's volumes is mounted on the machine.
+fn is_mounted(scope: &Scope, name: &str) -> Result<bool> {
+    let volume = format!("/{} ", scope.volume_name(name));
+    Ok(scope.mounts_on_machine()?.iter().any(|line| line.contains(&volume)))
+}
+
+#[test]
+fn pods_on_a_server_of_the_kernel_s_that_hangs_for_ever_can_be_deleted_and_others_wait_for_it() {
+    with_machine_node("vm-silent", &[], async |scope| {
+        scope.require_mooring().await?;
+        let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;
+        scope.observe_machine().await?;
+        for (name, options, script) in USERS {
+            let directory = format!("mkdir -m 0777 /srv/open/{name}");
+            scope.exec("nfs", ["sh", "-euc", &directory])?;
+            let source = format!("{}:/open/{name}", server.address);
+            scope.volume(
+                name,
+                &json!({"client": "nfs", "source": source, "mount-options": options}),
+            )?;
+            pod(&scope, name, script)?;
+        }
+        user_of_smb(&scope).await?;
+        for name in USERS.map(|(name, ..)| name).iter().chain(&["smb"]) {
+            scope.pod_ready(name).await?;
+        }
+        for name in ["writes", "stays", "shares"] {
+            goes_on(&scope, name).await?;
+        }
+
+        let stopped = scope.stop("nfs").await?;
+        let stopped_samba = scope.stop("samba").await?;
+        scope.kubectl(["delete", "pod", "shared", "--wait=false"])?;
+        let limit = Duration::from_secs(GRACE.into()) + GONE_LIMIT;
+        let start = Instant::now();
+        scope.kubectl(["delete", "pod", "smb", "--wait=false"])?;
+        scope.given_up(&["writes", "sleeps"], limit).await?;
+        // With SMB the kubelet may hang or not, by what the kernel still knows of the directory: it waits three minutes for the server then.
+        scope
+            .pod_gone_within("smb", SMB_GONE_LIMIT.saturating_sub(start.elapsed()))
+            .await?;
+        note(format!("smb was gone after {}", spoken(start.elapsed())));
+        for name in ["writes", "sleeps", "smb"] {
+            ensure!(!is_mounted(&scope, name)?, "{name} is mounted still");
+        }
+        // An error for one would be one for the other.
+        let event = scope.event("shared", "does not answer").await?;
+        ensure!(
+            event.reason.as_deref() == Some(reasons::VOLUME_NOT_GIVEN_UP),
+            "{event:?}"
+        );
+        for name in ["stays", "shares"] {
+            ensure!(is_mounted(&scope, name)?, "{name} is not mounted any more");
+        }
+
+        drop((stopped, stopped_samba));
+        for name in ["stays", "shares"] {
+            goes_on(&scope, name).await?;
+        }
+        scope.pod_gone("shared").await?;
+        for name in ["stays", "shares"] {
+            scope.delete(&format!("pod/{name}"))?;
+        }
+        for name in ["stays", "shares"] {
+            scope.pod_gone(name).await?;
+        }
+        let left = scope.mounts_on_machine()?;
+        ensure!(left.is_empty(), "still mounted: {left:?}");
+        Ok(())
+    });
+}

@@ -1,0 +1,478 @@
+//! Between the controller and the real API server: records every call, and has chosen ones go wrong.
+//!
+//! A fault belongs to one claim and one step of its life, so many claims can each have their own at the same time. What counts
+//! as a step is learnt by recording a life in which nothing goes wrong; nothing is listed by hand.
+
+mod call;
+mod fault;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{PostParams, ResourceExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use mooring_contract::names::NAMESPACE;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+pub use call::Step;
+pub use fault::Fault;
+
+use self::call::{Known, name};
+use super::Scope;
+use super::provisioner::claim;
+use mooring_testbed::command::output;
+
+/// Largest request that is passed on.
+const LARGEST: usize = 8 << 20;
+
+/// How many of a claim's calls are shown when it fails.
+const LAST_STEPS: usize = 40;
+
+/// A claim and what is to happen in its life.
+#[derive(Debug, Default)]
+struct Life {
+    known: Known,
+    /// The calls that concern it, in order.
+    steps: Vec<Step>,
+    /// What is to go wrong, and where.
+    planned: Vec<(Step, Fault)>,
+    /// What did.
+    done: Vec<(Step, Fault)>,
+}
+
+struct Shared {
+    upstream: Client,
+    /// By the claim's name.
+    lives: Mutex<BTreeMap<String, Life>>,
+    /// Shut while a claim is made whose uid has to be known first.
+    gate: tokio::sync::RwLock<()>,
+    /// Changes when all watches are to end.
+    cut: watch::Sender<u64>,
+    /// How much later than they happened watches tell of things, in milliseconds.
+    lag: AtomicU64,
+    events_fail: AtomicBool,
+    /// What kills the controller, waits until it is dead, and starts another.
+    kill: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+impl Shared {
+    fn new(upstream: Client) -> Self {
+        Self {
+            upstream,
+            lives: Mutex::default(),
+            gate: tokio::sync::RwLock::default(),
+            cut: watch::channel(0).0,
+            lag: AtomicU64::new(0),
+            events_fail: AtomicBool::new(false),
+            kill: Mutex::default(),
+        }
+    }
+}
+
+/// A proxy that runs until it is dropped.
+pub struct ApiProxy {
+    /// Where it listens, `http://127.0.0.1:port`.
+    pub address: String,
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+}
+
+impl Drop for ApiProxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl ApiProxy {
+    /// Starts one that speaks to the API server as Mooring's controller.
+    pub async fn start(scope: &Scope) -> Result<Self> {
+        let account = ["-n", NAMESPACE, "create", "token", "flex-provisioner", "--duration=2h"];
+        let token = output(&mut scope.target.kubectl(account))?;
+        let path = scope.target.kubeconfig.as_ref().context("no kubeconfig")?;
+        let mut file = Kubeconfig::read_from(path).context("failed to read the kubeconfig")?;
+        for user in &mut file.auth_infos {
+            user.auth_info = Some(kube::config::AuthInfo {
+                token: Some(token.trim().to_owned().into()),
+                ..Default::default()
+            });
+        }
+        let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+            .await
+            .context("failed to understand the kubeconfig")?;
+        config.read_timeout = None;
+        let upstream = Client::try_from(config).context("failed to make a client")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("failed to listen")?;
+        let address = format!("http://{}", listener.local_addr().context("no address")?);
+        let shared = Arc::new(Shared::new(upstream));
+        let app = Router::new().fallback(handle).with_state(shared.clone());
+        let server = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, app).await {
+                mooring_testbed::progress::note(format!("the API proxy ended: {error}"));
+            }
+        });
+        Ok(Self {
+            address,
+            shared,
+            server,
+        })
+    }
+
+    /// Says how to kill the controller, wait until it is dead, and start another.
+    pub fn on_kill(&self, kill: impl Fn() + Send + Sync + 'static) {
+        *lock(&self.shared.kill) = Some(Arc::new(kill));
+    }
+
+    /// Makes a claim in whose life this goes wrong; gives its uid.
+    pub async fn claim(&self, scope: &Scope, name: &str, class: &str, fault: Option<(&Step, Fault)>) -> Result<String> {
+        let wanted = serde_json::from_value(claim(name, class, "16Mi")).context("no claim")?;
+        let claims: Api<PersistentVolumeClaim> = scope.api();
+        // Nothing of it is passed on before its uid is known here. One call and no program, so that no controller gives up meanwhile.
+        let _shut = self.shared.gate.write().await;
+        let made = claims.create(&PostParams::default(), &wanted).await;
+        let made = made.with_context(|| format!("failed to make the claim {name}"))?;
+        let uid = made.uid().context("a claim without a uid")?;
+        let life = Life {
+            known: Known {
+                namespace: scope.namespace.clone(),
+                name: name.to_owned(),
+                uid: uid.clone(),
+            },
+            planned: fault.map(|(step, fault)| (step.clone(), fault)).into_iter().collect(),
+            ..Life::default()
+        };
+        lock(&self.shared.lives).insert(name.to_owned(), life);
+        Ok(uid)
+    }
+
+    /// Plans a fault in the further life of a claim, whose steps are counted anew from here.
+    pub fn plan(&self, name: &str, fault: Option<(&Step, Fault)>) {
+        if let Some(life) = lock(&self.shared.lives).get_mut(name) {
+            life.steps.clear();
+            life.planned = fault.map(|(step, fault)| (step.clone(), fault)).into_iter().collect();
+        }
+    }
+
+    /// The calls for a claim since it was made or last planned for.
+    pub fn steps(&self, name: &str) -> Vec<Step> {
+        lock(&self.shared.lives)
+            .get(name)
+            .map(|life| life.steps.clone())
+            .unwrap_or_default()
+    }
+
+    /// Faults that have not come about yet, by claim.
+    pub fn pending(&self) -> Vec<String> {
+        let lives = lock(&self.shared.lives);
+        let waiting = lives.iter().flat_map(|(name, life)| {
+            life.planned
+                .iter()
+                .map(move |(step, fault)| format!("{name}: {fault:?} at {step}"))
+        });
+        waiting.collect()
+    }
+
+    /// What has happened to whom, for a failure's message.
+    pub fn story(&self, name: &str) -> String {
+        let lives = lock(&self.shared.lives);
+        let Some(life) = lives.get(name) else {
+            return String::new();
+        };
+        let last = life.steps.len().saturating_sub(LAST_STEPS);
+        let steps: Vec<String> = life.steps[last..].iter().map(|step| format!("\n  {step}")).collect();
+        format!("{name} ({:?}):{}", life.done, steps.concat())
+    }
+
+    /// Ends all watches, one time as a server does and the other as a broken line does.
+    pub fn cut_watches(&self) {
+        self.shared.cut.send_modify(|count| *count += 1);
+    }
+
+    /// Has watches tell of things later than they happen.
+    pub fn lag_watches(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.shared.lag.store(millis, Ordering::Relaxed);
+    }
+
+    /// Has every Event refused.
+    pub fn fail_events(&self, fail: bool) {
+        self.shared.events_fail.store(fail, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = match to_bytes(body, LARGEST).await {
+        Ok(body) => body,
+        Err(error) => return fault::bad_gateway(&error.to_string()),
+    };
+    let query = parts.uri.query().unwrap_or_default();
+    if query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1") {
+        return watched(&shared, &parts, body).await;
+    }
+    let path = parts.uri.path();
+    if path.contains("/events") {
+        if shared.events_fail.load(Ordering::Relaxed) {
+            return fault::status(500, None);
+        }
+        return pass_on(&shared, &parts, body).await;
+    }
+    // A client that gives up at the gate ends this: its call was none, and what is planned is for its next.
+    let fault = {
+        let _open = shared.gate.read().await;
+        take_fault(&shared, &parts.method, path, &body)
+    };
+    let Some(fault) = fault else {
+        return pass_on(&shared, &parts, body).await;
+    };
+    // In a task of its own: what was taken comes, however long its client waits.
+    let carried_out = tokio::spawn(async move { carry_out(&shared, fault, &parts, body).await });
+    let answer = match carried_out.await {
+        Ok(answer) => answer,
+        Err(error) => return fault::bad_gateway(&error.to_string()),
+    };
+    match fault {
+        // Until the client has had enough.
+        Fault::Silence => std::future::pending().await,
+        Fault::Late(by) => {
+            tokio::time::sleep(by).await;
+            answer
+        }
+        _ => answer,
+    }
+}
+
+/// Does to a call what was planned; gives the answer that is left for its client.
+async fn carry_out(shared: &Shared, fault: Fault, parts: &http::request::Parts, body: Bytes) -> Response {
+    match fault {
+        Fault::KilledBefore => {
+            kill(shared).await;
+            fault::bad_gateway("nobody hears this")
+        }
+        Fault::KilledAfter => {
+            let answer = pass_on(shared, parts, body).await;
+            kill(shared).await;
+            answer
+        }
+        Fault::Status(code) => fault::status(code, Some(&parts.method)),
+        Fault::BrokenOff => fault::broken_off(pass_on(shared, parts, body).await),
+        Fault::Silence | Fault::Late(_) => pass_on(shared, parts, body).await,
+    }
+}
+
+/// Notes the call in the life that it belongs to; gives what is to go wrong with it.
+fn take_fault(shared: &Shared, method: &http::Method, path: &str, body: &[u8]) -> Option<Fault> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let mut lives = lock(&shared.lives);
+    for life in lives.values_mut() {
+        let Some(name) = name(&life.known, method, path, &body) else {
+            continue;
+        };
+        let before = life.steps.iter().filter(|step| step.name == name).count();
+        let step = Step { name, nth: before + 1 };
+        life.steps.push(step.clone());
+        let at = life.planned.iter().position(|(planned, _)| *planned == step)?;
+        let planned = life.planned.remove(at);
+        let fault = planned.1;
+        life.done.push(planned);
+        return Some(fault);
+    }
+    None
+}
+
+async fn kill(shared: &Shared) {
+    let kill = lock(&shared.kill).clone();
+    if let Some(kill) = kill {
+        let _ = tokio::task::spawn_blocking(move || kill()).await;
+    }
+}
+
+async fn send(
+    shared: &Shared,
+    parts: &http::request::Parts,
+    body: Bytes,
+) -> Result<http::Response<kube::client::Body>> {
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut request = http::Request::builder().method(parts.method.clone()).uri(target);
+    for name in [http::header::ACCEPT, http::header::CONTENT_TYPE] {
+        if let Some(value) = parts.headers.get(&name) {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.body(kube::client::Body::from(body.to_vec()))?;
+    Ok(shared.upstream.send(request).await?)
+}
+
+async fn pass_on(shared: &Shared, parts: &http::request::Parts, body: Bytes) -> Response {
+    match send(shared, parts, body).await {
+        Ok(answer) => {
+            let (head, body) = answer.into_parts();
+            // Whole, so that what comes after is after its effect.
+            match to_bytes(Body::new(body), usize::MAX).await {
+                Ok(body) => answered(&head, Body::from(body)),
+                Err(error) => fault::bad_gateway(&error.to_string()),
+            }
+        }
+        Err(error) => fault::bad_gateway(&format!("{error:#}")),
+    }
+}
+
+/// A watch: passed on piece by piece, later if wanted, until it is cut.
+async fn watched(shared: &Arc<Shared>, parts: &http::request::Parts, body: Bytes) -> Response {
+    let mut cut = shared.cut.subscribe();
+    let answer = match send(shared, parts, body).await {
+        Ok(answer) => answer,
+        Err(error) => return fault::bad_gateway(&format!("{error:#}")),
+    };
+    let (head, body) = answer.into_parts();
+    let lag = Duration::from_millis(shared.lag.load(Ordering::Relaxed));
+    // Each as much later as the others: they are taken in as they come.
+    let (late, mut due) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut pieces = Body::new(body).into_data_stream();
+        loop {
+            let piece = tokio::select! {
+                () = late.closed() => return,
+                piece = pieces.next() => piece,
+            };
+            let Some(piece) = piece else { return };
+            if late.send((Instant::now() + lag, piece)).is_err() {
+                return;
+            }
+        }
+    });
+    let pieces = futures::stream::poll_fn(move |context| due.poll_recv(context)).then(|(when, piece)| async move {
+        tokio::time::sleep_until(when).await;
+        piece
+    });
+    let ended = async move {
+        if cut.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        cut.borrow().is_multiple_of(2)
+    };
+    let pieces = Box::pin(pieces);
+    let stream = futures::stream::unfold((pieces, Some(Box::pin(ended))), |(mut pieces, ended)| async move {
+        let mut ended = ended?;
+        tokio::select! {
+            broken = &mut ended => broken.then(|| (Err(axum::Error::new(std::io::Error::other("cut"))), (pieces, None))),
+            piece = pieces.next() => piece.map(|piece| (piece, (pieces, Some(ended)))),
+        }
+    });
+    answered(&head, Body::from_stream(stream))
+}
+
+fn answered(head: &http::response::Parts, body: Body) -> Response {
+    let mut response = (head.status, body).into_response();
+    if let Some(kind) = head.headers.get(http::header::CONTENT_TYPE) {
+        response.headers_mut().insert(http::header::CONTENT_TYPE, kind.clone());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use axum::Router;
+    use kube::{Client, Config};
+    use tokio::net::TcpListener;
+    use tokio::time::{sleep, timeout};
+
+    use super::{Fault, Known, Life, Shared, Step, handle, lock};
+
+    /// Longer than a client of these tests waits.
+    const SLOW: Duration = Duration::from_millis(600);
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    async fn serve(app: Router) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Client::try_from(Config::new(address.parse().unwrap())).unwrap()
+    }
+
+    /// A proxy with a claim in whose life its first patch goes wrong so; what reached the API server, and what was killed.
+    async fn proxy(fault: Fault) -> (Arc<Shared>, Client, [Arc<AtomicUsize>; 2]) {
+        let [arrived, killed] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (count, kills) = (arrived.clone(), killed.clone());
+        let upstream = Router::new().fallback(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            async {
+                sleep(SLOW).await;
+                "{}"
+            }
+        });
+        let shared = Arc::new(Shared::new(serve(upstream).await));
+        *lock(&shared.kill) = Some(Arc::new(move || {
+            kills.fetch_add(1, Ordering::Relaxed);
+        }));
+        let step = Step {
+            name: "PATCH persistentvolumeclaims".into(),
+            nth: 1,
+        };
+        let life = Life {
+            known: Known {
+                namespace: "t".into(),
+                name: "a".into(),
+                uid: "u".into(),
+            },
+            planned: vec![(step, fault)],
+            ..Life::default()
+        };
+        lock(&shared.lives).insert("a".into(), life);
+        let client = serve(Router::new().fallback(handle).with_state(shared.clone())).await;
+        (shared, client, [arrived, killed])
+    }
+
+    async fn patch(client: &Client) -> kube::Result<String> {
+        let path = "/api/v1/namespaces/t/persistentvolumeclaims/a";
+        let request = http::Request::patch(path).body(b"{}".to_vec()).unwrap();
+        client.request_text(request).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_given_up_at_the_gate_is_none_and_its_fault_comes_at_the_next() {
+        let (shared, client, [arrived, _]) = proxy(Fault::Status(500)).await;
+        let shut = shared.gate.write().await;
+        assert!(timeout(PATIENCE, patch(&client)).await.is_err());
+        // The proxy hears of it a moment later.
+        sleep(PATIENCE).await;
+        drop(shut);
+        sleep(PATIENCE).await;
+        assert_eq!(lock(&shared.lives)["a"].steps.len(), 0);
+        assert!(patch(&client).await.is_err());
+        assert_eq!(lock(&shared.lives)["a"].done.len(), 1);
+        assert_eq!(arrived.load(Ordering::Relaxed), 0);
+        assert_eq!(patch(&client).await.unwrap(), "{}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_fault_that_was_taken_comes_although_its_client_has_given_up() {
+        let (shared, client, [arrived, killed]) = proxy(Fault::KilledAfter).await;
+        assert!(timeout(PATIENCE, patch(&client)).await.is_err());
+        sleep(2 * SLOW).await;
+        assert_eq!(lock(&shared.lives)["a"].done.len(), 1);
+        assert_eq!(arrived.load(Ordering::Relaxed), 1);
+        assert_eq!(killed.load(Ordering::Relaxed), 1);
+    }
+}

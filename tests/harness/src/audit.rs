@@ -1,0 +1,123 @@
+//! What the API server says was written through it, and by whom. Its audit log is the only honest witness: what a program
+//! counts of itself it may count wrongly.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use mooring_contract::names::NAMESPACE;
+use serde_json::Value;
+
+use super::Scope;
+use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
+
+/// One request that was to change something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// As RBAC calls it.
+    pub verb: String,
+    /// Plural of the kind, with the subresource behind a slash.
+    pub resource: String,
+    /// `namespace/name`, without the slash if it has no namespace.
+    pub object: String,
+    /// What the API server answered.
+    pub code: u64,
+}
+
+impl Write {
+    /// Whether it stores nothing: a token is made and handed out.
+    pub fn is_token(&self) -> bool {
+        self.resource == "serviceaccounts/token"
+    }
+
+    fn read(event: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let object = &event["objectRef"];
+        let with = |first: String, mark: &str, second: String| match (first.as_str(), second.as_str()) {
+            ("", _) => second,
+            (_, "") => first,
+            _ => format!("{first}{mark}{second}"),
+        };
+        Self {
+            verb: text(&event["verb"]),
+            resource: with(text(&object["resource"]), "/", text(&object["subresource"])),
+            object: with(text(&object["namespace"]), "/", text(&object["name"])),
+            code: event["responseStatus"]["code"].as_u64().unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} {} {}: {}",
+            self.verb, self.resource, self.object, self.code
+        )
+    }
+}
+
+/// Writes one a line, for a failure's message.
+pub fn listed(writes: &[Write]) -> String {
+    let lines: Vec<String> = writes.iter().map(|write| format!("\n  {write}")).collect();
+    lines.concat()
+}
+
+/// The lines of the log with this text, the oldest first: a file that was full has its time in its name, which sorts before the one in use.
+fn audit_lines(folder: &Path, with: &str) -> Result<Vec<String>> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .with_context(|| format!("failed to list {}", folder.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(AUDIT_LOG))
+        })
+        .collect();
+    files.sort();
+    let mut lines = Vec::new();
+    for path in files {
+        let file = std::fs::File::open(&path).with_context(|| format!("failed to open {}", path.display()))?;
+        for line in BufReader::new(file).lines() {
+            let line = line.with_context(|| format!("failed to read {}", path.display()))?;
+            if line.contains(with) {
+                lines.push(line);
+            }
+        }
+    }
+    Ok(lines)
+}
+
+impl Scope {
+    /// What Mooring's controller has asked to be written for a claim, in order: to the claim itself, to whatever has the
+    /// claim's uid in its name, and the tokens of `account`, which have no such name.
+    pub fn controller_writes(&self, claim: &str, uid: &str, account: Option<&str>) -> Result<Vec<Write>> {
+        let user = format!("system:serviceaccount:{NAMESPACE}:flex-provisioner");
+        let folder = self.own_cluster()?.layout.logs(ROLE);
+        let of_claim = format!("{}/{claim}", self.namespace);
+        let (mut writes, mut begun) = (Vec::new(), false);
+        for line in audit_lines(&folder, &user)? {
+            // The last line may be half written.
+            let Ok(event) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            let write = Write::read(&event);
+            let changes = ["create", "update", "patch", "delete", "deletecollection"].contains(&write.verb.as_str());
+            // The one are told in their own time, the others renewed by the clock.
+            let apart = ["events", "leases"].contains(&write.resource.as_str());
+            if event["user"]["username"] != user.as_str() || !changes || apart {
+                continue;
+            }
+            let own =
+                write.object.contains(uid) || (write.resource == "persistentvolumeclaims" && write.object == of_claim);
+            begun |= own;
+            let token =
+                write.is_token() && account.is_some_and(|account| write.object.ends_with(&format!("/{account}")));
+            if own || (begun && token) {
+                writes.push(write);
+            }
+        }
+        Ok(writes)
+    }
+}

@@ -1,0 +1,79 @@
+//! What a server that hangs may and may not do to a machine's volumes, whichever the protocol.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::Machine;
+use crate::Scope;
+use mooring_testbed::progress::{note, spoken};
+
+/// How long the mounter lets the kubelet wait here: less than usual, since the server is made to hang.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Longest until a server that is back is tried again: it is left alone for 30 s.
+const HEAL_LIMIT: Duration = Duration::from_mins(2);
+
+impl Machine {
+    /// Has the server in Pod `pod`, of address `server`, hang while `used`, which is mounted, is written to: another `volume` of it is
+    /// refused in words, `used` can be taken away, and once the server is back the write and `volume` get through.
+    /// `first` is `volume` so that the kernel must talk to the server to mount it. Gives what `first` was refused with.
+    pub async fn hang(
+        &mut self,
+        scope: &Scope,
+        (pod, server): (&str, &str),
+        used: &str,
+        first: &Value,
+        volume: &Value,
+    ) -> Result<String> {
+        let late = "late";
+        let writes = Self::path(used, "");
+        self.sh(&format!(
+            "(cd {writes}; while [ ! -e /run/enough ]; do dd if=/dev/zero of=file bs=16k count=4 conv=fsync || break; done; echo ended >/run/writer) \
+             >/run/dd.log 2>&1 &"
+        ))?;
+        self.sh(&format!("until [ -s {writes}file ]; do sleep 0.1; done"))?;
+
+        let stopped = scope.stop(pod).await?;
+        let asked = Instant::now();
+        let answer = self.mount(late, first)?;
+        answer.refused(&[server, "did not answer"])?;
+        let told = answer.message().to_owned();
+        note(format!(
+            "a hung server was told after {}: {told}",
+            spoken(asked.elapsed())
+        ));
+        self.mount(late, volume)?.refused(&[server, "is not tried again"])?;
+        // Its user hangs in the middle of a write; the Pod can be taken away.
+        let asked = Instant::now();
+        self.unmounted(used)?;
+        note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));
+        ensure!(self.mounts(used)?.is_empty(), "{used} is still mounted");
+        let log = self.mounter_log()?;
+        for words in ["taken out of sight", "did not answer in time"] {
+            ensure!(log.contains(words), "{words:?} is not in the mounter's log: {log}");
+        }
+
+        drop(stopped);
+        // What was being written gets there.
+        self.sh("touch /run/enough; until [ -e /run/writer ]; do sleep 0.2; done")?;
+        let written = self.sh("cat /run/dd.log")?;
+        ensure!(!written.to_lowercase().contains("error"), "{written}");
+        let back = Instant::now();
+        loop {
+            let answer = self.mount(late, volume)?;
+            if answer.status() == "Success" {
+                break;
+            }
+            ensure!(back.elapsed() < HEAL_LIMIT, "it does not heal: {}", answer.message());
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        note(format!("healed within {}", spoken(back.elapsed())));
+        let size = self.sh(&format!("wc -c <{}", Self::path(late, "file")))?;
+        ensure!(size.trim() == "65536", "the file has {size} bytes");
+        self.unmounted(late)?;
+        ensure!(self.busy_workers()? == 0, "a worker is left behind");
+        Ok(told)
+    }
+}

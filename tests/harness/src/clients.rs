@@ -1,0 +1,135 @@
+//! Client Pods, and client images of a test's own.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::Api;
+use kube::api::ListParams;
+use mooring_contract::names::{NAMESPACE, labels};
+
+use super::Scope;
+use mooring_testbed::base_images::Archive;
+use mooring_testbed::command::output;
+use mooring_testbed::earlier::Earlier;
+use mooring_testbed::oci::{Runs, write_archive};
+
+/// The mounter's image.
+pub const MOUNTER_IMAGE: &str = "mooring.dev/mounter";
+
+/// Where its programs are in it, from its root.
+const MOUNTER_IN_IMAGE: &str = "mounter";
+const SHIM_IN_IMAGE: &str = "usr/libexec/mooring/vcs";
+
+/// The client image for ssh servers.
+pub const SSH_CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
+
+/// The client image for block devices.
+pub const BLOCK_CLIENT_IMAGE: &str = "mooring.dev/client-block";
+
+/// The sshfs client image under another name, on all nodes, which no other test uses.
+pub fn image_of_its_own(scope: &Scope, tag: &str) -> Result<String> {
+    own_image(scope, SSH_CLIENT_IMAGE, tag)
+}
+
+/// A client image under another name, on all nodes, which no other test uses.
+pub fn own_image(scope: &Scope, usual: &str, tag: &str) -> Result<String> {
+    let image = format!("{usual}:{}-{tag}", scope.namespace);
+    for node in 1..=scope.own_cluster()?.description.nodes {
+        let usual = format!("{usual}:0.1.0");
+        let args = ["-n", "k8s.io", "images", "tag", "--force", &usual, &image];
+        output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
+    }
+    Ok(image)
+}
+
+/// The mounter's image under another name, on all nodes, with another shim in it: it does the same, and is not the same file.
+pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
+    mounter_with(scope, tag, |root| {
+        let shim = root.join(SHIM_IN_IMAGE);
+        let mut program = std::fs::read(&shim).with_context(|| format!("failed to read {}", shim.display()))?;
+        program.extend_from_slice(tag.as_bytes());
+        std::fs::write(&shim, program).with_context(|| format!("failed to change {}", shim.display()))
+    })
+}
+
+/// The mounter's image of an earlier commit, by its programs, on all nodes.
+pub fn earlier_mounter(scope: &Scope, earlier: &Earlier, tag: &str) -> Result<String> {
+    mounter_with(scope, tag, |root| {
+        for (program, place) in [(earlier.mounter(), MOUNTER_IN_IMAGE), (earlier.shim(), SHIM_IN_IMAGE)] {
+            let place = root.join(place);
+            std::fs::copy(&program, &place)
+                .with_context(|| format!("failed to copy {} to {}", program.display(), place.display()))?;
+        }
+        Ok(())
+    })
+}
+
+/// The mounter's image under another name, on all nodes, with something changed in its file system.
+fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<()>) -> Result<String> {
+    let image = format!("{MOUNTER_IMAGE}:{}-{tag}", scope.namespace);
+    let cluster = scope.own_cluster()?;
+    let folder = format!("var/lib/mooring/{}-{tag}", scope.namespace);
+    let at = format!("/{folder}/at");
+    let original = format!("{MOUNTER_IMAGE}:0.1.0");
+    let ctr = |args: &[&str]| {
+        let args = ["-n", "k8s.io", "images"].iter().chain(args);
+        anyhow::Ok(output(&mut cluster.in_node(1, "ctr", args)?)?)
+    };
+    scope.on_node(1, &format!("mkdir -p {at}"))?;
+    ctr(&["mount", &original, &at])?;
+    let copied = scope.on_node(1, &format!("cp -a {at} /{folder}/root"));
+    ctr(&["unmount", "--rm", &at])?;
+    copied?;
+    // As the machine sees it, and the nodes as well.
+    let outside = cluster.layout.node("node-1").join(&folder);
+    change(&outside.join("root"))?;
+    scope.on_node(1, &format!("cd /{folder} && tar -C root -cf layer.tar ."))?;
+    let archive = Archive {
+        name: image.clone(),
+        path: outside.join("image.tar"),
+    };
+    let runs = Runs {
+        entrypoint: &["/mounter"],
+        cmd: &[],
+    };
+    write_archive(&archive.path, &outside.join("layer.tar"), &runs)?;
+    for node in 1..=cluster.description.nodes {
+        cluster.import(node, &archive)?;
+    }
+    Ok(image)
+}
+
+/// Takes such a name away.
+pub fn remove_image(scope: &Scope, image: &str) -> Result<()> {
+    for node in 1..=scope.own_cluster()?.description.nodes {
+        let args = ["-n", "k8s.io", "images", "remove", image];
+        output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
+    }
+    Ok(())
+}
+
+/// All client Pods of an image.
+pub async fn client_pods_of(scope: &Scope, image: &str) -> Result<Vec<Pod>> {
+    client_pods_with(scope, |spec| {
+        spec.containers.iter().any(|one| one.image.as_deref() == Some(image))
+    })
+    .await
+}
+
+/// All client Pods whose agent is of a mounter's image.
+pub async fn client_pods_with_agent_of(scope: &Scope, mounter: &str) -> Result<Vec<Pod>> {
+    client_pods_with(scope, |spec| {
+        let mut agents = spec.init_containers.iter().flatten();
+        agents.any(|one| one.image.as_deref() == Some(mounter))
+    })
+    .await
+}
+
+async fn client_pods_with(scope: &Scope, wanted: impl Fn(&PodSpec) -> bool) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT);
+    let mut pods = pods.list(&ListParams::default().labels(&selector)).await?.items;
+    pods.retain(|pod| pod.spec.as_ref().is_some_and(&wanted));
+    Ok(pods)
+}

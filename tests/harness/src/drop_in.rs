@@ -1,0 +1,69 @@
+//! The drop-in of `configmaps/drop-in`, turned on for what one test makes and for nothing else.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::Scope;
+use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
+use mooring_testbed::layout::repository;
+use mooring_testbed::manifests::documents;
+
+/// Its file.
+const FILE: &str = "configmaps/drop-in/drop-in.yaml";
+
+impl Scope {
+    /// Applies the drop-in under names of the test's own, for objects that carry [`Scope::own_label`]: Pods of the namespace as
+    /// its annotations say, `PersistentVolumes` of these kinds. It goes with the test.
+    pub fn drop_in(&self, volume_kinds: &str) -> Result<()> {
+        self.drop_in_with(volume_kinds, "")
+    }
+
+    /// The same, with the client of iSCSI volumes unless that is empty.
+    pub fn drop_in_with(&self, volume_kinds: &str, iscsi_client: &str) -> Result<()> {
+        let path = repository().join(FILE);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        let mut items = documents(&text).with_context(|| format!("failed to read {}", path.display()))?;
+        for item in &mut items {
+            let name = item["metadata"]["name"].as_str().unwrap_or_default();
+            item["metadata"]["name"] = format!("{}-{name}", self.namespace).into();
+            item["metadata"]["labels"] = self.own_label();
+            match item["kind"].as_str() {
+                Some("ConfigMap") => {
+                    item["metadata"]["namespace"] = CONFIG_NAMESPACE.into();
+                    item["data"]["persistent-volumes"] = volume_kinds.into();
+                    if !iscsi_client.is_empty() {
+                        item["data"]["iscsi-client"] = iscsi_client.into();
+                    }
+                }
+                Some("MutatingAdmissionPolicyBinding") => {
+                    for place in ["/spec/policyName", "/spec/paramRef/name"] {
+                        let name = item.pointer_mut(place).with_context(|| format!("{FILE}: no {place}"))?;
+                        *name = format!("{}-{}", self.namespace, name.as_str().unwrap_or_default()).into();
+                    }
+                    item["spec"]["paramRef"]["namespace"] = CONFIG_NAMESPACE.into();
+                    item["spec"]["matchResources"] = json!({"objectSelector": {"matchLabels": self.own_label()}});
+                }
+                _ => {}
+            }
+        }
+        self.apply_anywhere(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())
+    }
+
+    /// The label of what belongs to the test.
+    pub fn own_label(&self) -> Value {
+        json!({TEST_LABEL: self.namespace})
+    }
+
+    /// Lets Pods of the namespace have volumes of these kinds rewritten, and mount these sources.
+    pub fn allow_drop_in(&self, kinds: &str, clients: &str, sources: &str) -> Result<()> {
+        self.kubectl([
+            "annotate",
+            "namespace",
+            &self.namespace,
+            &format!("mooring.dev/drop-in={kinds}"),
+            &format!("mooring.dev/inline-clients={clients}"),
+            &format!("mooring.dev/inline-sources={sources}"),
+        ])?;
+        Ok(())
+    }
+}

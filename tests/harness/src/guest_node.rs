@@ -1,0 +1,90 @@
+//! Tests with a node in a virtual machine beside the testbed's others, which is there for as long as the test.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use mooring_contract::names::FLEX_DRIVER_DIR;
+use serde_json::json;
+
+use super::{Limits, Scope, in_namespace_with, open_target, skip};
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::progress::note;
+
+/// The name of that node.
+pub const MACHINE_NODE: &str = "machine-1";
+
+/// How long such a test may take: without KVM the machine is slow.
+const LIMIT: Duration = Duration::from_mins(25);
+
+/// How much longer waits may take: a container takes half a minute to start there while other tests have the processors.
+const PATIENCE: u32 = 4;
+
+/// Takes the machine away when dropped, whatever has become of the test.
+struct MachineNode(Cluster);
+
+impl Drop for MachineNode {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove_machine() {
+            note(format!("{MACHINE_NODE} is not gone: {error:#}"));
+        }
+    }
+}
+
+/// [`super::in_namespace_within`] with that node, which has these of Mooring's images beside the mounter's. On another cluster than the testbed's
+/// own the test is skipped, and says so.
+///
+/// # Panics
+/// If the machine does not start, or the test fails.
+pub fn with_machine_node<F>(name: &str, images: &[&str], test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    let target = open_target().unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    let Some(cluster) = target.own_cluster() else {
+        return skip("it starts a node of the testbed's own cluster");
+    };
+    let machine = MachineNode(cluster.clone());
+    if let Err(error) = cluster.start_machine(images) {
+        panic!("{name}: {error:#}");
+    }
+    // Before the machine goes, the namespace does: its volumes' deletion may need that node.
+    let limits = Limits {
+        test: LIMIT,
+        patience: PATIENCE,
+    };
+    in_namespace_with(limits, name, test);
+    drop(machine);
+}
+
+/// The Pod that looks at the machine from where its process 1 is.
+const OBSERVER: &str = "observer";
+
+impl Scope {
+    /// Starts a Pod by which [`Self::on_machine`] works.
+    pub async fn observe_machine(&self) -> Result<()> {
+        let observer = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OBSERVER},
+            "spec": {
+                "nodeName": MACHINE_NODE, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
+                }],
+            },
+        });
+        self.apply(&observer.to_string())?;
+        self.pod_ready(OBSERVER).await?;
+        Ok(())
+    }
+
+    /// Runs a script beside the machine's processes.
+    pub fn on_machine(&self, script: &str) -> Result<String> {
+        self.exec(OBSERVER, ["sh", "-c", script])
+    }
+
+    /// The volumes that are mounted on the machine, by its mount table.
+    pub fn mounts_on_machine(&self) -> Result<Vec<String>> {
+        let table = self.on_machine("cat /proc/1/mountinfo")?;
+        let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));
+        Ok(table.lines().filter(ours).map(str::to_owned).collect())
+    }
+}

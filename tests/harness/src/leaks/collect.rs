@@ -1,0 +1,370 @@
+//! Takes a picture of the testbed's own cluster: a small collector for each kind.
+//!
+//! What belongs to a Pod that is there is no leak, and neither is what Kubernetes keeps for itself: each omission has its reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use mooring_contract::names::{NAMESPACE, labels};
+use mooring_testbed::cgroup::{Hierarchies, hierarchies};
+use mooring_testbed::cluster::{Cluster, LoopDevice, loop_devices};
+use mooring_testbed::command::output;
+use mooring_testbed::node;
+use serde_json::Value;
+
+use super::super::census::{Census, pod_in};
+use super::super::provisioner::CONFIG_NAMESPACE;
+use super::TESTS_LABEL;
+use super::picture::{Kind, Picture};
+
+/// Where loop devices are: all nodes share the machine's.
+const MACHINE: &str = "the machine";
+
+/// Where objects are.
+const API: &str = "the API server";
+
+/// The node's init process starts these again when they end; a picture may be taken before it has.
+const STARTED_AGAIN: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
+
+/// The runtime has one for each sandbox. One without a Pod has the Pod's processes below it, which are seen.
+const RUNTIME_SHIM: &str = "containerd-shim";
+
+/// Mounts here are the runtime's, a few for each container, and gone when it has looked at those that ended.
+const RUNTIME_FOLDERS: [&str; 2] = ["/run/containerd/", "/var/lib/containerd/"];
+
+/// Network namespaces, which are looked at by themselves.
+const NETWORKS: &str = "run/netns";
+
+/// What tells whose a loop device is whose file is gone.
+#[derive(Debug, Default)]
+pub(super) struct Ours {
+    /// What paths of tests' volumes have in them.
+    pub(super) words: Vec<String>,
+    /// The numbers of those that were mounted on the cluster's nodes.
+    pub(super) devices: BTreeSet<u32>,
+}
+
+impl Ours {
+    fn is(&self, device: &LoopDevice) -> bool {
+        let deleted = device.file.ends_with(" (deleted)");
+        let lost = deleted || ["", "/"].contains(&device.file.as_str());
+        let named = self.words.iter().any(|word| device.file.contains(word.as_str()));
+        (deleted && named) || (lost && self.devices.contains(&device.number))
+    }
+}
+
+/// Takes a picture.
+pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
+    let mut picture = Picture::default();
+    let listed = output(&mut cluster.kubectl([
+        "--request-timeout=20s",
+        "get",
+        "pods,secrets,configmaps,persistentvolumes,namespaces",
+        "--all-namespaces",
+        "-o",
+        "json",
+    ]))?;
+    let listed: Value = serde_json::from_str(&listed).context("kubectl printed no JSON")?;
+    let objects = listed["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let living = uids_of_pods(objects);
+    objects_of(objects, &mut picture);
+    let census = Census::of(cluster)?;
+    processes(&census, &living, &mut picture);
+    for index in 1..=cluster.description.nodes {
+        let name = node::name(index);
+        // One without power holds nothing; one that comes back is not compared.
+        if let Some(&init) = census.inits.get(&name) {
+            networks(&name, init, &census, &living, &mut picture);
+            let table = std::fs::read_to_string(format!("/proc/{init}/mountinfo"))?;
+            picture.look_at(Kind::Mount, &name);
+            // Elsewhere a node sees what the machine had when the node was started, which is another's.
+            let points = mount_points(&table, &living).into_iter();
+            for point in points.filter(|point| node::folder_of_its_own(Path::new(point)).is_some()) {
+                picture.add(Kind::Mount, &name, point);
+            }
+        }
+        control_groups(&name, &node::cgroup_of(&cluster.layout, index), &living, &mut picture)?;
+    }
+    container_mounts(&census, objects, &living, &mut picture);
+    devices(cluster, ours, &mut picture)?;
+    Ok(picture)
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn uids_of_pods(objects: &[Value]) -> BTreeSet<String> {
+    let pods = objects.iter().filter(|object| object["kind"] == "Pod");
+    pods.map(|pod| text(pod, "/metadata/uid").to_owned()).collect()
+}
+
+/// Objects in Mooring's namespaces, volumes, and namespaces of tests.
+fn objects_of(objects: &[Value], picture: &mut Picture) {
+    picture.look_at(Kind::Object, API);
+    for object in objects.iter().filter(|object| is_compared(object)) {
+        let mut name = text(object, "/metadata/name").to_owned();
+        let namespace = text(object, "/metadata/namespace");
+        if !namespace.is_empty() {
+            name = format!("{namespace}/{name}");
+        }
+        let kind = text(object, "/kind");
+        let finalizers = if text(object, "/metadata/deletionTimestamp").is_empty() {
+            String::new()
+        } else {
+            format!(
+                ", being deleted, with the finalizers {}",
+                object["metadata"]["finalizers"]
+            )
+        };
+        picture.add(Kind::Object, API, format!("{kind} {name}{finalizers}"));
+    }
+}
+
+fn is_compared(object: &Value) -> bool {
+    let deleted = !text(object, "/metadata/deletionTimestamp").is_empty();
+    let in_ours = [NAMESPACE, CONFIG_NAMESPACE].contains(&text(object, "/metadata/namespace"));
+    match text(object, "/kind") {
+        // Those of a DaemonSet or Deployment are replaced by it, at its own pace.
+        "Pod" => {
+            in_ours
+                && !matches!(
+                    text(object, "/metadata/ownerReferences/0/kind"),
+                    "DaemonSet" | "ReplicaSet"
+                )
+        }
+        "Secret" => in_ours,
+        // Installing Mooring anew may bring another; one that can't go is left.
+        "ConfigMap" => in_ours && deleted,
+        // A retained one is there to stay.
+        "PersistentVolume" => deleted || text(object, "/spec/persistentVolumeReclaimPolicy") != "Retain",
+        "Namespace" => object["metadata"]["labels"].get(TESTS_LABEL).is_some(),
+        _ => false,
+    }
+}
+
+/// Processes on nodes that belong to no Pod, or to one that is gone.
+fn processes(census: &Census, living: &BTreeSet<String>, picture: &mut Picture) {
+    for role in census.inits.keys().filter(|role| role.starts_with("node-")) {
+        picture.look_at(Kind::Process, role);
+    }
+    let inits: BTreeSet<i32> = census.inits.values().copied().collect();
+    for process in &census.processes {
+        if !process.role.starts_with("node-") || inits.contains(&process.pid) {
+            continue;
+        }
+        match &process.pod {
+            Some(pod) if living.contains(pod) => {}
+            Some(pod) => picture.add(
+                Kind::Process,
+                &process.role,
+                format!("{} of Pod {pod}, which is gone", process.name),
+            ),
+            None if STARTED_AGAIN.contains(&process.name.as_str()) => {}
+            None if process.name.starts_with(RUNTIME_SHIM) => {}
+            None => picture.add(Kind::Process, &process.role, &process.name),
+        }
+    }
+}
+
+/// Network namespaces that no process of a Pod that is there has.
+fn networks(name: &str, init: i32, census: &Census, living: &BTreeSet<String>, picture: &mut Picture) {
+    let folder = Path::new("/proc").join(init.to_string()).join("root").join(NETWORKS);
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return; // no Pod has run there yet
+    };
+    picture.look_at(Kind::Network, name);
+    let of_pods: BTreeSet<u64> = census
+        .processes
+        .iter()
+        .filter(|process| process.pod.as_ref().is_some_and(|pod| living.contains(pod)))
+        .map(|process| process.network)
+        .collect();
+    for entry in entries.flatten() {
+        // By the path, since what lies below the mount is another file.
+        let number = std::fs::metadata(entry.path()).map(|file| file.ino());
+        if number.is_ok_and(|number| !of_pods.contains(&number)) {
+            picture.add(Kind::Network, name, entry.file_name().to_string_lossy());
+        }
+    }
+}
+
+/// Mount points of a mount table that belong to no Pod that is there.
+fn mount_points(table: &str, living: &BTreeSet<String>) -> Vec<String> {
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|point| !RUNTIME_FOLDERS.iter().any(|folder| point.starts_with(folder)))
+        .filter(|point| !point.contains(&format!("/{NETWORKS}/")))
+        .filter(|point| !point.split('/').any(|part| living.contains(part)))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Mounts inside the containers of Mooring's Pods: mounters and clients.
+fn container_mounts(census: &Census, objects: &[Value], living: &BTreeSet<String>, picture: &mut Picture) {
+    let ours: BTreeMap<&str, &Value> = objects
+        .iter()
+        .filter(|object| object["kind"] == "Pod" && text(object, "/metadata/namespace") == NAMESPACE)
+        .map(|pod| (text(pod, "/metadata/uid"), pod))
+        .collect();
+    let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for process in &census.processes {
+        let pod = process.pod.as_deref().and_then(|pod| ours.get(pod));
+        let Some(pod) = pod.filter(|_| seen.insert(process.mounts)) else {
+            continue;
+        };
+        // It may have ended.
+        let Ok(table) = std::fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)) else {
+            continue;
+        };
+        // Several namespaces of a Pod, as its containers and the mounter's workers have them, count as one.
+        let points = tables.entry(place_of(pod)).or_default();
+        points.extend(mount_points(&table, living));
+    }
+    for (place, points) in tables {
+        picture.look_at(Kind::ContainerMount, &place);
+        for point in points {
+            picture.add(Kind::ContainerMount, &place, point);
+        }
+    }
+}
+
+/// A mounter that was started again is compared with the one before; a client Pod by its name.
+fn place_of(pod: &Value) -> String {
+    let node = text(pod, "/spec/nodeName");
+    let own = &pod["metadata"]["labels"];
+    if own[labels::COMPONENT] == labels::COMPONENT_CLIENT {
+        return format!("{node} client {}", text(pod, "/metadata/name"));
+    }
+    format!("{node} {}", own["app.kubernetes.io/name"].as_str().unwrap_or_default())
+}
+
+/// Control groups of Pods that are gone.
+fn control_groups(name: &str, group: &str, living: &BTreeSet<String>, picture: &mut Picture) -> Result<()> {
+    let root = match hierarchies()? {
+        Hierarchies::V2(root) => Some(root),
+        // The kubelet makes and removes a Pod's group in those that it sets limits in. In others, and in a version 2 beside them,
+        // runc makes one that nobody removes.
+        Hierarchies::V1(roots) => roots.into_iter().find(|root| root.ends_with("pids")),
+    };
+    let Some(folder) = root
+        .map(|root| root.join(group).join("kubepods"))
+        .filter(|folder| folder.exists())
+    else {
+        return Ok(());
+    };
+    picture.look_at(Kind::ControlGroup, name);
+    // Guaranteed Pods have theirs beside the folders of the others.
+    let classes = ["", "besteffort", "burstable"].map(|class| folder.join(class));
+    for entry in classes.iter().flat_map(std::fs::read_dir).flatten().flatten() {
+        let file = entry.file_name();
+        if let Some(pod) = pod_in(&file.to_string_lossy()).filter(|pod| !living.contains(pod)) {
+            picture.add(Kind::ControlGroup, name, format!("of Pod {pod}, which is gone"));
+        }
+    }
+    Ok(())
+}
+
+/// Loop devices over files of the cluster, and those whose file is gone with the client container that showed it.
+fn devices(cluster: &Cluster, ours: &Ours, picture: &mut Picture) -> Result<()> {
+    picture.look_at(Kind::LoopDevice, MACHINE);
+    for device in loop_devices(&cluster.layout.state)? {
+        if device.is_below || ours.is(&device) {
+            picture.add(Kind::LoopDevice, MACHINE, device.file);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use mooring_testbed::cluster::LoopDevice;
+
+    use super::{Ours, is_compared, mount_points, place_of};
+
+    #[test]
+    fn a_loop_device_that_has_lost_its_file_is_known_by_its_name_or_by_where_it_was_mounted() {
+        let ours = Ours {
+            words: vec!["mount-ext4-x2b".to_owned()],
+            devices: [5].into(),
+        };
+        let is = |number, file: &str| {
+            ours.is(&LoopDevice {
+                number,
+                file: file.to_owned(),
+                is_below: false,
+            })
+        };
+        assert!(is(1, "/var/lib/mooring/pool/mount-ext4-x2b-data (deleted)"));
+        assert!(!is(1, "/var/lib/mooring/pool/mount-ext4-abc-data (deleted)"));
+        // A client container that showed it is gone.
+        assert!(is(5, "/") && !is(6, "/"));
+        // Another cluster has it by now.
+        assert!(!is(5, "/run/mooring-block/x/disk"));
+    }
+
+    #[test]
+    fn mounts_of_pods_that_are_there_and_of_the_runtime_are_left_out() {
+        let line = |point: &str| format!("36 35 98:0 / {point} rw,noatime shared:1 - tmpfs tmpfs rw\n");
+        let table = [
+            "/",
+            "/run/containerd/io.containerd.grpc.v1.cri/sandboxes/1/shm",
+            "/run/netns/cni-1",
+            "/var/lib/kubelet/pods/there/volumes/x",
+            "/var/lib/kubelet/pods/gone/volumes/x",
+            "/run/mooring/backend/pvc-1",
+        ]
+        .map(line)
+        .concat();
+        let living = BTreeSet::from(["there".to_owned()]);
+        assert_eq!(
+            mount_points(&table, &living),
+            [
+                "/",
+                "/var/lib/kubelet/pods/gone/volumes/x",
+                "/run/mooring/backend/pvc-1"
+            ]
+        );
+    }
+
+    #[test]
+    fn objects_that_come_and_go_by_themselves_are_left_out() {
+        let object =
+            |kind: &str, namespace: &str| json!({"kind": kind, "metadata": {"name": "x", "namespace": namespace}});
+        assert!(is_compared(&object("Pod", "mooring")));
+        assert!(is_compared(&object("Secret", "mooring-e2e")));
+        assert!(!is_compared(&object("Secret", "kube-system")));
+        assert!(!is_compared(&object("Namespace", "")));
+        let mut pod = object("Pod", "mooring");
+        pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
+        assert!(!is_compared(&pod));
+        // As a client Pod has it.
+        pod["metadata"]["ownerReferences"] = json!([{"kind": "ServiceAccount"}]);
+        assert!(is_compared(&pod));
+        let mut config = object("ConfigMap", "mooring-e2e");
+        assert!(!is_compared(&config));
+        config["metadata"]["deletionTimestamp"] = "now".into();
+        assert!(is_compared(&config));
+        let mut volume = json!({"kind": "PersistentVolume", "spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+        assert!(!is_compared(&volume));
+        volume["spec"]["persistentVolumeReclaimPolicy"] = "Delete".into();
+        assert!(is_compared(&volume));
+    }
+
+    #[test]
+    fn a_mounter_is_known_by_its_node_and_a_client_by_its_name() {
+        let pod = |labels| json!({"metadata": {"name": "p-1", "labels": labels}, "spec": {"nodeName": "node-1"}});
+        let mounter = pod(json!({"app.kubernetes.io/name": "mounter"}));
+        assert_eq!(place_of(&mounter), "node-1 mounter");
+        let client = pod(json!({"mooring.dev/component": "client", "app.kubernetes.io/name": "client"}));
+        assert_eq!(place_of(&client), "node-1 client p-1");
+    }
+}

@@ -1,0 +1,317 @@
+//! What tests do on the nodes themselves, and what they must leave there: nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::ListParams;
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
+use serde_json::Value;
+
+use super::waiting::wait_for;
+use super::{Scope, TEST_LIMIT, in_namespace_within, open_target, said_by, skip, wait_until};
+use mooring_testbed::cluster::{self, Cluster};
+use mooring_testbed::layout::Layout;
+use mooring_testbed::progress::note;
+
+/// The driver's directory in the plugin directory of the testbed's kubelets, as a node sees it.
+pub fn driver_directory(cluster: &Cluster) -> PathBuf {
+    Path::new(cluster.description.flavour.plugin_dir()).join(FLEX_DRIVER_DIR)
+}
+
+/// That of one node, seen from outside the node.
+pub fn driver_directory_outside(node: &str) -> Result<PathBuf> {
+    let cluster = cluster::connect(&Layout::from_env()?)?;
+    let directory = driver_directory(&cluster);
+    Ok(cluster.layout.node(node).join(directory.strip_prefix("/")?))
+}
+
+/// The pool of local volumes on every node.
+pub const POOL: &str = "/var/lib/mooring/pool";
+
+/// Longest wait for what a test used on a node to be gone.
+const LEFT_LIMIT: Duration = Duration::from_secs(30);
+
+/// [`in_namespace`] for a test that works on the nodes themselves, by their names in the testbed: on another cluster it is
+/// skipped, and says so.
+pub fn on_own_nodes<F>(name: &str, test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    on_own_nodes_within(TEST_LIMIT, name, test);
+}
+
+/// [`on_own_nodes`] for a test that takes longer than others.
+pub fn on_own_nodes_within<F>(limit: Duration, name: &str, test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
+    if open_target().is_ok_and(|target| target.own_cluster().is_none()) {
+        return skip("it works on the nodes of the testbed's own cluster");
+    }
+    in_namespace_within(limit, name, test);
+}
+
+/// Whether Pods that tolerate nothing may run there.
+fn takes_pods(node: &Node) -> bool {
+    let spec = node.spec.clone().unwrap_or_default();
+    let taints = spec.taints.unwrap_or_default();
+    spec.unschedulable != Some(true) && taints.iter().all(|taint| taint.effect == "PreferNoSchedule")
+}
+
+/// What the shim printed and how it ended.
+#[derive(Debug)]
+pub struct CallOut {
+    /// Exit code.
+    pub code: i32,
+    /// Its answer.
+    pub answer: Value,
+}
+
+impl CallOut {
+    /// The answer's status.
+    pub fn status(&self) -> &str {
+        self.answer["status"].as_str().unwrap_or_default()
+    }
+
+    /// The answer's message; empty if it has none.
+    pub fn message(&self) -> &str {
+        self.answer["message"].as_str().unwrap_or_default()
+    }
+
+    /// Fails unless it is a refusal whose message has all these words in it.
+    pub fn refused(&self, words: &[&str]) -> Result<()> {
+        let all = words.iter().all(|word| self.message().contains(word));
+        ensure!(self.status() == "Failure" && all, "not {words:?}: {self:?}");
+        Ok(())
+    }
+}
+
+impl Scope {
+    /// The testbed's own cluster, for what can't be done to another one.
+    pub fn own_cluster(&self) -> Result<&Cluster> {
+        self.target.own_cluster().context(
+            "this test works on the nodes themselves, so it needs the testbed's own: run it without --existing",
+        )
+    }
+
+    /// The name of a node on which tests' Pods can run, counted from 1: on another cluster than the testbed's own, which may have
+    /// fewer, the same may come again.
+    pub async fn node(&self, index: u8) -> Result<String> {
+        if self.target.own_cluster().is_some() {
+            return Ok(format!("node-{index}"));
+        }
+        let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await;
+        let nodes: Vec<_> = nodes
+            .context("failed to list nodes")?
+            .items
+            .into_iter()
+            .filter(takes_pods)
+            .collect();
+        let names = nodes.into_iter().filter_map(|node| node.metadata.name);
+        let names: Vec<_> = names.collect();
+        ensure!(!names.is_empty(), "no node of this cluster takes Pods");
+        Ok(names[usize::from(index.saturating_sub(1)) % names.len()].clone())
+    }
+
+    /// Runs a shell script with a node's folders and in its namespaces, by the machine's shell and programs: an immutable node has
+    /// neither. Gives what it printed.
+    pub fn on_node(&self, index: u8, script: &str) -> Result<String> {
+        said_by(&mut self.own_cluster()?.in_node(index, "sh", ["-euc", script])?)
+    }
+
+    /// Makes the directory of a Pod that the kubelet does not know, of the namespace's name, and gives where the Pod has its volumes of
+    /// our driver. The kubelet removes such a Pod's directories every two seconds, but not where one of its volumes is mounted, as it
+    /// takes a link to a mounted directory to be; so this one comes with such a link, all at once.
+    pub fn pod_directory(&self, index: u8) -> Result<String> {
+        let ours = &self.namespace;
+        let pod = format!("/var/lib/kubelet/pods/{ours}");
+        let volumes = format!("{pod}/volumes/{FLEX_DRIVER_DIR}");
+        self.on_node(
+            index,
+            &format!(
+                "made=/var/lib/kubelet/{ours}
+                 mkdir -p $made/volumes/{FLEX_DRIVER_DIR} $made/volumes/testbed~kept
+                 ln -s /proc $made/volumes/testbed~kept/kept
+                 mv -T $made {pod}"
+            ),
+        )?;
+        Ok(volumes)
+    }
+
+    /// Runs the installed shim on a node as the kubelet does, and reads what it prints as the kubelet does.
+    ///
+    /// # Errors
+    /// Also if it prints anything but one JSON object on standard output, or if its exit code does not fit that.
+    pub fn call_out(&self, index: u8, args: &[&str]) -> Result<CallOut> {
+        let shim = driver_directory(self.own_cluster()?).join(FLEX_EXECUTABLE);
+        self.call_out_of(index, &shim.to_string_lossy(), args)
+    }
+
+    /// Does the same with another shim than the installed one.
+    pub fn call_out_of(&self, index: u8, shim: &str, args: &[&str]) -> Result<CallOut> {
+        let _waiting = wait_for(format!("{shim} {} on node-{index}", args.join(" ")));
+        let run = self.own_cluster()?.on_host(index, shim, args)?.output();
+        read_call_out(&run.with_context(|| format!("failed to run {shim}"))?)
+    }
+
+    /// Lines of a node's mount table about volumes of this test: those whose PersistentVolume begins with the namespace's name.
+    pub fn mounts_on(&self, index: u8) -> Result<Vec<String>> {
+        let table = self.on_node(index, "cat /proc/self/mountinfo")?;
+        let ours = format!("/{FLEX_DRIVER_DIR}/{}", self.namespace);
+        Ok(table
+            .lines()
+            .filter(|line| line.contains(&ours))
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Loop devices over files whose name begins with the namespace's.
+    pub fn loop_devices(&self) -> Result<Vec<String>> {
+        // A kernel's loop devices are the same on all nodes of one machine.
+        let ours = format!(
+            "for file in /sys/block/loop*/loop/backing_file; do \
+             if grep -q '/{}' \"$file\" 2>/dev/null; then echo \"$file\"; fi; done",
+            self.namespace
+        );
+        Ok(self.on_node(1, &ours)?.lines().map(str::to_owned).collect())
+    }
+
+    /// The name of the mounter's Pod on a node.
+    pub async fn mounter(&self, node: &str) -> Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let selector = ListParams::default()
+            .labels("app.kubernetes.io/name=mounter")
+            .fields(&format!("spec.nodeName={node}"));
+        let pods = pods.list(&selector).await?.items;
+        let alive = pods.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+        alive
+            .and_then(|pod| pod.metadata.name)
+            .with_context(|| format!("no mounter runs on {node}: is Mooring installed?"))
+    }
+
+    /// What the mounter of a node says of itself.
+    pub async fn mounter_status(&self, node: &str) -> Result<Value> {
+        let pod = self.mounter(node).await?;
+        self.status_of(NAMESPACE, &pod)
+    }
+
+    /// What the mounter of a node counts, as Prometheus reads it.
+    pub async fn mounter_metrics(&self, node: &str) -> Result<String> {
+        let pod = self.mounter(node).await?;
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/metrics");
+        said_by(&mut self.target.kubectl(["get", "--raw", &path]))
+    }
+
+    /// What a mounter says of itself, by its Pod.
+    pub fn status_of(&self, namespace: &str, pod: &str) -> Result<Value> {
+        let ask = ["-n", namespace, "exec", pod, "--", "/mounter", "status", "--json"];
+        let text = said_by(&mut self.target.kubectl(ask))?;
+        serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
+    }
+
+    /// Fails if a volume of this test is left on a node half a minute after it; then takes away what the test itself put
+    /// there: whatever is called after its namespace in the pool, in Mooring's and the kubelet's folders, and in `/run`.
+    pub(super) async fn clean_nodes(&self) -> Result<()> {
+        let Some(cluster) = self.target.own_cluster() else {
+            return Ok(());
+        };
+        let nodes = 1..=cluster.description.nodes;
+        wait_until(
+            "mounts, loop devices and directories to be gone",
+            LEFT_LIMIT,
+            async || {
+                for node in nodes.clone() {
+                    let mounts = self.mounts_on(node)?;
+                    ensure!(mounts.is_empty(), "still mounted: {}", mounts.join("\n"));
+                    let script = format!(
+                        "ls -d /var/lib/kubelet/pods/*/volumes/{FLEX_DRIVER_DIR}/{}* || true",
+                        self.namespace
+                    );
+                    let directories = self.on_node(node, &format!("({script}) 2>/dev/null"))?;
+                    ensure!(directories.is_empty(), "still there: {directories}");
+                }
+                let loops = self.loop_devices()?;
+                ensure!(loops.is_empty(), "still in use: {}", loops.join(", "));
+                Ok(Some(()))
+            },
+        )
+        .await?;
+        for node in nodes {
+            self.remove_made(node)?;
+        }
+        Ok(())
+    }
+}
+
+impl Scope {
+    fn remove_made(&self, node: u8) -> Result<()> {
+        let ours = &self.namespace;
+        let script = format!(
+            "for point in $(awk '$5 ~ \"/{ours}\" {{print $5}}' /proc/self/mountinfo | sort -r); do umount \"$point\"; done
+             rm -rf {POOL}/{ours}* /var/lib/mooring/{ours}* /var/lib/kubelet/pods/{ours}* /run/{ours}*"
+        );
+        self.on_node(node, &script)?;
+        Ok(())
+    }
+}
+
+/// A node without power. It has it again when this is dropped, whatever has become of the test.
+pub struct PowerCut {
+    cluster: Cluster,
+    index: u8,
+    over: bool,
+}
+
+impl PowerCut {
+    /// Takes the power from a node.
+    pub fn of(cluster: &Cluster, index: u8) -> Result<Self> {
+        let cut = Self {
+            cluster: cluster.clone(),
+            index,
+            over: false,
+        };
+        cut.cluster.power_off(index)?;
+        Ok(cut)
+    }
+
+    /// Gives it back, and waits until the node is ready.
+    pub fn end(mut self) -> Result<()> {
+        self.over = true;
+        self.cluster.power_on(self.index)
+    }
+}
+
+impl Drop for PowerCut {
+    fn drop(&mut self) {
+        if !self.over
+            && let Err(error) = self.cluster.power_on(self.index)
+        {
+            note(format!("node-{} is not back: {error:#}", self.index));
+        }
+    }
+}
+
+/// Reads what a shim has printed.
+pub fn read_call_out(run: &Output) -> Result<CallOut> {
+    let printed = String::from_utf8_lossy(&run.stdout);
+    let complaints = String::from_utf8_lossy(&run.stderr);
+    ensure!(
+        complaints.is_empty(),
+        "the shim wrote on standard error, which the kubelet takes for a part of the answer: {complaints}"
+    );
+    let answer: Value =
+        serde_json::from_str(&printed).with_context(|| format!("the answer is not one JSON object: {printed:?}"))?;
+    let call_out = CallOut {
+        code: run.status.code().unwrap_or(-1),
+        answer,
+    };
+    match (call_out.code, call_out.status()) {
+        // At another exit code the kubelet writes the arguments, secrets and all, into its log.
+        (0, "Success" | "Failure" | "Not supported") => Ok(call_out),
+        (code, status) => bail!("status {status:?} and exit code {code} do not belong together: {printed}"),
+    }
+}

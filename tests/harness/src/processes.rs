@@ -1,0 +1,159 @@
+//! The processes of a Pod on the testbed's nodes: stopped, killed, and let go on whatever becomes of the test.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Scope;
+use mooring_testbed::base_images::SANDBOX_NAP;
+
+/// How long stopping may take: a process that is being started is not seen yet.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+impl Scope {
+    /// The processes of a Pod of any namespace, without its sandbox's, as the machine numbers them.
+    pub async fn processes_of(&self, namespace: &str, pod: &str) -> Result<Vec<i32>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let uid = pods.get(pod).await?.metadata.uid.context("a Pod without a uid")?;
+        processes(&uid)
+    }
+
+    /// Stops all processes of a Pod of this namespace: its sockets stay open, and nobody answers.
+    pub async fn stop(&self, pod: &str) -> Result<Stopped> {
+        let pids = self.processes_of(&self.namespace, pod).await?;
+        ensure!(!pids.is_empty(), "Pod {pod} has no processes");
+        let uid = self
+            .api::<Pod>()
+            .get(pod)
+            .await?
+            .metadata
+            .uid
+            .context("a Pod without a uid")?;
+        let stopped = Stopped { uid };
+        let deadline = Instant::now() + STOP_LIMIT;
+        // One of them may have started another just now.
+        loop {
+            let running: Vec<_> = processes(&stopped.uid)?
+                .into_iter()
+                .filter(|&pid| !is_stopped(pid))
+                .collect();
+            if running.is_empty() {
+                return Ok(stopped);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "processes {running:?} of Pod {pod} do not stop"
+            );
+            for pid in running {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+            }
+        }
+    }
+}
+
+/// A Pod's processes that were stopped. They go on when this is dropped.
+pub struct Stopped {
+    uid: String,
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in processes(&self.uid).unwrap_or_default() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+        }
+    }
+}
+
+/// The number of processes of a container, limited as the kubelet's `podPidsLimit` does. It is as before when this is dropped.
+pub struct Limited {
+    file: PathBuf,
+    before: String,
+}
+
+impl Limited {
+    /// Lets the container of these processes have no more, also where one of them ends.
+    pub fn now(pids: &[i32]) -> Result<Self> {
+        let pid = pids.first().context("no process to limit")?;
+        let groups =
+            std::fs::read_to_string(format!("/proc/{pid}/cgroup")).context("failed to read a control group")?;
+        let group = groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let root = match controllers {
+                "" => "/sys/fs/cgroup",
+                "pids" => "/sys/fs/cgroup/pids",
+                _ => return None,
+            };
+            let folder = Path::new(root).join(path.trim_start_matches('/'));
+            folder.join("pids.max").exists().then_some(folder)
+        });
+        let group = group.with_context(|| format!("no control group limits the processes of {pid}: {groups}"))?;
+        let file = group.join("pids.max");
+        let before = std::fs::read_to_string(&file)?;
+        let limited = Self { file, before };
+        std::fs::write(&limited.file, "1").with_context(|| format!("failed to limit {}", group.display()))?;
+        Ok(limited)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Gone with its container, or as it was.
+        let _ = std::fs::write(&self.file, self.before.trim());
+    }
+}
+
+/// Has the kernel choose a process first when memory is short.
+pub fn first_to_go(pid: i32) -> Result<()> {
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")
+        .with_context(|| format!("failed to have the kernel choose {pid} first"))
+}
+
+/// The name of a process; empty if it has ended.
+pub fn name_of(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// Whether a process has ended, with all that it held open: its parent need not have taken notice.
+pub fn has_ended(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    state.is_empty() || state.starts_with(['Z', 'X'])
+}
+
+/// Kills processes at once.
+pub fn kill_all(pids: &[i32]) {
+    for &pid in pids {
+        // One that ended by itself is what was wanted.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+/// By the control group, whose name has the Pod's uid.
+fn processes(uid: &str) -> Result<Vec<i32>> {
+    let underscored = uid.replace('-', "_");
+    let in_pod = |pid: &i32| {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let is_sandbox = String::from_utf8_lossy(&command).contains(SANDBOX_NAP);
+        (groups.contains(uid) || groups.contains(&underscored)) && !is_sandbox
+    };
+    let all = std::fs::read_dir("/proc").context("failed to list processes")?;
+    let pids = all
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(pids.filter(in_pod).collect())
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    // Gone, ended, or stopped.
+    state.is_empty() || state.starts_with(['T', 'Z', 'X'])
+}

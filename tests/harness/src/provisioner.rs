@@ -1,0 +1,416 @@
+//! Provisioners and claims of a test: a ConfigMap in the tests' own namespace, whose scripts are the test's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{ListParams, ResourceExt};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Resource};
+use mooring_contract::names::{NAMESPACE, PROVISIONER, annotations, labels};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{Scope, wait_until};
+use mooring_testbed::manifests::example;
+use mooring_testbed::progress::spoken;
+
+/// Namespace of the tests' ConfigMaps (tests/install/namespaces.yaml).
+pub const CONFIG_NAMESPACE: &str = "mooring-e2e";
+
+/// Service account there that an image may make its own volumes as.
+pub const MAKER: &str = "maker";
+
+/// The image that runs the ConfigMap's own script (tests/images/scripted).
+pub const SCRIPTED: &str = concat!("mooring.dev/testbed-scripted:", env!("CARGO_PKG_VERSION"));
+
+/// On objects outside a test's namespace: whose they are. [`Scope`] removes them when the test is over.
+pub const TEST_LABEL: &str = "testbed.mooring.dev/namespace";
+
+/// Longest wait for one step of the controller.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// A provisioner ConfigMap, and its class of the same name.
+#[derive(Clone)]
+pub struct Provisioner {
+    scope: Scope,
+    /// Name of the ConfigMap.
+    pub name: String,
+    /// Name of its class, the same unless changed.
+    pub class: String,
+    /// What stands in it.
+    pub data: BTreeMap<String, String>,
+}
+
+impl Provisioner {
+    /// With this key in place of what there was.
+    #[must_use]
+    pub fn key(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.data.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// With the keys of the ConfigMap of an example in `configmaps/examples`.
+    pub fn example(self, file: &str) -> Result<Self> {
+        let documents = example(file)?;
+        let config_map = documents.iter().find(|document| document["kind"] == "ConfigMap");
+        let data = config_map.and_then(|config_map| config_map["data"].as_object());
+        let data = data.with_context(|| format!("{file} has no ConfigMap"))?;
+        Ok(data.iter().fold(self, |provisioner, (key, value)| {
+            provisioner.key(key, value.as_str().unwrap_or_default())
+        }))
+    }
+
+    /// With this script for operation `provision`.
+    #[must_use]
+    pub fn on_provision(self, script: &str) -> Self {
+        self.key("provision-script", script)
+    }
+
+    /// With this script for operation `delete`; without one it is done at once.
+    #[must_use]
+    pub fn on_delete(self, script: &str) -> Self {
+        self.key("delete-script", script)
+    }
+
+    /// With volumes that nobody mounts, described by what the image prints.
+    #[must_use]
+    pub fn printing(self) -> Self {
+        self.key("volume-source", "flexVolume")
+            .on_provision("pv options client=sshfs source=nobody@192.0.2.1:/x")
+    }
+
+    /// Writes the ConfigMap.
+    pub fn write(&self) -> Result<()> {
+        let manifest = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": self.name, "namespace": CONFIG_NAMESPACE,
+                "labels": {
+                    labels::TYPE: labels::TYPE_PROVISIONER_CONFIG,
+                    labels::STORAGE_CLASS: self.class,
+                    TEST_LABEL: self.scope.namespace,
+                },
+            },
+            "data": self.data,
+        });
+        self.scope.apply_anywhere(&manifest.to_string())
+    }
+
+    /// Makes another class of the ConfigMap, whose volumes have this type of file system; gives its name.
+    pub fn class_of(&self, fs_type: &str) -> Result<String> {
+        let name = format!("{}-{fs_type}", self.scope.namespace);
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": PROVISIONER,
+            "metadata": {"name": name, "labels": {TEST_LABEL: self.scope.namespace}},
+            "parameters": {
+                "mooring.dev/config-namespace": CONFIG_NAMESPACE, "mooring.dev/config-name": self.name,
+                "fs-type": fs_type,
+            },
+        });
+        self.scope.apply_anywhere(&class.to_string())?;
+        Ok(name)
+    }
+
+    /// Writes the ConfigMap, and waits until this version of it is in force and its class is there.
+    pub async fn apply(&self) -> Result<()> {
+        self.write()?;
+        let in_force = |config_map: &ConfigMap| {
+            let last = config_map.annotations().get(annotations::LAST_GOOD);
+            let last: Option<Value> = last.and_then(|text| serde_json::from_str(text).ok());
+            let data: BTreeMap<String, String> = config_map.data.clone().unwrap_or_default();
+            last.is_some_and(|last| last["data"] == json!(data)) && said(config_map).starts_with("in force")
+        };
+        let api: Api<ConfigMap> = Api::namespaced(self.scope.client.clone(), CONFIG_NAMESPACE);
+        until(&api, &self.name, "to be in force", self.scope.limit(LIMIT), |seen| {
+            seen.is_some_and(in_force)
+        })
+        .await?;
+        let classes: Api<StorageClass> = Api::all(self.scope.client.clone());
+        until(
+            &classes,
+            &self.class,
+            "to be made",
+            self.scope.limit(LIMIT),
+            |seen: Option<&StorageClass>| seen.is_some(),
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until the ConfigMap's status has this text; gives the status.
+    pub async fn status(&self, text: &str) -> Result<String> {
+        let api: Api<ConfigMap> = Api::namespaced(self.scope.client.clone(), CONFIG_NAMESPACE);
+        let what = format!("to say {text:?}");
+        let found = until(
+            &api,
+            &self.name,
+            &what,
+            self.scope.limit(LIMIT),
+            |seen: Option<&ConfigMap>| seen.is_some_and(|config_map| said(config_map).contains(text)),
+        )
+        .await?;
+        Ok(found.as_ref().map(said).unwrap_or_default().to_owned())
+    }
+
+    /// Deletes the ConfigMap.
+    pub fn delete(&self) -> Result<()> {
+        let object = format!("configmap/{}", self.name);
+        self.scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", &object])?;
+        Ok(())
+    }
+}
+
+fn said(config_map: &ConfigMap) -> &str {
+    config_map
+        .annotations()
+        .get(annotations::STATUS)
+        .map_or("", String::as_str)
+}
+
+/// Waits by a watch until the object of this name (none if it is not there) is as wanted; gives it.
+pub async fn until<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    limit: Duration,
+    wanted: impl Fn(Option<&K>) -> bool,
+) -> Result<Option<K>>
+where
+    K: Resource + Clone + std::fmt::Debug + Send + DeserializeOwned + 'static,
+    K::DynamicType: Default,
+{
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let watch = await_condition(api.clone(), name, wanted);
+    let Ok(seen) = tokio::time::timeout(limit, watch).await else {
+        bail!("waited {} for {kind} {name} {what} in vain", spoken(limit));
+    };
+    seen.with_context(|| format!("failed to watch {kind} {name}"))
+}
+
+impl Scope {
+    /// A provisioner of the test's own, not yet written. It makes nothing before a script is given.
+    pub fn provisioner(&self) -> Provisioner {
+        self.provisioner_named("")
+    }
+
+    /// Another provisioner of the test's own, by what its name ends with.
+    pub fn provisioner_named(&self, end: &str) -> Provisioner {
+        let name = format!("{}{end}", self.namespace);
+        Provisioner {
+            scope: self.clone(),
+            class: name.clone(),
+            name,
+            data: [("plugin-name", PROVISIONER), ("image", SCRIPTED)]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        }
+    }
+
+    /// Makes a claim; gives its uid.
+    pub async fn claim(&self, name: &str, class: &str, size: &str) -> Result<String> {
+        self.claim_with(None, &claim(name, class, size)).await
+    }
+
+    /// Makes a claim as it is written, as a user; gives its uid.
+    pub async fn claim_with(&self, user: Option<&str>, claim: &Value) -> Result<String> {
+        self.apply_as(user, &claim.to_string())?;
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        let name = claim["metadata"]["name"].as_str().unwrap_or_default();
+        let made = claims
+            .get(name)
+            .await
+            .with_context(|| format!("failed to read the claim {name}"))?;
+        made.uid().context("a claim without a uid")
+    }
+
+    /// Waits until a claim is as wanted (none if it is gone).
+    pub async fn claim_until(
+        &self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(Option<&PersistentVolumeClaim>) -> bool,
+    ) -> Result<()> {
+        until(&self.api(), name, what, self.limit(LIMIT), wanted).await?;
+        Ok(())
+    }
+
+    /// Deletes a claim and waits until it is gone.
+    pub async fn claim_gone(&self, name: &str) -> Result<()> {
+        self.delete(&format!("persistentvolumeclaim/{name}"))?;
+        self.claim_until(name, "to be gone", |seen| seen.is_none()).await
+    }
+
+    /// Waits until the Pod of an operation (`provision` or `delete`) on a claim's volume is as wanted; gives it.
+    pub async fn run_until(
+        &self,
+        operation: &str,
+        uid: &str,
+        what: &str,
+        wanted: impl Fn(&Pod) -> bool,
+    ) -> Result<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), CONFIG_NAMESPACE);
+        let name = format!("{operation}-{uid}");
+        let seen = until(&pods, &name, what, self.limit(LIMIT), |seen: Option<&Pod>| {
+            seen.is_some_and(&wanted)
+        })
+        .await?;
+        seen.with_context(|| format!("Pod {name} was seen and then not"))
+    }
+
+    /// Waits until the Pod of an operation runs.
+    pub async fn runs(&self, operation: &str, uid: &str) -> Result<Pod> {
+        self.run_until(operation, uid, "to run", |pod| {
+            let status = pod.status.as_ref();
+            status.and_then(|status| status.phase.as_deref()) == Some("Running")
+        })
+        .await
+    }
+
+    /// Runs a command in a provisioning Pod; gives what it printed.
+    pub fn exec_in_run<const N: usize>(&self, operation: &str, uid: &str, args: [&str; N]) -> Result<String> {
+        let pod = format!("{operation}-{uid}");
+        let words = ["-n", CONFIG_NAMESPACE, "exec", &pod, "--"];
+        self.kubectl(words.iter().chain(args.iter()))
+    }
+
+    /// The claim's volume, if there is one.
+    pub async fn provisioned(&self, uid: &str) -> Result<Option<PersistentVolume>> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let name = format!("pvc-{uid}");
+        volumes
+            .get_opt(&name)
+            .await
+            .with_context(|| format!("failed to read the PersistentVolume {name}"))
+    }
+
+    /// Waits until a claim's volume is as wanted (none if it is gone).
+    pub async fn provisioned_until(
+        &self,
+        uid: &str,
+        what: &str,
+        wanted: impl Fn(Option<&PersistentVolume>) -> bool,
+    ) -> Result<Option<PersistentVolume>> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        until(&volumes, &format!("pvc-{uid}"), what, self.limit(LIMIT), wanted).await
+    }
+
+    /// Name of the controller's Pod that works at present.
+    pub fn leader(&self) -> Result<String> {
+        let holder = "jsonpath={.spec.holderIdentity}";
+        self.kubectl(["-n", NAMESPACE, "get", "lease", "flex-provisioner", "-o", holder])
+    }
+
+    /// What the controller that works at present counts, in Prometheus' format.
+    pub fn metrics(&self) -> Result<String> {
+        let path = format!(
+            "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics",
+            self.leader()?
+        );
+        self.kubectl(["get", "--raw", &path])
+    }
+
+    /// Waits for an Event whose message has this text on an object of any namespace; those on objects without one are in
+    /// `default`.
+    pub async fn event_in(&self, namespace: &str, object: &str, text: &str) -> Result<Event> {
+        self.elsewhere(namespace).event(object, text).await
+    }
+
+    /// Waits until nothing is left of what was made for a claim: no volume, and in no namespace a Pod or a Secret.
+    pub async fn nothing_left(&self, uid: &str) -> Result<()> {
+        self.provisioned_until(uid, "to be gone", |seen| seen.is_none()).await?;
+        wait_until(
+            &format!("nothing to be left of claim {uid}"),
+            self.limit(LIMIT),
+            async || {
+                let left = self.left_of(&[uid.to_owned()]).await?;
+                if left.is_empty() {
+                    return Ok(Some(()));
+                }
+                bail!("there are {}", left.join(", "))
+            },
+        )
+        .await
+    }
+
+    /// Provisioning Pods and Secrets, of all namespaces, whose names have one of these uids of claims in them.
+    pub async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
+        let ours = ListParams::default().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
+        let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&ours).await;
+        let secrets = Api::<Secret>::all(self.client.clone()).list_metadata(&ours).await;
+        let pods = pods.context("failed to list Pods")?.items;
+        let secrets = secrets.context("failed to list Secrets")?.items;
+        let all = pods
+            .iter()
+            .map(|pod| ("Pod", pod.name_any()))
+            .chain(secrets.iter().map(|secret| ("Secret", secret.name_any())));
+        Ok(all
+            .filter(|(_, name)| uids.iter().any(|uid| name.contains(uid.as_str())))
+            .map(|(kind, name)| format!("{kind} {name}"))
+            .collect())
+    }
+
+    /// Uids of the claims in the namespace.
+    pub(super) async fn claims(&self) -> Result<Vec<String>> {
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        let all = claims.list_metadata(&ListParams::default()).await;
+        let all = all.context("failed to list claims")?.items;
+        Ok(all.iter().filter_map(ResourceExt::uid).collect())
+    }
+
+    /// Removes what a test made outside its namespace, and waits until Mooring has given up its classes.
+    pub(super) async fn remove_outside(&self) -> Result<()> {
+        let selector = format!("{TEST_LABEL}={}", self.namespace);
+        for place in [
+            &["-n", CONFIG_NAMESPACE, "delete", "configmaps,secrets"][..],
+            &[
+                "delete",
+                "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,\
+                 validatingadmissionpolicybindings,storageclasses,clusterroles,clusterrolebindings,namespaces",
+            ],
+        ] {
+            let mut delete = place.to_vec();
+            delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
+            self.kubectl(delete)?;
+        }
+        let classes: Api<StorageClass> = Api::all(self.client.clone());
+        wait_until("the test's classes to be given up", self.limit(LIMIT), async || {
+            let all = classes.list_metadata(&ListParams::default()).await?.items;
+            let left = all.iter().any(|class| class.name_any().starts_with(&self.namespace));
+            Ok((!left).then_some(()))
+        })
+        .await
+    }
+}
+
+/// A claim for a file system on one node.
+pub fn claim(name: &str, class: &str, size: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    })
+}
+
+/// A Pod with a claim mounted at /data, that runs a shell command.
+pub fn user_of(name: &str, claim: &str, command: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Never",
+            "containers": [{
+                "name": "main", "image": "busybox:1", "command": ["sh", "-euc", command],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}

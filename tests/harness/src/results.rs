@@ -1,0 +1,286 @@
+//! What a failed test leaves: one folder with all there is, and a few lines on standard error.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_contract::names::NAMESPACE;
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::command::{command, last_lines, output};
+use mooring_testbed::layout::{repository, write_file};
+use mooring_testbed::progress::note;
+use mooring_testbed::target::Target;
+
+use super::Scope;
+use super::census::Census;
+use super::lots::{Lots, SEED_VARIABLE};
+use super::provisioner::CONFIG_NAMESPACE;
+use super::skip::test_name;
+
+/// Environment variable: another folder than `target/testbed-results` for what failed tests leave.
+pub const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
+
+/// How many lines of each of the testbed's logs are kept.
+const LOG_LINES: usize = 2000;
+
+/// The end of a log that has surely so many lines, and of an audit log as many as matter.
+const LOG_BYTES: u64 = 4 << 20;
+
+/// How many of the namespace's Events are shown at once.
+const EVENTS: usize = 15;
+
+/// How long the cluster is asked, all in all: it may not answer any more.
+const ASK_LIMIT: Duration = Duration::from_mins(2);
+
+/// A test that may fail, and what is to be looked at then.
+#[derive(Clone)]
+pub(super) struct Failed {
+    test: String,
+    folder: PathBuf,
+    target: Target,
+    namespace: String,
+}
+
+impl Failed {
+    /// The test of this thread, which has this namespace; `name` stands in where there is no test, as in the bench.
+    pub(super) fn of(scope: &Scope, name: &str) -> Self {
+        let of_libtest = Some(test_name()).filter(|test| test.contains("::"));
+        let test = of_libtest.unwrap_or_else(|| name.to_owned());
+        let root = std::env::var_os(RESULTS_VARIABLE)
+            .map_or_else(|| repository().join("target/testbed-results"), PathBuf::from);
+        Self {
+            folder: root.join(folder_name(&group(), &test)),
+            test,
+            target: scope.target.clone(),
+            namespace: scope.namespace.clone(),
+        }
+    }
+
+    /// The test's name.
+    pub(super) fn test(&self) -> &str {
+        &self.test
+    }
+
+    /// Writes all there is into the folder, and says the little that most are found by. Never fails: the test has done that.
+    pub(super) fn show(&self, error: &anyhow::Error) {
+        let head = format!(
+            "{} failed: {error:#}\n  {SEED_VARIABLE}={}, namespace {}",
+            self.test,
+            Lots::seed(),
+            self.namespace
+        );
+        note(format!("{head}\n  all there is goes to {}", self.folder.display()));
+        // What an earlier run left would be taken for this one's.
+        let _ = std::fs::remove_dir_all(&self.folder);
+        let written = Written {
+            folder: &self.folder,
+            until: Instant::now() + ASK_LIMIT,
+        };
+        written.add("failure.txt", Ok(format!("{head}\n")));
+        if let Some(cluster) = self.target.own_cluster() {
+            written.machine(cluster);
+            written.nodes(cluster);
+        }
+        self.ask(&written);
+        let events = output(&mut self.target.kubectl([
+            "-n",
+            &self.namespace,
+            "--request-timeout=20s",
+            "get",
+            "events",
+            "--sort-by=.metadata.creationTimestamp",
+        ]));
+        let events = events.map_or_else(|error| error.to_string(), |events| last_lines(&events, EVENTS));
+        note(format!("the last Events of {}:\n{events}", self.namespace));
+    }
+
+    /// What the API server knows.
+    fn ask(&self, written: &Written<'_>) {
+        let own = self.namespace.as_str();
+        let sorted = "--sort-by=.metadata.creationTimestamp";
+        written.kubectl(
+            &self.target,
+            "events.txt",
+            &["get", "events", "-A", "-o", "wide", sorted],
+        );
+        let all = "persistentvolumes,storageclasses,nodes,namespaces";
+        written.kubectl(&self.target, "cluster.txt", &["get", all, "-o", "wide"]);
+        let described = "pods,persistentvolumeclaims";
+        written.kubectl(
+            &self.target,
+            &format!("{own}/described.txt"),
+            &["-n", own, "describe", described],
+        );
+        for namespace in [own, CONFIG_NAMESPACE, NAMESPACE] {
+            let listed = "pods,configmaps,persistentvolumeclaims";
+            written.kubectl(
+                &self.target,
+                &format!("{namespace}/objects.txt"),
+                &["-n", namespace, "get", listed, "-o", "wide"],
+            );
+            written.kubectl(
+                &self.target,
+                &format!("{namespace}/objects.yaml"),
+                &["-n", namespace, "get", listed, "-o", "yaml"],
+            );
+            let pods = self
+                .target
+                .kubectl(["-n", namespace, "--request-timeout=20s", "get", "pods", "-o", "name"]);
+            for pod in output(&mut { pods }).unwrap_or_default().lines() {
+                let name = pod.trim_start_matches("pod/");
+                let logs = [
+                    "-n",
+                    namespace,
+                    "logs",
+                    "--all-containers",
+                    "--prefix",
+                    "--tail=5000",
+                    pod,
+                ];
+                written.kubectl(&self.target, &format!("{namespace}/{name}.log"), &logs);
+                if namespace == NAMESPACE {
+                    let logs = [&logs[..], &["--previous"]].concat();
+                    written.kubectl(&self.target, &format!("{namespace}/{name}.previous.log"), &logs);
+                }
+            }
+        }
+    }
+}
+
+/// A folder's name for a test; a slash or colon in it would be another folder or ask for quotes.
+fn folder_name(group: &str, test: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    format!("{group}-{}", test.replace("::", "-"))
+        .chars()
+        .map(plain)
+        .collect()
+}
+
+/// The name of the test's program, without the hash that cargo puts behind it.
+fn group() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    match name.rsplit_once('-') {
+        Some((name, hash)) if hash.len() == 16 && hash.chars().all(|c| c.is_ascii_hexdigit()) => name.to_owned(),
+        _ => name,
+    }
+}
+
+/// The folder while it is written. What can't be had is said in the file's place.
+struct Written<'a> {
+    folder: &'a Path,
+    until: Instant,
+}
+
+impl Written<'_> {
+    fn add(&self, file: &str, content: Result<String>) {
+        let content = content.unwrap_or_else(|error| format!("not to be had: {error:#}\n"));
+        if let Err(error) = write_file(&self.folder.join(file), content) {
+            note(format!("{error:#}"));
+        }
+    }
+
+    fn kubectl(&self, target: &Target, file: &str, args: &[&str]) {
+        if Instant::now() > self.until {
+            self.add(file, Err(anyhow::anyhow!("the cluster took too long to answer")));
+            return;
+        }
+        let said = output(target.kubectl(["--request-timeout=20s"]).args(args));
+        // Most containers have no earlier run.
+        if said.is_ok() || !args.contains(&"--previous") {
+            self.add(file, said.map_err(Into::into));
+        }
+    }
+
+    /// What the machine has of all nodes at once.
+    fn machine(&self, cluster: &Cluster) {
+        self.add(
+            "loop-devices.txt",
+            output(&mut command("losetup", ["--list"])).map_err(Into::into),
+        );
+        let census = match Census::of(cluster) {
+            Ok(census) => census,
+            Err(error) => return self.add("processes.txt", Err(error)),
+        };
+        self.add("processes.txt", Ok(census.table()));
+        for (role, init) in &census.inits {
+            self.add(&format!("{role}/mountinfo.txt"), mount_table(*init));
+        }
+        // One of each mount namespace of a Pod of Mooring's: mounters and clients.
+        for (pod, uid) in mooring_pods(cluster) {
+            let mut seen = Vec::new();
+            let own = |process: &&super::census::Process| process.pod.as_ref() == Some(&uid);
+            for process in census.processes.iter().filter(own) {
+                if !seen.contains(&process.mounts) {
+                    seen.push(process.mounts);
+                    let file = format!("{}/{pod}-{}-{}.mountinfo.txt", process.role, process.name, process.pid);
+                    self.add(&file, mount_table(process.pid));
+                }
+            }
+        }
+    }
+
+    /// The ends of the logs of each node and of the control plane, the API server's audit log among them.
+    fn nodes(&self, cluster: &Cluster) {
+        for role in std::fs::read_dir(cluster.layout.logs(""))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            for log in std::fs::read_dir(role.path()).into_iter().flatten().flatten() {
+                let file = Path::new(&role.file_name()).join(log.file_name());
+                self.add(&file.to_string_lossy(), end_of(&log.path()));
+            }
+        }
+    }
+}
+
+/// Names and uids of Mooring's Pods.
+fn mooring_pods(cluster: &Cluster) -> Vec<(String, String)> {
+    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{\"\\n\"}{end}";
+    let args = ["-n", NAMESPACE, "--request-timeout=20s", "get", "pods", "-o", path];
+    let listed = output(&mut cluster.kubectl(args)).unwrap_or_default();
+    let words = listed.lines().filter_map(|line| line.split_once(' '));
+    words.map(|(name, uid)| (name.to_owned(), uid.to_owned())).collect()
+}
+
+fn mount_table(pid: i32) -> Result<String> {
+    let path = format!("/proc/{pid}/mountinfo");
+    std::fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))
+}
+
+/// The last lines of a file that may be long.
+fn end_of(path: &Path) -> Result<String> {
+    let mut file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(last_lines(&String::from_utf8_lossy(&bytes), LOG_LINES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOG_BYTES, LOG_LINES, end_of, folder_name, group};
+
+    #[test]
+    fn a_folder_is_called_after_the_test_s_program_and_module_and_name() {
+        assert_eq!(folder_name("mount", "local::it_grows"), "mount-local-it_grows");
+        assert_eq!(folder_name("x", "../a b"), "x----a-b");
+        assert_eq!(group(), "mooring_harness");
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_kept() {
+        let path = std::env::temp_dir().join(format!("mooring-results-{}", std::process::id()));
+        let line = "x".repeat(99);
+        let lines = 2 * usize::try_from(LOG_BYTES).unwrap() / 100;
+        std::fs::write(&path, format!("{line}\n").repeat(lines) + "the last\n").unwrap();
+        let end = end_of(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(end.lines().count(), LOG_LINES);
+        assert_eq!(end.lines().last(), Some("the last"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Volumes that an administrator made by hand: `PersistentVolumes`, claims for them, and Pods that use them.
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use mooring_contract::names::{FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
+use serde_json::{Value, json};
+
+use super::Scope;
+use mooring_testbed::command::{output, output_with_input};
+
+/// On `PersistentVolumes` that a test made: its namespace.
+const NAMESPACE_LABEL: &str = "testbed.mooring.dev/namespace";
+
+impl Scope {
+    /// Makes a PersistentVolume with these options (`client`, `source`, …; key `secret` is the Secret, in this namespace) and
+    /// a claim called `name` that has it. Both go with the namespace.
+    pub fn volume(&self, name: &str, options: &Value) -> Result<()> {
+        let volume = self.volume_name(name);
+        let mut options = options.clone();
+        let secret = options.as_object_mut().and_then(|options| options.remove("secret"));
+        let mut source = json!({"driver": FLEX_DRIVER, "options": options});
+        if let Some(secret) = secret {
+            source["secretRef"] = json!({"name": secret, "namespace": self.namespace});
+        }
+        let size = json!({"storage": "64Mi"});
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume, "labels": {NAMESPACE_LABEL: self.namespace}},
+                "spec": {
+                    "capacity": size,
+                    "accessModes": ["ReadWriteMany"],
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "storageClassName": "",
+                    "claimRef": {"namespace": self.namespace, "name": name},
+                    "flexVolume": source,
+                },
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name},
+                "spec": {
+                    "accessModes": ["ReadWriteMany"],
+                    "storageClassName": "",
+                    "volumeName": volume,
+                    "resources": {"requests": size},
+                },
+            },
+        ]});
+        self.apply(&list.to_string())
+    }
+
+    /// The name of the PersistentVolume behind a claim of [`Scope::volume`].
+    pub fn volume_name(&self, claim: &str) -> String {
+        format!("{}-{claim}", self.namespace)
+    }
+
+    /// Starts a Pod on a node that has a claim at `/data` and does nothing; `more` is laid over its spec.
+    pub fn pod(&self, name: &str, node: &str, claim: &str, more: Value) -> Result<()> {
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main",
+                    "image": "busybox:1",
+                    "command": ["sleep", "1000000"],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        });
+        merge(&mut pod["spec"], more);
+        self.apply(&pod.to_string())
+    }
+
+    /// Sets a key of the mounters' ConfigMap. It goes with the test.
+    pub fn mounter_config(&self, key: &str, value: &str) -> Result<()> {
+        self.apply_mounter_config(&json!({key: value}))
+    }
+
+    /// Sets the keys of this test in the mounters' ConfigMap. Each test is a field manager of its own, so that tests share the one ConfigMap without taking away each other's keys.
+    pub fn apply_mounter_config(&self, data: &Value) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": MOUNTER_CONFIG, "namespace": NAMESPACE},
+            "data": data,
+        });
+        let manager = format!("--field-manager={}", self.namespace);
+        let mut apply = self
+            .target
+            .kubectl(["apply", "--server-side", "--force-conflicts", &manager, "-f", "-"]);
+        output_with_input(&mut apply, config.to_string().as_bytes())?;
+        Ok(())
+    }
+
+    /// Takes away what tests made by hand outside their namespaces.
+    pub(super) async fn clean_volumes(&self) -> Result<()> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let ours = ListParams::default().labels(&format!("{NAMESPACE_LABEL}={}", self.namespace));
+        volumes.delete_collection(&DeleteParams::default(), &ours).await?;
+        let configs: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let config = configs.get_opt(MOUNTER_CONFIG).await?;
+        let managers = config
+            .and_then(|config| config.metadata.managed_fields)
+            .unwrap_or_default();
+        if managers
+            .iter()
+            .any(|one| one.manager.as_deref() == Some(&self.namespace))
+        {
+            self.apply_mounter_config(&json!({}))?;
+            remove_if_empty(&configs).await?;
+        }
+        Ok(())
+    }
+
+    /// How much of a claim's volume a node's kubelet says is used, in bytes; nothing if it does not say.
+    pub fn usage(&self, node: &str, claim: &str) -> Result<Option<u64>> {
+        let path = format!("/api/v1/nodes/{node}/proxy/stats/summary");
+        let summary: Value = serde_json::from_str(&output(&mut self.target.kubectl(["get", "--raw", &path]))?)?;
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let volumes = list(&summary["pods"]).into_iter().flat_map(|pod| list(&pod["volume"]));
+        let mut found = volumes.filter(|volume| {
+            volume["pvcRef"]["name"] == claim && volume["pvcRef"]["namespace"] == self.namespace.as_str()
+        });
+        Ok(found.next().and_then(|volume| volume["usedBytes"].as_u64()))
+    }
+}
+
+/// Removes the mounters' ConfigMap if no other test has a key in it by now.
+async fn remove_if_empty(configs: &Api<ConfigMap>) -> Result<()> {
+    let Some(config) = configs.get_opt(MOUNTER_CONFIG).await? else {
+        return Ok(());
+    };
+    if config.data.is_some_and(|data| !data.is_empty()) {
+        return Ok(());
+    }
+    let unchanged = DeleteParams::default().preconditions(Preconditions {
+        resource_version: config.metadata.resource_version,
+        uid: None,
+    });
+    match configs.delete(MOUNTER_CONFIG, &unchanged).await {
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+        other => Ok(other.map(|_| ())?),
+    }
+}
+
+/// Lays one object over another.
+fn merge(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (_, Value::Null) => {}
+        (base, more) => *base = more,
+    }
+}

@@ -1,0 +1,314 @@
+//! Kubernetes, etcd, containerd and what the tests' servers run, built once from the Go modules pinned under `tests/go/`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::command::{command, find_program, output, watched};
+use crate::layout::{cache, make_folder, repository};
+use crate::progress::Step;
+
+/// One pinned module and the programs built from it.
+struct Module {
+    /// Folder under `tests/go/`.
+    name: &'static str,
+    /// Program and the package that it is built from.
+    programs: &'static [(&'static str, &'static str)],
+    /// Flags of `go build` beside the common ones.
+    flags: &'static [&'static str],
+}
+
+/// Has the compiler write no debug data, which `-s -w` would have the linker leave out again: a sixth of the time.
+const WITHOUT_DEBUG_DATA: &str = "-gcflags=all=-dwarf=false";
+
+/// How far the compiler's heap may grow between collections, in percent: a short-lived process has no use for them.
+const COLLECT_SELDOM: &str = "800";
+
+/// The version that the Kubernetes programs say of themselves: clients compare it.
+const KUBERNETES_FLAGS: &[&str] = &[
+    "-ldflags",
+    "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 \
+     -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/component-base/version.gitTreeState=clean",
+];
+
+const MODULES: &[Module] = &[
+    Module {
+        name: "kubernetes",
+        programs: &[
+            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            (
+                "kube-controller-manager",
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+            ),
+            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+        ],
+        flags: KUBERNETES_FLAGS,
+    },
+    Module {
+        name: "coredns",
+        programs: &[("coredns", ".")],
+        flags: &["-ldflags", "-s -w"],
+    },
+    Module {
+        name: "etcd",
+        programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
+        flags: &["-ldflags", "-s -w"],
+    },
+    Module {
+        name: "containerd",
+        programs: &[
+            ("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+            (
+                "containerd-shim-runc-v2",
+                "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            ),
+            ("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+        ],
+        flags: &["-ldflags", "-s -w", "-tags", "no_btrfs,no_devmapper,no_zfs"],
+    },
+];
+
+/// What `cargo testbed bench` compares Mooring with; no part of a cluster, and built only for that.
+const PEER: Module = Module {
+    name: "local-path-provisioner",
+    programs: &[("local-path-provisioner", "github.com/rancher/local-path-provisioner")],
+    flags: &["-ldflags", "-s -w -X main.VERSION=v0.0.30"],
+};
+
+/// Programs that images of the tests have beside Mooring's own; no part of a cluster, and built only for such an image.
+const FOR_IMAGES: &[Module] = &[Module {
+    name: "versitygw",
+    programs: &[("versitygw", "github.com/versity/versitygw/cmd/versitygw")],
+    flags: &["-ldflags", "-s -w"],
+}];
+
+/// Where the built programs are.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    folders: Vec<PathBuf>,
+}
+
+impl Binaries {
+    /// Path of one program. Every name that the crate asks for is one of [`MODULES`]; another is run from the `PATH`.
+    pub fn path(&self, program: &str) -> PathBuf {
+        MODULES
+            .iter()
+            .zip(&self.folders)
+            .find(|(module, _)| module.programs.iter().any(|(name, _)| *name == program))
+            .map_or_else(|| PathBuf::from(program), |(_, folder)| folder.join(program))
+    }
+
+    /// A `PATH` on which the built programs come first and the system's own folders are all there.
+    pub fn search_path(&self) -> String {
+        self.folders
+            .iter()
+            .map(|folder| folder.to_string_lossy())
+            .chain(
+                [
+                    "/usr/local/sbin",
+                    "/usr/local/bin",
+                    "/usr/sbin",
+                    "/usr/bin",
+                    "/sbin",
+                    "/bin",
+                ]
+                .map(Into::into),
+            )
+            .collect::<Vec<_>>()
+            .join(":")
+    }
+}
+
+/// Finds the programs in the cache, and builds what is not there.
+pub fn ensure_binaries() -> Result<Binaries> {
+    let cache = cache()?;
+    let folders = MODULES
+        .iter()
+        .map(|module| ensure_module(&cache, module))
+        .collect::<Result<_>>()?;
+    Ok(Binaries { folders })
+}
+
+/// Finds local-path-provisioner in the cache, or builds it; the folder in which it lies is its own.
+pub fn ensure_peer() -> Result<PathBuf> {
+    Ok(ensure_module(&cache()?, &PEER)?.join(PEER.programs[0].0))
+}
+
+/// Names of the programs that [`ensure_for_image`] has.
+pub fn names_for_images() -> impl Iterator<Item = &'static str> {
+    FOR_IMAGES
+        .iter()
+        .flat_map(|module| module.programs)
+        .map(|(name, _)| *name)
+}
+
+/// Finds a program for an image in the cache, or builds it.
+pub fn ensure_for_image(program: &str) -> Result<PathBuf> {
+    let module = FOR_IMAGES
+        .iter()
+        .find(|module| module.programs.iter().any(|(name, _)| *name == program))
+        .with_context(|| format!("no Go module of the repository has {program}"))?;
+    Ok(ensure_module(&cache()?, module)?.join(program))
+}
+
+fn ensure_module(cache: &Path, module: &Module) -> Result<PathBuf> {
+    let source = repository().join("tests/go").join(module.name);
+    let folder = cache.join(format!("{}-{}", module.name, pins_hash(&source, module)?));
+    if module
+        .programs
+        .iter()
+        .all(|(program, _)| folder.join(program).is_file())
+    {
+        return Ok(folder);
+    }
+    let mut step = Step::begin(format!("build {} from its Go module, once", module.name));
+    let building = folder.with_extension(format!("building-{}", std::process::id()));
+    make_folder(&building)?;
+    let result = build(module, &source, &building, &mut step).and_then(|()| {
+        make_folder(&folder)?;
+        for (program, _) in module.programs {
+            // Renamed one by one and complete only with the last, so that a half-built folder never counts.
+            std::fs::rename(building.join(program), folder.join(program))
+                .with_context(|| format!("failed to move {program} into {}", folder.display()))?;
+        }
+        Ok(())
+    });
+    let _ = std::fs::remove_dir_all(&building);
+    result.with_context(|| {
+        format!(
+            "failed to build {}; the source is pinned in {}",
+            module.name,
+            source.display()
+        )
+    })?;
+    step.done(&folder.to_string_lossy());
+    Ok(folder)
+}
+
+fn build(module: &Module, source: &Path, into: &Path, step: &mut Step) -> Result<()> {
+    let packages = module.programs.iter().map(|(_, package)| *package);
+    step.update("fetching modules");
+    let mut list = go(source)?;
+    list.args(["list", "-mod=readonly", "-deps"]).args(packages.clone());
+    let total = output(&mut list)?.lines().count();
+    let mut build = go(source)?;
+    build
+        .args(["build", "-v", "-mod=readonly", "-trimpath", WITHOUT_DEBUG_DATA])
+        .args(module.flags)
+        .env("GOGC", COLLECT_SELDOM);
+    match module.programs {
+        // With a single package the output may be named, which etcd needs: its package is called "server".
+        [(program, _)] => build.arg("-o").arg(into.join(program)),
+        _ => build.arg("-o").arg(into.join("")),
+    };
+    build.args(packages);
+    let mut compiled = 0_usize;
+    watched(&mut build, |line| {
+        compiled += 1;
+        step.update(&format!("{compiled} of at most {total} packages: {line}"));
+    })?;
+    Ok(())
+}
+
+fn go(source: &Path) -> Result<std::process::Command> {
+    let program = find_program("go").context("go is not on the PATH: install it from https://go.dev/dl/")?;
+    let mut go = command(program, [] as [&str; 0]);
+    go.current_dir(source).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
+    Ok(go)
+}
+
+/// What the programs are built from, as a short hash.
+fn pins_hash(source: &Path, module: &Module) -> Result<String> {
+    let mut hash = Sha256::new();
+    // A program of our own, or the list of others' programs.
+    let code = ["main.go", "tools.go"]
+        .into_iter()
+        .find(|file| source.join(file).exists());
+    for file in ["go.mod", "go.sum"].into_iter().chain(code) {
+        let path = source.join(file);
+        let content = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        hash.update(&content);
+    }
+    for flag in module.flags {
+        hash.update(flag.as_bytes());
+    }
+    Ok(short_hex(&hash.finalize()))
+}
+
+/// The first 12 hexadecimal digits of a hash.
+pub fn short_hex(hash: &[u8]) -> String {
+    use std::fmt::Write;
+    hash.iter().take(6).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The Rust target that images are built for: the machine's own.
+pub fn host_target() -> Result<&'static str> {
+    let target = match std::env::consts::ARCH {
+        "x86_64" => "x86_64-unknown-linux-gnu",
+        "aarch64" => "aarch64-unknown-linux-gnu",
+        _ => "",
+    };
+    ensure!(
+        !target.is_empty(),
+        "no image can be built on {}: use an x86_64 or aarch64 machine",
+        std::env::consts::ARCH
+    );
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{FOR_IMAGES, MODULES, PEER, pins_hash};
+    use crate::layout::repository;
+
+    /// The modules that take much of what Kubernetes' programs take, in versions that suit both.
+    const LIKE_KUBERNETES: [&str; 3] = ["coredns", "etcd", "local-path-provisioner"];
+
+    fn required(module: &str) -> BTreeMap<String, String> {
+        let path = repository().join("tests/go").join(module).join("go.mod");
+        let text = std::fs::read_to_string(path).unwrap();
+        let words = text.lines().filter_map(|line| {
+            let mut words = line.strip_prefix("require ").unwrap_or(line).split_whitespace();
+            Some((words.next()?.to_owned(), words.next()?.to_owned()))
+        });
+        words.filter(|(_, version)| version.starts_with('v')).collect()
+    }
+
+    #[test]
+    fn what_is_shared_with_kubernetes_is_compiled_once() {
+        let there = required("kubernetes");
+        assert!(there.len() > 100);
+        for module in LIKE_KUBERNETES {
+            let here = required(module);
+            let shared: Vec<_> = here.iter().filter(|(name, _)| there.contains_key(*name)).collect();
+            assert!(shared.len() > 20, "{module}");
+            for (name, version) in shared {
+                assert_eq!(there.get(name), Some(version), "{name} in {module}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_program_is_pinned_by_its_module() {
+        for module in MODULES.iter().chain(FOR_IMAGES).chain([&PEER]) {
+            let source = repository().join("tests/go").join(module.name);
+            for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {
+                let tools = std::fs::read_to_string(source.join("tools.go")).unwrap();
+                assert!(
+                    tools.contains(&format!("\"{package}\"")),
+                    "{program} is not in tools.go"
+                );
+            }
+            assert_eq!(pins_hash(&source, module).unwrap().len(), 12);
+        }
+    }
+}

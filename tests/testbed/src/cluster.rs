@@ -1,0 +1,350 @@
+//! The cluster as a whole: up, down, and how it stands.
+
+mod down;
+mod guest;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+pub use down::{LoopDevice, down, loop_devices};
+pub use status::status;
+
+use crate::base_images::{self, Archive};
+use crate::binaries::{Binaries, ensure_binaries};
+use crate::command::{command, output, output_with_input};
+use crate::image_store::{HELD, ImageStore};
+use crate::layout::{Layout, make_folder, write_file};
+use crate::lock::Lock;
+use crate::network::{Block, make_bridge};
+use crate::node::Flavour;
+use crate::packages::{check_machine, ensure_packages};
+use crate::pki::Authority;
+use crate::progress::{say, spoken, step};
+use crate::spec::read_json;
+use crate::wait::{Look, wait_for};
+use crate::{cgroup, control_plane, dns, namespaces, node};
+
+/// What is known of a running cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Description {
+    /// Its addresses.
+    pub block: Block,
+    /// Number of nodes.
+    pub nodes: u8,
+    /// What kind of hosts they are.
+    #[serde(default)]
+    pub flavour: Flavour,
+}
+
+/// Number of nodes unless told otherwise: what one writes another reads.
+pub const USUAL_NODES: u8 = 2;
+
+/// Longest wait for the API server from its start, on a busy machine.
+const API_LIMIT: Duration = Duration::from_mins(2);
+/// Longest wait for a node to be ready.
+const NODE_LIMIT: Duration = Duration::from_mins(2);
+
+/// A cluster that runs.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Its folders.
+    pub layout: Layout,
+    /// Its programs.
+    pub binaries: Binaries,
+    /// What is known of it.
+    pub description: Description,
+}
+
+/// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks. Without a flavour, nodes are as those that run, or
+/// plain. Nodes that are started begin with the images of a store, if there is one.
+pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&ImageStore>) -> Result<Cluster> {
+    ensure!(
+        (1..=node::MAX_NODES).contains(&nodes),
+        "--nodes {nodes} is not possible: 1 to {} are",
+        node::MAX_NODES
+    );
+    let started = Instant::now();
+    check_machine()?;
+    ensure_packages()?;
+    let binaries = ensure_binaries()?;
+    let images = base_images::small()?;
+    let _lock = Lock::cluster(layout)?;
+    let cluster = match running(layout)? {
+        Some(description) => Cluster {
+            layout: layout.clone(),
+            binaries,
+            description,
+        },
+        None => start_control_plane(layout, binaries, flavour.unwrap_or_default())?,
+    };
+    let running = cluster.description.flavour;
+    ensure!(
+        flavour.is_none_or(|flavour| flavour == running),
+        "the nodes of the cluster that runs are {running:?} ones: take it away first, with `cargo testbed down`"
+    );
+    let cluster = match start_nodes(cluster, nodes, &images, store) {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            return Err(error.context(
+                "the cluster did not come up; it was left as it is for you to look at: see `cargo testbed logs`, and take \
+                 it away with `cargo testbed down`",
+            ));
+        }
+    };
+    say(format!(
+        "The cluster is up: {} node{}, Kubernetes v1.37.1 ({}).",
+        cluster.description.nodes,
+        if cluster.description.nodes == 1 { "" } else { "s" },
+        spoken(started.elapsed())
+    ));
+    Ok(cluster)
+}
+
+/// The cluster that runs, for commands that need one.
+pub fn connect(layout: &Layout) -> Result<Cluster> {
+    check_machine()?;
+    let Some(description) = running(layout)? else {
+        bail!("no testbed cluster runs: bring one up with `cargo testbed up`");
+    };
+    Ok(Cluster {
+        layout: layout.clone(),
+        binaries: ensure_binaries()?,
+        description,
+    })
+}
+
+/// The description of the cluster whose control plane runs.
+pub fn running(layout: &Layout) -> Result<Option<Description>> {
+    let control_plane = namespaces::find_init(layout, control_plane::ROLE)?;
+    if control_plane.is_none() || !layout.description().is_file() {
+        return Ok(None);
+    }
+    read_json(&layout.description()).map(Some)
+}
+
+fn start_control_plane(layout: &Layout, binaries: Binaries, flavour: Flavour) -> Result<Cluster> {
+    if down::remove(layout)? {
+        say("  ok took away what an earlier cluster had left");
+    }
+    make_folder(&layout.state)?;
+    let block = step("make the cluster's network", |_| make_bridge(layout))?;
+    let description = Description {
+        block,
+        nodes: 0,
+        flavour,
+    };
+    let cluster = Cluster {
+        layout: layout.clone(),
+        binaries,
+        description,
+    };
+    let started = (|| {
+        let authority = Authority::open(&layout.pki())?;
+        control_plane::start(layout, &cluster.binaries, &authority, block)?.go()?;
+        cluster.save()
+    })();
+    if let Err(error) = started {
+        down::remove(layout)?;
+        return Err(error.context("failed to start the control plane; all of it was taken away again"));
+    }
+    Ok(cluster)
+}
+
+fn start_nodes(mut cluster: Cluster, nodes: u8, images: &[Archive], store: Option<&ImageStore>) -> Result<Cluster> {
+    let layout = cluster.layout.clone();
+    let Description { block, flavour, .. } = cluster.description;
+    let wanted = nodes.max(cluster.description.nodes);
+    let mut fresh = Vec::new();
+    let authority = Authority::open(&layout.pki())?;
+    for index in 1..=wanted {
+        if namespaces::find_init(&layout, &node::name(index))?.is_none() {
+            if let Some(store) = store {
+                let folder = layout.node(&node::name(index));
+                store.give(&folder.join("var/lib/containerd"), &folder.join(HELD))?;
+            }
+            node::start(&layout, &cluster.binaries, &authority, block, index, flavour)
+                .with_context(|| format!("failed to start {}", node::name(index)))?;
+            fresh.push(index);
+        }
+    }
+    cluster.description.nodes = wanted;
+    cluster.save()?;
+    if !fresh.is_empty() {
+        step("start the control plane", |_| cluster.wait_for_api())?;
+        let names = dns::manifest(block).to_string();
+        output_with_input(&mut cluster.kubectl(["apply", "-f", "-"]), names.as_bytes())
+            .context("failed to set the cluster's DNS up")?;
+        step("load the sandbox image", |_| {
+            fresh
+                .iter()
+                .try_for_each(|&index| images.iter().try_for_each(|image| cluster.import(index, image)))
+        })?;
+    }
+    step("nodes ready", |_| {
+        (1..=wanted).try_for_each(|index| cluster.wait_for_node(index))
+    })?;
+    Ok(cluster)
+}
+
+impl Cluster {
+    fn save(&self) -> Result<()> {
+        let text = serde_json::to_string(&self.description).context("failed to write the description as JSON")?;
+        write_file(&self.layout.description(), text)
+    }
+
+    /// The path of the built kubectl with the administrator's kubeconfig.
+    pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> std::process::Command {
+        let mut kubectl = command(self.binaries.path("kubectl"), args);
+        kubectl.env("KUBECONFIG", self.layout.kubeconfig());
+        kubectl
+    }
+
+    /// Logs of the control plane.
+    fn control_plane_logs(&self) -> Vec<PathBuf> {
+        ["init", "etcd", "kube-apiserver"]
+            .map(|name| self.layout.logs(control_plane::ROLE).join(format!("{name}.log")))
+            .into()
+    }
+
+    fn node_logs(&self, index: u8) -> Vec<PathBuf> {
+        ["init", "containerd", "kubelet"]
+            .map(|name| self.layout.logs(&node::name(index)).join(format!("{name}.log")))
+            .into()
+    }
+
+    fn wait_for_api(&self) -> Result<()> {
+        Ok(wait_for(
+            "the API server",
+            API_LIMIT,
+            &self.control_plane_logs(),
+            || match output(&mut self.kubectl(["get", "--raw", "/readyz"])) {
+                Ok(_) => Look::Ready(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            },
+        )?)
+    }
+
+    fn wait_for_node(&self, index: u8) -> Result<()> {
+        let node = node::name(index);
+        // The taint of a node that was not ready is taken off a moment after it is.
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[?(@.effect!=\"PreferNoSchedule\")].key}";
+        // The kubelet itself is asked too: the status of one that died says "ready" for a while yet.
+        let health = format!("/api/v1/nodes/{node}/proxy/healthz");
+        let logs = self.node_logs(index);
+        Ok(wait_for(&format!("{node} to be ready"), NODE_LIMIT, &logs, || {
+            match output(&mut self.kubectl(["get", "node", &node, "-o", path])) {
+                Ok(status) if status.trim() == "True" => {}
+                Ok(status) => return Look::NotYet(format!("Ready and taints are {status:?}")),
+                Err(error) => return Look::NotYet(error.to_string()),
+            }
+            match output(&mut self.kubectl(["get", "--raw", &health])) {
+                Ok(_) => Look::Ready(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            }
+        })?)
+    }
+
+    /// A command that runs inside a node: with its folders, and in its network, UTS, IPC and PID namespaces. The programs are the
+    /// machine's, also where the node itself has none: see [`namespaces::workbench`].
+    pub fn in_node<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        index: u8,
+        program: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<std::process::Command> {
+        let pid = self.init_of(index)?;
+        let mut enter = Self::enter(pid, &namespaces::workbench(pid)?);
+        enter.arg(self.binaries.path(program)).args(args);
+        Ok(enter)
+    }
+
+    /// A command that runs on a node as the kubelet runs it: it has to be there.
+    pub fn on_host<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        index: u8,
+        program: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<std::process::Command> {
+        let pid = self.init_of(index)?;
+        let mut enter = Self::enter(pid, &PathBuf::from(format!("/proc/{pid}/ns/mnt")));
+        enter.arg(program).args(args);
+        Ok(enter)
+    }
+
+    /// Process 1 of a node, as the machine numbers it.
+    pub fn init_of(&self, index: u8) -> Result<i32> {
+        let node = node::name(index);
+        namespaces::find_init(&self.layout, &node)?
+            .with_context(|| format!("{node} does not run: `cargo testbed up` starts it"))
+    }
+
+    fn enter(pid: i32, mounts: &Path) -> std::process::Command {
+        let mut enter = command("nsenter", ["--target", &pid.to_string()]);
+        enter.arg(format!("--mount={}", mounts.display()));
+        enter.args(["--net", "--uts", "--ipc", "--pid", "--"]);
+        enter
+    }
+
+    /// Kills a program of a node (`kubelet`, `containerd`, `kube-proxy`) with SIGKILL; the node's init process starts it again
+    /// a second later. Fails if it does not run.
+    pub fn kill_in_node(&self, index: u8, program: &str) -> Result<()> {
+        self.kill(&node::name(index), program)
+    }
+
+    /// Kills a program of the control plane, as [`Cluster::kill_in_node`] does.
+    pub fn kill_in_control_plane(&self, program: &str) -> Result<()> {
+        self.kill(control_plane::ROLE, program)
+    }
+
+    fn kill(&self, role: &str, program: &str) -> Result<()> {
+        let init = namespaces::find_init(&self.layout, role)?.with_context(|| format!("{role} does not run"))?;
+        let pids = namespaces::find_in_namespace(init, program)?;
+        ensure!(!pids.is_empty(), "{program} does not run on {role}");
+        namespaces::end(&pids, Duration::from_secs(10))
+    }
+
+    /// Ends a node with all that is on it, as a power cut would, and starts it again; its files stay. Returns when it is ready.
+    pub fn power_cycle(&self, index: u8) -> Result<()> {
+        self.power_off(index)?;
+        self.power_on(index)
+    }
+
+    /// Ends a node with all that is on it, as a power cut would; its files stay.
+    pub fn power_off(&self, index: u8) -> Result<()> {
+        let node = node::name(index);
+        if let Some(init) = namespaces::find_init(&self.layout, &node)? {
+            namespaces::end(&[init], Duration::from_mins(1))?;
+        }
+        down::detach_loop_devices(&self.layout.node(&node))?;
+        // A kernel that starts has none. The kubelet would look for the container of each for some seconds before it registers its node.
+        cgroup::remove(&node::cgroup_of(&self.layout, index))
+    }
+
+    /// Starts a node that is off. Returns when it is ready.
+    pub fn power_on(&self, index: u8) -> Result<()> {
+        let authority = Authority::open(&self.layout.pki())?;
+        let Description { block, flavour, .. } = self.description;
+        node::start(&self.layout, &self.binaries, &authority, block, index, flavour)?;
+        self.wait_for_node(index)
+    }
+
+    /// Loads an image into a node's containerd under its full name.
+    pub fn import(&self, index: u8, image: &Archive) -> Result<()> {
+        let what = format!("{} to take the image {}", node::name(index), image.name);
+        Ok(wait_for(&what, Duration::from_mins(1), &self.node_logs(index), || {
+            let path = image.path.to_string_lossy();
+            let args = ["-n", "k8s.io", "images", "import", "--index-name", &image.name, &path];
+            let run = self
+                .in_node(index, "ctr", args)
+                .and_then(|mut ctr| Ok(output(&mut ctr)?));
+            match run {
+                Ok(_) => Look::Ready(()),
+                Err(error) => Look::NotYet(format!("{error:#}")),
+            }
+        })?)
+    }
+}

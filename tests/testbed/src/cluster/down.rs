@@ -1,0 +1,216 @@
+//! Taking a cluster away, whatever is left of it.
+
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{command, output};
+use crate::layout::Layout;
+use crate::lock::Lock;
+use crate::progress::{say, step};
+use crate::{cgroup, namespaces, network, node};
+
+/// Longest wait for the processes of a namespace to end.
+const END_LIMIT: Duration = Duration::from_mins(1);
+
+/// Takes the cluster away.
+pub fn down(layout: &Layout) -> Result<()> {
+    anyhow::ensure!(
+        nix::unistd::geteuid().is_root(),
+        "only root can take the cluster away: run it again as root"
+    );
+    let lock = Lock::cluster(layout)?;
+    let removed = step("take the cluster away", |_| remove(layout))?;
+    lock.remove();
+    say(if removed {
+        "Nothing of the cluster is left."
+    } else {
+        "There was nothing to take away."
+    });
+    Ok(())
+}
+
+/// Removes all that a cluster can have left; says whether there was anything. Each part is found by looking for it on the
+/// machine, never by what was written down: a crash may have come before the writing.
+pub(super) fn remove(layout: &Layout) -> Result<bool> {
+    let inits = namespaces::find_inits(layout)?;
+    let links = network::leftovers(layout, node::ALL_NODES);
+    let groups = cgroup::folders(&layout.cgroup());
+    if inits.is_empty() && links.is_empty() && groups.is_empty() && !layout.state.exists() {
+        return Ok(false);
+    }
+    let pids: Vec<_> = inits.iter().map(|(_, pid)| *pid).collect();
+    namespaces::end(&pids, END_LIMIT)?;
+    detach_loop_devices(&layout.state)?;
+    network::remove(layout, node::ALL_NODES);
+    cgroup::remove(&layout.cgroup())?;
+    unmount_below(&layout.state)?;
+    node::remove_mount_points()?;
+    if layout.state.exists() {
+        std::fs::remove_dir_all(&layout.state)
+            .with_context(|| format!("failed to remove {}", layout.state.display()))?;
+    }
+    let links = network::leftovers(layout, node::ALL_NODES);
+    if !links.is_empty() {
+        bail!("these links do not go: {}; see `ip -details link`", links.join(" "));
+    }
+    Ok(true)
+}
+
+/// A file, whatever path it is seen by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FileId {
+    major: u64,
+    minor: u64,
+    inode: u64,
+}
+
+/// The loop devices and their files, from the lines of `losetup --list --noheadings --raw --output
+/// NAME,BACK-INO,BACK-MAJ:MIN`. The path of the file says nothing: it is the one that some node knew it by.
+fn loop_files(listed: &str) -> Vec<(PathBuf, FileId)> {
+    let read = |line: &str| {
+        // In raw output a blank is written as \x20.
+        let line = line.replace("\\x20", "");
+        let mut words = line.split(' ');
+        let (device, inode, numbers) = (words.next()?, words.next()?, words.next()?);
+        let (major, minor) = numbers.split_once(':')?;
+        let file = FileId {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            inode: inode.parse().ok()?,
+        };
+        Some((PathBuf::from(device), file))
+    };
+    listed.lines().filter_map(read).collect()
+}
+
+/// The files below a folder, without those of containers' images, which are many and never a volume.
+fn files_below(folder: &Path, found: &mut HashSet<FileId>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_dir() && entry.file_name() != "containerd" {
+            files_below(&entry.path(), found);
+        } else if metadata.is_file() {
+            found.insert(FileId {
+                major: nix::sys::stat::major(metadata.dev()),
+                minor: nix::sys::stat::minor(metadata.dev()),
+                inode: metadata.ino(),
+            });
+        }
+    }
+}
+
+/// The loop devices of the machine that have a file.
+fn attached() -> Result<Vec<(PathBuf, FileId)>> {
+    let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
+    let mut losetup = command("losetup", ["--list", "--noheadings", "--raw", "--output", columns]);
+    Ok(loop_files(&output(&mut losetup)?))
+}
+
+/// A loop device of the machine.
+#[derive(Debug, Clone)]
+pub struct LoopDevice {
+    /// The number in its name.
+    pub number: u32,
+    /// The path by which some node or container knew its file, with ` (deleted)` behind it if that is gone; `/` if the mount that it
+    /// was on is.
+    pub file: String,
+    /// Whether the file lies below the folder that was asked for.
+    pub is_below: bool,
+}
+
+/// The loop devices of the machine, and whose file lies below `folder`.
+pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
+    let attached = attached()?;
+    let mut ours = HashSet::new();
+    if !attached.is_empty() {
+        files_below(folder, &mut ours);
+    }
+    let of_device = |(device, file): (PathBuf, FileId)| {
+        let name = device.file_name()?.to_str()?;
+        let path = Path::new("/sys/block").join(name).join("loop/backing_file");
+        // One that was detached meanwhile has none.
+        let path = std::fs::read_to_string(path).ok()?;
+        Some(LoopDevice {
+            number: name.strip_prefix("loop")?.parse().ok()?,
+            file: path.trim_end_matches('\n').to_owned(),
+            is_below: ours.contains(&file),
+        })
+    };
+    Ok(attached.into_iter().filter_map(of_device).collect())
+}
+
+/// Detaches the loop devices whose file lies below `folder`. Most are gone with the mounts of their node.
+pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
+    if attached()?.is_empty() {
+        return Ok(());
+    }
+    let mut ours = HashSet::new();
+    files_below(folder, &mut ours);
+    for (device, _) in attached()?.iter().filter(|(_, file)| ours.contains(file)) {
+        // One that the kernel let go of meanwhile is what was wanted.
+        let _ = output(command("losetup", ["--detach"]).arg(device));
+    }
+    let left = || -> Result<Vec<PathBuf>> {
+        let held = attached()?.into_iter().filter(|(_, file)| ours.contains(file));
+        Ok(held.map(|(device, _)| device).collect())
+    };
+    // The kernel lets go of one a moment after the last that had it open.
+    let deadline = Instant::now() + END_LIMIT;
+    while !left()?.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let left = left()?;
+    if !left.is_empty() {
+        bail!("these loop devices do not go, since something has them open: {left:?}; see `lsblk`");
+    }
+    Ok(())
+}
+
+/// Mounts that reached the machine itself: there should be none, but a removal must never follow one.
+fn unmount_below(folder: &Path) -> Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").context("failed to read the mount table")?;
+    let mut points: Vec<_> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .filter(|point| Path::new(point).starts_with(folder))
+        .collect();
+    points.reverse();
+    for point in points {
+        nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
+            .with_context(|| format!("failed to unmount {point}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileId, files_below, loop_files};
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_loop_device_is_known_by_its_file_and_not_by_a_path() {
+        let listed = "/dev/loop1 1236993 \\x20\\x20254:0\\x20\\x20\n/dev/loop3\n";
+        let file = FileId {
+            major: 254,
+            minor: 0,
+            inode: 1_236_993,
+        };
+        assert_eq!(loop_files(listed), [("/dev/loop1".into(), file)]);
+    }
+
+    #[test]
+    fn files_are_found_wherever_a_volume_may_be() {
+        let folder = std::env::temp_dir().join(format!("mooring-down-{}", std::process::id()));
+        for file in ["pool/a.img", "var/lib/containerd/layer"] {
+            crate::layout::write_file(&folder.join(file), "").unwrap();
+        }
+        let mut found = HashSet::new();
+        files_below(&folder, &mut found);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.len(), 1);
+    }
+}

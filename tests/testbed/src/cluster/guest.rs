@@ -1,0 +1,133 @@
+//! The cluster's node in a virtual machine: brought up beside the others, and taken away.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Cluster;
+use crate::base_images::BUSYBOX;
+use crate::command::output;
+use crate::images::{HOST, TAG};
+use crate::layout::make_folder;
+use crate::lock::Lock;
+use crate::node::{self, MACHINE, PAUSE_IMAGE};
+use crate::pki::Authority;
+use crate::progress::{note, spoken, step};
+use crate::wait::{Look, wait_for};
+use crate::{namespaces, network};
+
+/// Longest wait for its processes to end.
+const END_LIMIT: Duration = Duration::from_mins(1);
+
+/// Longest until one of its programs has said something: it takes ten seconds, and half a minute on a busy machine.
+const LIFE_LIMIT: Duration = Duration::from_secs(90);
+
+/// How often it is started.
+const STARTS: u32 = 3;
+
+/// The image that runs on every node.
+const MOUNTER: &str = "mounter";
+
+/// The node whose images it gets.
+const IMAGES_OF: u8 = 1;
+
+impl Cluster {
+    /// Brings the node in a virtual machine up, in place of the one that is there. It has the images that every node has, the mounter's,
+    /// and those of node-1 with these last parts of their names. Returns when it is ready.
+    pub fn start_machine(&self, images: &[&str]) -> Result<()> {
+        self.remove_machine()?;
+        let _lock = Lock::cluster(&self.layout)?;
+        let name = node::name(MACHINE);
+        let authority = Authority::open(&self.layout.pki())?;
+        let started = Instant::now();
+        step(&format!("make {name}"), |progress| {
+            let usual = [BUSYBOX, PAUSE_IMAGE].map(str::to_owned);
+            let named = [&[MOUNTER], images].concat();
+            let named = named.iter().map(|image| format!("{HOST}/{image}:{TAG}"));
+            let mut archives = Vec::new();
+            for image in usual.into_iter().chain(named) {
+                progress.update(&image);
+                archives.push(self.exported(&image)?);
+            }
+            progress.update("disk");
+            node::guest::make(
+                &self.layout,
+                &self.binaries,
+                &authority,
+                self.description.block,
+                &archives,
+            )
+        })?;
+        step(&format!("start {name}"), |_| self.boot_machine())?;
+        step(&format!("{name} ready"), |_| self.wait_for_node(MACHINE))?;
+        note(format!("{name} was ready after {}", spoken(started.elapsed())));
+        Ok(())
+    }
+
+    /// Starts the machine until it shows life: qemu's translation of several processors has the stock kernel hang now and then before it has any.
+    fn boot_machine(&self) -> Result<()> {
+        let name = node::name(MACHINE);
+        let mut starts = 1;
+        loop {
+            node::guest::start(&self.layout, self.description.block)?;
+            let what = format!("{name} to come up");
+            let alive = wait_for(
+                &what,
+                LIFE_LIMIT,
+                &[self.layout.logs(&name).join("console.log")],
+                || {
+                    if node::guest::shows_life(&self.layout) {
+                        Look::Ready(())
+                    } else {
+                        Look::NotYet("its kernel alone".to_owned())
+                    }
+                },
+            );
+            match alive {
+                Err(error) if starts < STARTS => note(format!("{name} is started again: {error}")),
+                alive => return Ok(alive?),
+            }
+            starts += 1;
+            let init = namespaces::find_init(&self.layout, &name)?;
+            namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
+        }
+    }
+
+    /// An image as the other node has it, among what the machine is started from.
+    fn exported(&self, image: &str) -> Result<PathBuf> {
+        let folder = self.layout.machine(&node::name(MACHINE));
+        make_folder(&folder)?;
+        let archive = folder.join(format!("{}.tar", image.replace(['/', ':'], "_")));
+        // By ctr itself: what containerd sends it is now and then cut short at the end, and nobody says so.
+        let mut export = self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "export", "--local"])?;
+        output(export.arg(&archive).arg(image)).with_context(|| {
+            format!(
+                "{} has no image {image}: they are named as their folders in images/, or testbed- and that in \
+                 tests/images/, and `cargo testbed install` loads them",
+                node::name(IMAGES_OF)
+            )
+        })?;
+        Ok(archive)
+    }
+
+    /// Takes it away, with its Node and what runs there; says whether there was any.
+    pub fn remove_machine(&self) -> Result<bool> {
+        let _lock = Lock::cluster(&self.layout)?;
+        let name = node::name(MACHINE);
+        let init = namespaces::find_init(&self.layout, &name)?;
+        let folder = self.layout.machine(&name);
+        if init.is_none() && !folder.exists() {
+            return Ok(false);
+        }
+        namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
+        network::disconnect_machine(&self.layout, self.description.block, MACHINE);
+        let _ = std::fs::remove_dir_all(folder);
+        output(&mut self.kubectl(["delete", "node", &name, "--ignore-not-found"]))?;
+        // No kubelet will say that they have ended.
+        let here = format!("--field-selector=spec.nodeName={name}");
+        let mut pods = self.kubectl(["delete", "pods", "--all-namespaces", &here]);
+        output(pods.args(["--force", "--grace-period=0", "--wait=false"]))?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,143 @@
+//! The node's programs of an earlier commit, built once and kept in the cache: what a cluster has that is upgraded to this tree.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::binaries::host_target;
+use crate::command::{cargo, command, output, watched};
+use crate::images::flags_of_programs;
+use crate::layout::{cache, make_folder, repository, write_file};
+use crate::lock::Lock;
+use crate::progress::Step;
+
+/// Before the tests became crates of their own. To be moved on with each release.
+const COMMIT: &str = "6cd9b6626f003416f11de02ffb50ef3bef731fe4";
+
+/// Longest that the programs may take to compile, from nothing and on a busy machine.
+const LIMIT_SECONDS: &str = "1500";
+
+/// The manifest of the mounters in that commit.
+const MANIFEST: &str = "configmaps/install/mounter.yaml";
+
+/// The programs of that commit.
+#[derive(Debug, Clone)]
+pub struct Earlier {
+    folder: PathBuf,
+}
+
+impl Earlier {
+    /// The node daemon, which is the agent as well.
+    pub fn mounter(&self) -> PathBuf {
+        self.folder.join("mounter")
+    }
+
+    /// The shim.
+    pub fn shim(&self) -> PathBuf {
+        self.folder.join("vcs")
+    }
+
+    /// What installed them.
+    pub fn manifest(&self) -> Result<String> {
+        let path = self.folder.join("mounter.yaml");
+        std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
+    }
+}
+
+/// Why the programs can't be had, where that is nobody's fault: a clone without the history has no such commit.
+pub fn missing() -> Option<String> {
+    let commit = format!("{COMMIT}^{{commit}}");
+    output(&mut git(&["cat-file", "-e", &commit]))
+        .is_err()
+        .then(|| format!("this clone has no commit {COMMIT}: run `git fetch --unshallow`"))
+}
+
+/// Finds the programs in the cache, or builds them.
+pub fn ensure() -> Result<Earlier> {
+    let folder = cache()?.join(format!("earlier-{}", &COMMIT[..12]));
+    let earlier = Earlier { folder };
+    if is_whole(&earlier) {
+        return Ok(earlier);
+    }
+    let _lock = Lock::images()?;
+    if is_whole(&earlier) {
+        return Ok(earlier);
+    }
+    let mut step = Step::begin(format!("build the mounter of commit {}, once", &COMMIT[..12]));
+    let work = earlier.folder.join("work");
+    let built = build(&work, &earlier, &mut step);
+    let _ = std::fs::remove_dir_all(&work);
+    built.with_context(|| format!("failed to build the mounter of commit {COMMIT}"))?;
+    step.done("");
+    Ok(earlier)
+}
+
+/// The manifest comes last.
+fn is_whole(earlier: &Earlier) -> bool {
+    earlier.manifest().is_ok() && earlier.mounter().is_file() && earlier.shim().is_file()
+}
+
+fn git(args: &[&str]) -> Command {
+    let mut git = command("git", ["-C"]);
+    git.arg(repository()).args(args);
+    git
+}
+
+fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
+    step.update("unpacking its source");
+    let source = work.join("source");
+    let _ = std::fs::remove_dir_all(work);
+    make_folder(&source)?;
+    let archive = work.join("source.tar");
+    let to = format!("--output={}", archive.display());
+    output(&mut git(&["archive", "--format=tar", &to, COMMIT]))?;
+    let file = std::fs::File::open(&archive).with_context(|| format!("failed to open {}", archive.display()))?;
+    tar::Archive::new(file)
+        .unpack(&source)
+        .with_context(|| format!("failed to unpack {}", archive.display()))?;
+
+    let (target, compiled) = (host_target()?, work.join("target"));
+    watched(&mut build_command(&source, target, &compiled)?, |line| {
+        step.update(line.trim());
+    })?;
+    let programs = compiled.join(target).join("dist");
+    for (name, place) in [("mounter", earlier.mounter()), ("vcs", earlier.shim())] {
+        std::fs::copy(programs.join(name), &place).with_context(|| format!("failed to keep {}", place.display()))?;
+    }
+    let manifest = std::fs::read(source.join(MANIFEST)).context("the commit has no manifest of the mounters")?;
+    ensure!(!manifest.is_empty(), "the commit's manifest of the mounters is empty");
+    write_file(&earlier.folder.join("mounter.yaml"), manifest)
+}
+
+/// As the images' programs are built, but for the time that it takes to make them small: it is what they do that counts.
+fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command> {
+    let flags = flags_of_programs(target);
+    let cargo = cargo([
+        "build",
+        "--locked",
+        "--profile=dist",
+        "--target",
+        target,
+        "--config",
+        &flags,
+        "--bins",
+        "--package=mooring-mounter",
+        "--package=mooring-shim",
+    ])?;
+    let mut limited = command("timeout", ["--kill-after=10", LIMIT_SECONDS]);
+    limited.arg(cargo.get_program()).args(cargo.get_args());
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+        .current_dir(source)
+        .env("CARGO_TARGET_DIR", compiled)
+        .env("CARGO_PROFILE_DIST_LTO", "off")
+        .env("CARGO_PROFILE_DIST_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_DIST_CODEGEN_UNITS", "16");
+    Ok(limited)
+}

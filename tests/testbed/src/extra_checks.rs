@@ -1,0 +1,273 @@
+//! Checks of the repository that need other tools than Rust's own: shell scripts, licences, the shim for aarch64.
+//!
+//! Each is a call of [`CHECKS`]. What they need of Debian is installed by [`crate::packages::ensure_check_packages`].
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{cargo, command, find_program, output, watched};
+use crate::layout::{cache, repository};
+use crate::progress::Step;
+
+/// A check.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    /// What a person calls it.
+    pub name: &'static str,
+    /// Runs it to its end.
+    pub run: fn() -> Result<Verdict>,
+}
+
+/// How a check ended that found nothing wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Passed,
+    /// It could not be done here, for this reason.
+    Skipped(String),
+}
+
+/// All of them, cheapest first.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "shellcheck",
+        run: shellcheck,
+    },
+    Check {
+        name: "shim for aarch64",
+        run: aarch64_shim,
+    },
+    Check {
+        name: "cargo-deny: bans, licences, sources",
+        run: deny,
+    },
+    Check {
+        name: "cargo-deny: advisories",
+        run: advisories,
+    },
+];
+
+/// Every shell script of the repository, and what scripts read, is free of warnings.
+///
+/// # Errors
+/// There are warnings; or git or shellcheck is missing.
+pub fn shellcheck() -> Result<Verdict> {
+    let scripts = scripts()?;
+    ensure!(scripts.len() > 20, "only {} shell scripts were found", scripts.len());
+    // By the names that their `source=` has, which are those of the repository.
+    let mut run = command(
+        "shellcheck",
+        ["--severity=warning", "--format=gcc", "--external-sources"],
+    );
+    output(run.arg("--source-path=.").args(scripts).current_dir(repository()))?;
+    Ok(Verdict::Passed)
+}
+
+/// Shell scripts among the repository's files, by their first line.
+fn scripts() -> Result<Vec<PathBuf>> {
+    let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let files = output(command("git", listed).current_dir(repository()))?;
+    let mut found: Vec<_> = files
+        .split_terminator('\0')
+        .map(PathBuf::from)
+        .filter(|file| repository().join(file).is_file())
+        .map(|file| {
+            let path = repository().join(&file);
+            let bytes = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            Ok(is_script(&file, &bytes).then_some(file))
+        })
+        .filter_map(Result::transpose)
+        .collect::<Result<_>>()?;
+    found.sort();
+    Ok(found)
+}
+
+fn is_script(file: &Path, content: &[u8]) -> bool {
+    let first = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first);
+    let shells = ["sh", "bash", "dash", "ash"];
+    let run_by = |word: &str| shells.contains(&word.rsplit('/').next().unwrap_or_default());
+    file.extension().is_some_and(|extension| extension == "sh")
+        || first.starts_with("# shellcheck shell=")
+        || first
+            .strip_prefix("#!")
+            .is_some_and(|line| line.split_whitespace().any(run_by))
+}
+
+const DENY: &str = "0.20.2";
+
+/// Crates have licences that `deny.toml` allows, and come from crates.io.
+///
+/// # Errors
+/// One has not, or does not; or cargo-deny can't be built.
+pub fn deny() -> Result<Verdict> {
+    // Of two versions of a crate it would warn at length, and push what is an error out of what is shown.
+    let check = ["check", "--hide-inclusion-graph", "--allow=duplicate"];
+    output(cargo_deny(&check)?.args(["bans", "licenses", "sources"]))?;
+    Ok(Verdict::Passed)
+}
+
+/// No crate has a known vulnerability. Skipped where the database, which is on GitHub, is out of reach.
+///
+/// # Errors
+/// One has; or cargo-deny can't be built.
+pub fn advisories() -> Result<Verdict> {
+    let program = deny_program()?;
+    // A network that swallows what is sent would hold it up for minutes.
+    let mut fetch = command("timeout", ["60".as_ref(), program.as_os_str()]);
+    if let Err(error) = output(fetch.args(["fetch", "db"]).current_dir(repository())) {
+        let error = error.to_string();
+        let why = error.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        return Ok(Verdict::Skipped(format!("the RustSec database can't be had: {why}")));
+    }
+    output(&mut cargo_deny(&["check", "--disable-fetch", "advisories"])?)?;
+    Ok(Verdict::Passed)
+}
+
+fn cargo_deny(arguments: &[&str]) -> Result<Command> {
+    let mut deny = command(deny_program()?, ["--locked"]);
+    deny.args(arguments).current_dir(repository());
+    Ok(deny)
+}
+
+/// cargo-deny from the cache. It is built once, quickly rather than well: four minutes of one processor.
+fn deny_program() -> Result<PathBuf> {
+    let root = cache()?.join(format!("cargo-deny-{DENY}"));
+    let program = root.join("bin/cargo-deny");
+    if program.is_file() {
+        return Ok(program);
+    }
+    let mut step = Step::begin(format!("build cargo-deny {DENY}"));
+    let mut install = cargo(["install", "cargo-deny", "--locked", "--no-default-features"])?;
+    install.args(["--version", DENY, "--root"]).arg(&root);
+    install
+        .env("CARGO_TARGET_DIR", root.join("target"))
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256");
+    watched(&mut install, |line| step.update(line.trim()))?;
+    // Half a gigabyte that nobody needs again.
+    let target = root.join("target");
+    std::fs::remove_dir_all(&target).with_context(|| format!("failed to remove {}", target.display()))?;
+    step.done("");
+    Ok(program)
+}
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// The shim for aarch64 links, and answers where `qemu-aarch64` runs it. Skipped where Rust's core library for it can't be had.
+///
+/// # Errors
+/// It does not; or what it answers is wrong.
+pub fn aarch64_shim() -> Result<Verdict> {
+    let core = output(command("rustc", ["--print", "target-libdir", "--target", AARCH64]).current_dir(repository()))?;
+    if !Path::new(core.trim()).is_dir() {
+        let Some(rustup) = find_program("rustup") else {
+            return Ok(Verdict::Skipped(format!(
+                "Rust has no {AARCH64} here, and there is no rustup to add it"
+            )));
+        };
+        let mut add = command("timeout", ["120".as_ref(), rustup.as_os_str()]);
+        if let Err(error) = output(add.args(["target", "add", AARCH64]).current_dir(repository())) {
+            return Ok(Verdict::Skipped(format!("Rust has no {AARCH64} here: {error}")));
+        }
+    }
+    let Some(linker) = linker()? else {
+        return Ok(Verdict::Skipped(
+            "this Rust comes without its linker (gcc-ld/ld.lld)".to_owned(),
+        ));
+    };
+    let flags = format!("target.{AARCH64}.rustflags=['-Clink-arg=-fuse-ld=lld','-Clink-arg=-B{linker}',{EMULATION}]");
+    let mut build = cargo([
+        "build",
+        "--quiet",
+        // As it ships: a debug build has the standard library.
+        "--profile",
+        "dist",
+        "--package",
+        "mooring-shim",
+        "--bin",
+        "vcs",
+        "--target",
+        AARCH64,
+    ])?;
+    let folder = repository().join("target/shim-aarch64");
+    build.args([
+        "--config",
+        &flags,
+        "--config",
+        &format!("target.{AARCH64}.linker='cc'"),
+        "--target-dir",
+    ]);
+    output(build.arg(&folder))?;
+    answers(&folder.join(AARCH64).join("dist/vcs"))
+}
+
+/// The C compiler of this machine names its own architecture to the linker; the last one counts.
+const EMULATION: &str = "'-Clink-arg=-Wl,-m,aarch64linux'";
+
+/// The folder with the linker that Rust brings along, which can do every architecture.
+fn linker() -> Result<Option<String>> {
+    let own = output(command("rustc", ["--print", "target-libdir"]).current_dir(repository()))?;
+    let folder = Path::new(own.trim()).with_file_name("bin").join("gcc-ld");
+    Ok(folder.join("ld.lld").is_file().then(|| folder.display().to_string()))
+}
+
+/// Entry point, arguments, system calls and answer are right on that architecture.
+fn answers(shim: &Path) -> Result<Verdict> {
+    let Some(emulator) = find_program("qemu-aarch64") else {
+        return Ok(Verdict::Skipped(
+            "it links, and there is no qemu-aarch64 to run it with".to_owned(),
+        ));
+    };
+    for (arguments, words) in [
+        (&["init"][..], "{\"status\":\"Success\",\"capabilities\":"),
+        (&["mount", "/nowhere", "{}"], "there is no socket .mounter.sock"),
+    ] {
+        let answer = output(command(&emulator, [shim]).args(arguments))?;
+        ensure!(
+            answer.contains(words) && serde_json::from_str::<serde_json::Value>(&answer).is_ok(),
+            "the shim for aarch64 answers {arguments:?} with {answer:?}, without {words:?}"
+        );
+    }
+    Ok(Verdict::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{is_script, scripts};
+
+    #[test]
+    fn scripts_are_known_by_their_first_line() {
+        for (name, content) in [
+            ("a", "#!/bin/sh\n"),
+            ("a", "#!/bin/busybox sh\n"),
+            ("a", "#!/usr/bin/env bash\n"),
+            ("a.sh", "x=1\n"),
+            ("a", "# shellcheck shell=sh\n"),
+        ] {
+            assert!(is_script(Path::new(name), content.as_bytes()), "{content}");
+        }
+        for content in [
+            "#!/usr/bin/perl\n",
+            "FROM a\nRUN sh\n",
+            "",
+            "#!/bin/fish\n",
+            "text\n#!/bin/sh\n",
+        ] {
+            assert!(!is_script(Path::new("a"), content.as_bytes()), "{content}");
+        }
+    }
+
+    #[test]
+    fn programs_and_what_they_read_are_among_the_scripts() {
+        let found = scripts().unwrap();
+        for name in [".ci/run", "images/client-block/rbd", "images/file-system.sh"] {
+            assert!(found.iter().any(|file| file == Path::new(name)), "{name}: {found:?}");
+        }
+    }
+}

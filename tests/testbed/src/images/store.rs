@@ -1,0 +1,248 @@
+//! buildah with a storage of the testbed's own, so that it neither needs nor changes the machine's.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Built;
+use super::seclusion::{contained, secluded};
+use crate::base_images;
+use crate::command::{output_within, watched_within};
+use crate::layout::{cache, make_folder, write_file};
+use crate::lock::Lock;
+use crate::progress::note;
+
+/// Longest time for an image to be built: the largest takes a minute or two.
+const BUILD_LIMIT: Duration = Duration::from_mins(20);
+
+/// Longest time for an image to be taken into the storage or out of it.
+const COPY_LIMIT: Duration = Duration::from_mins(10);
+
+/// Changes when storages of before are of no use.
+const FOLDER: &str = "buildah-2";
+
+/// The storage.
+pub(super) struct Store {
+    folder: PathBuf,
+    driver: Driver,
+    /// One at a time takes images in.
+    taking: Mutex<()>,
+}
+
+/// How the storage keeps layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Driver {
+    /// By the kernel's overlays: layers are shared, and a build is not written through to the disk.
+    Overlay,
+    /// By copies: works on any file system, and without mounting anything.
+    Vfs,
+}
+
+impl Driver {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Overlay => "overlay",
+            Self::Vfs => "vfs",
+        }
+    }
+}
+
+/// What an image is built from.
+pub(super) struct Build<'a> {
+    /// How to build it.
+    pub(super) containerfile: &'a Path,
+    /// Where it copies from.
+    pub(super) context: &'a Path,
+    /// More of `buildah build`'s arguments.
+    pub(super) arguments: &'a [String],
+    /// The OCI archive to make of it.
+    pub(super) archive: &'a Path,
+}
+
+impl Store {
+    /// Opens the storage, making it if need be. One command at a time has it open, which the lock of the images is a proof of.
+    pub(super) fn open(_lock: &Lock) -> Result<Self> {
+        let folder = cache()?.join(FOLDER);
+        // buildah refuses to work without a policy, which lies in a package that is only recommended.
+        write_file(
+            &folder.join("policy.json"),
+            r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
+        )?;
+        // Or it makes /etc/cni on the machine.
+        let networks = format!("[network]\nnetwork_config_dir = \"{}/networks\"\n", folder.display());
+        write_file(&folder.join("containers.conf"), networks)?;
+        let mut store = Self {
+            folder,
+            driver: Driver::Overlay,
+            taking: Mutex::new(()),
+        };
+        // A build that was broken off leaves containers, and layers that count as mounted.
+        if store.in_use().exists() || !store.folder.join("held").is_dir() {
+            store.reset()?;
+        }
+        write_file(&store.in_use(), "")?;
+        store.driver = store.usable_driver()?;
+        Ok(store)
+    }
+
+    /// Says that all went well; without it, the storage is emptied when it is opened next.
+    pub(super) fn close(self) {
+        let _ = std::fs::remove_file(self.in_use());
+    }
+
+    fn in_use(&self) -> PathBuf {
+        self.folder.join("in-use")
+    }
+
+    /// Whether layers and folders can be laid over others, as a build's own that leaves no trace.
+    pub(super) fn has_overlays(&self) -> bool {
+        self.driver == Driver::Overlay
+    }
+
+    /// The driver to use, which is found out once for each kernel.
+    fn usable_driver(&self) -> Result<Driver> {
+        let kernel = nix::sys::utsname::uname().context("failed to ask for the kernel's release")?;
+        let kernel = kernel.release().to_string_lossy().into_owned();
+        let note_of = |driver: Driver| format!("{} {kernel}\n", driver.name());
+        let known = self.folder.join("driver");
+        let written = std::fs::read_to_string(&known).unwrap_or_default();
+        if let Some(driver) = [Driver::Overlay, Driver::Vfs]
+            .into_iter()
+            .find(|&driver| written == note_of(driver))
+        {
+            return Ok(driver);
+        }
+        let driver = match self.try_overlays() {
+            Ok(()) => Driver::Overlay,
+            Err(error) => {
+                note(format!(
+                    "  .. images are built without overlays, which takes longer: {error:#}"
+                ));
+                Driver::Vfs
+            }
+        };
+        self.reset()?;
+        // Storages of before took gigabytes.
+        if let Some(cache) = self.folder.parent() {
+            let _ = std::fs::remove_dir_all(cache.join("buildah"));
+        }
+        write_file(&known, note_of(driver))?;
+        Ok(driver)
+    }
+
+    /// Builds an image of nothing much, with a folder laid over another.
+    fn try_overlays(&self) -> Result<()> {
+        let trial = self.folder.join("trial");
+        make_folder(&trial.join("over"))?;
+        let containerfile = trial.join("Containerfile");
+        write_file(&containerfile, "FROM busybox:1\nRUN touch /tmp/here /tmp/over/there\n")?;
+        let busybox = base_images::busybox()?;
+        self.ensure(&Built {
+            archive: busybox,
+            hash: "trial".into(),
+        })?;
+        let over = format!("--volume={}:/tmp/over:O", trial.join("over").display());
+        let build = Build {
+            containerfile: &containerfile,
+            context: &trial,
+            arguments: &[over],
+            archive: &trial.join("archive"),
+        };
+        let result = self.build(&build, |_| {});
+        let _ = std::fs::remove_dir_all(&trial);
+        result
+    }
+
+    /// Empties the storage.
+    fn reset(&self) -> Result<()> {
+        for name in ["held", "storage", "run", "tmp"] {
+            let folder = self.folder.join(name);
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder).with_context(|| format!("failed to remove {}", folder.display()))?;
+            }
+        }
+        make_folder(&self.folder.join("held"))?;
+        make_folder(&self.folder.join("tmp"))
+    }
+
+    /// A buildah command; it is run where no device of the machine is.
+    fn buildah<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut args = args.into_iter();
+        let mut buildah = contained("buildah");
+        buildah
+            .arg("--root")
+            .arg(self.folder.join("storage"))
+            .arg("--runroot")
+            .arg(self.folder.join("run"))
+            .args(["--storage-driver", self.driver.name()])
+            .env("CONTAINERS_CONF", self.folder.join("containers.conf"))
+            .env("TMPDIR", self.folder.join("tmp"))
+            // Works without the right to make cgroups.
+            .env("BUILDAH_ISOLATION", "chroot");
+        let Some(subcommand) = args.next() else {
+            return buildah;
+        };
+        buildah.arg(&subcommand);
+        if ["bud", "pull", "push"].map(OsStr::new).contains(&subcommand.as_ref()) {
+            buildah.arg("--signature-policy").arg(self.folder.join("policy.json"));
+        }
+        buildah.args(args);
+        buildah
+    }
+
+    fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
+        let mut buildah = self.buildah(args);
+        secluded(&self.mount_point(), || Ok(output_within(&mut buildah, COPY_LIMIT)?))
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.folder.join("dev")
+    }
+
+    fn held(&self, name: &str) -> PathBuf {
+        self.folder.join("held").join(name.replace(['/', ':'], "_"))
+    }
+
+    /// Makes sure that the storage has this very build of an image under its name.
+    pub(super) fn ensure(&self, image: &Built) -> Result<()> {
+        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held(&image.archive.name);
+        let before = std::fs::read_to_string(&held).ok();
+        if before.as_ref() == Some(&image.hash) {
+            return Ok(());
+        }
+        let source = format!("oci-archive:{}", image.archive.path.display());
+        let id = self.run(["pull", "--quiet", &source])?;
+        self.run(["tag", id.trim(), &image.archive.name])?;
+        write_file(&held, &image.hash)?;
+        if before.is_some() {
+            // The one that had the name. It is in the way of nothing if it stays.
+            let _ = self.run(["rmi", "--prune"]);
+        }
+        Ok(())
+    }
+
+    /// Builds an image into an archive, without keeping it in the storage.
+    pub(super) fn build(&self, build: &Build<'_>, each: impl FnMut(&str) + Send) -> Result<()> {
+        let _ = std::fs::remove_file(build.archive);
+        let mut bud = self.buildah(["bud", "--pull=never", "--layers=false"]);
+        bud.args(build.arguments)
+            // No ":name" behind the file: containerd would find the image under its digest only.
+            .arg(format!("--tag=oci-archive:{}", build.archive.display()))
+            .arg("--file")
+            .arg(build.containerfile)
+            .arg(build.context);
+        secluded(&self.mount_point(), || {
+            watched_within(&mut bud, BUILD_LIMIT, each).map_err(Into::into)
+        })
+    }
+
+    /// Copies an image to somewhere else, such as a registry.
+    pub(super) fn push(&self, name: &str, target: &str) -> Result<()> {
+        self.run(["push", name, target]).map(drop)
+    }
+}

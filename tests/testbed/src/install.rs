@@ -1,0 +1,152 @@
+//! Mooring itself on a cluster: `kubectl apply -k configmaps/install`, and waiting until it serves.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use mooring_contract::names::NAMESPACE;
+
+use crate::command::{output, output_with_input};
+use crate::images::Built;
+use crate::layout::repository;
+use crate::progress::{note, step};
+use crate::target::Target;
+
+/// Longest wait for Mooring's Pods.
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// On the namespace: the hash of the images that run, by which a change of an image under the same tag is seen.
+const IMAGES_ANNOTATION: &str = "testbed.mooring.dev/images";
+
+/// The images that a restart is about; all others are of Pods that come and go.
+const LONG_RUNNING: [&str; 2] = ["/flex-provisioner:", "/mounter:"];
+
+/// All that users install.
+const PLAIN: &str = "configmaps/install";
+
+/// The same, and what the end-to-end tests need besides.
+const FOR_TESTS: &str = "tests/install";
+
+/// Installs Mooring as users do, or brings what is there up to date, and waits until it is ready.
+pub fn install(target: &Target, images: &[Built]) -> Result<()> {
+    install_from(PLAIN, target, images)
+}
+
+/// Installs Mooring and what tests need besides, on whatever cluster.
+pub fn install_for_tests(target: &Target, images: &[Built]) -> Result<()> {
+    install_from(FOR_TESTS, target, images)
+}
+
+/// All that may have been installed: tests are run on the testbed's own cluster, and leave what they need there.
+fn at_most(target: &Target) -> &'static str {
+    match target.own_cluster() {
+        Some(_) => FOR_TESTS,
+        None => PLAIN,
+    }
+}
+
+fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
+    let _lock = target.lock()?;
+    let manifest = render(folder, target)?;
+    let ran_before = is_installed(target)?;
+    step(&format!("apply {folder}"), |_| apply(target, &manifest))?;
+    let hashes: Vec<_> = images
+        .iter()
+        .filter(|image| LONG_RUNNING.iter().any(|name| image.archive.name.contains(name)))
+        .map(|image| image.hash.as_str())
+        .collect();
+    let hashes = hashes.join("-");
+    // An install that was broken off has written nothing down.
+    if ran_before && running_images(target)? != hashes {
+        step("restart Mooring on its new images", |_| {
+            output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "restart", "deployment,daemonset"]))?;
+            Ok(())
+        })?;
+    }
+    step("Mooring ready", |_| wait_ready(target))?;
+    let annotation = format!("{IMAGES_ANNOTATION}={hashes}");
+    output(&mut target.kubectl(["annotate", "--overwrite", "namespace", NAMESPACE, &annotation]))?;
+    Ok(())
+}
+
+/// Takes Mooring away again, and waits until its namespace is gone.
+pub fn uninstall(target: &Target) -> Result<()> {
+    let manifest = render(at_most(target), target)?;
+    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    // The mounters first, while they may still take their labels off the nodes.
+    step("delete the mounters", |_| {
+        let mut delete = target.kubectl(["-n", NAMESPACE, "delete", "daemonset", "mounter"]);
+        output(delete.args(["--cascade=foreground", "--ignore-not-found", &limit]))?;
+        Ok(())
+    })?;
+    step("delete what was installed", |_| {
+        let mut delete = target.kubectl(["delete", "--ignore-not-found", &limit, "-f", "-"]);
+        output_with_input(&mut delete, manifest.as_bytes())?;
+        Ok(())
+    })
+}
+
+/// Applies a manifest.
+pub fn apply(target: &Target, manifest: &str) -> Result<()> {
+    output_with_input(&mut target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+    Ok(())
+}
+
+fn render(folder: &str, target: &Target) -> Result<String> {
+    let mut kustomize = target.kubectl(["kustomize"]);
+    kustomize.arg(repository().join(folder));
+    let manifest = output(&mut kustomize).with_context(|| format!("failed to render {folder}"))?;
+    Ok(target.with_image_names(&manifest))
+}
+
+fn is_installed(target: &Target) -> Result<bool> {
+    let mut get = target.kubectl(["-n", NAMESPACE, "get", "deployment,daemonset", "-o", "name"]);
+    Ok(!output(&mut get)?.is_empty())
+}
+
+fn running_images(target: &Target) -> Result<String> {
+    let path = format!(
+        "jsonpath={{.metadata.annotations.{}}}",
+        IMAGES_ANNOTATION.replace('.', "\\.")
+    );
+    Ok(output(&mut target.kubectl([
+        "get",
+        "namespace",
+        NAMESPACE,
+        "-o",
+        &path,
+    ]))?)
+}
+
+fn wait_ready(target: &Target) -> Result<()> {
+    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    let workloads = output(&mut target.kubectl(["-n", NAMESPACE, "get", "deployment,daemonset", "-o", "name"]))?;
+    for workload in workloads.lines() {
+        let mut wait = target.kubectl(["-n", NAMESPACE, "rollout", "status", workload, &limit]);
+        if let Err(error) = output(&mut wait) {
+            explain(target);
+            bail!("{workload} is not ready: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Prints what there is to see of Mooring's own Pods.
+fn explain(target: &Target) {
+    for args in [
+        &["get", "pods", "-o", "wide"][..],
+        &["get", "events", "--sort-by=.lastTimestamp"],
+        &[
+            "logs",
+            "--all-containers",
+            "--prefix",
+            "--tail=20",
+            "-l",
+            "app.kubernetes.io/part-of=mooring",
+        ],
+    ] {
+        match output(target.kubectl(["-n", NAMESPACE]).args(args)) {
+            Ok(text) => note(text),
+            Err(error) => note(error.to_string()),
+        }
+    }
+}

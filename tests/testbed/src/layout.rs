@@ -1,0 +1,157 @@
+//! Where the testbed keeps things: the cache (built once, kept) and one cluster's state (gone after `down`).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::binaries::short_hex;
+use crate::node;
+
+/// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
+pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
+
+/// Folders that were made on the machine to mount over, one a line, in the order in which they were made. All clusters of the machine
+/// share them, and the last to go takes them away.
+pub const MADE_FOLDERS: &str = "/var/lib/mooring-testbed.folders";
+
+const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
+const DEFAULT_NAME: &str = "mooring";
+
+/// The folders of one testbed cluster.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The cluster's state folder.
+    pub state: PathBuf,
+    /// What its bridge, links and control groups are called after. It follows from the folder, so that no command can take
+    /// away those of another cluster.
+    name: String,
+}
+
+impl Layout {
+    /// The cluster that the environment names, or the usual one.
+    pub fn from_env() -> Result<Self> {
+        let state = std::env::var_os(STATE_VARIABLE).map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from);
+        ensure!(
+            state.is_absolute() && state.parent().is_some(),
+            "{STATE_VARIABLE}={} is not usable: give an absolute path of a folder of its own",
+            state.display()
+        );
+        // The node's own folder of that name would cover it.
+        if let Some(folder) = node::folder_of_its_own(&state) {
+            bail!(
+                "{STATE_VARIABLE}={} is not usable: each node has a {} of its own; give a folder elsewhere, such as \
+                 {DEFAULT_STATE}-2",
+                state.display(),
+                folder.display()
+            );
+        }
+        Ok(Self::of(state))
+    }
+
+    /// The cluster of a state folder.
+    pub fn of(state: PathBuf) -> Self {
+        let name = if state == Path::new(DEFAULT_STATE) {
+            DEFAULT_NAME.to_owned()
+        } else {
+            let hash = short_hex(&Sha256::digest(state.to_string_lossy().as_bytes()));
+            format!("mtb{}", &hash[..6])
+        };
+        Self { state, name }
+    }
+
+    /// The bridge that the nodes and the control plane share.
+    pub fn bridge(&self) -> String {
+        format!("{}0", self.name)
+    }
+
+    /// The machine's end of a node's link.
+    pub fn link(&self, index: u8) -> String {
+        format!("{}-n{index}", self.name)
+    }
+
+    /// The control group under which all of the cluster's Pods run, relative to each hierarchy.
+    pub fn cgroup(&self) -> String {
+        format!("{}-testbed", self.name)
+    }
+
+    /// Certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.state.join("pki")
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.state.join("kubeconfig")
+    }
+
+    /// Logs of the control plane and of each node, a folder each.
+    pub fn logs(&self, role: &str) -> PathBuf {
+        self.state.join("logs").join(role)
+    }
+
+    /// A node's own folder.
+    pub fn node(&self, node: &str) -> PathBuf {
+        self.state.join("nodes").join(node)
+    }
+
+    /// What a node in a virtual machine is started from.
+    pub fn machine(&self, node: &str) -> PathBuf {
+        self.state.join("machines").join(node)
+    }
+
+    /// The description of the running cluster, see [`crate::cluster::Description`].
+    pub fn description(&self) -> PathBuf {
+        self.state.join("cluster.json")
+    }
+}
+
+/// The cache: `$XDG_CACHE_HOME/mooring` or `~/.cache/mooring`.
+pub fn cache() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
+        Some(base) => PathBuf::from(base),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set: set it, or XDG_CACHE_HOME")?)
+            .join(".cache"),
+    };
+    Ok(base.join("mooring"))
+}
+
+/// The repository that this program was built from.
+///
+/// Fixed at build time: `cargo testbed` always runs from the tree that it was built in.
+pub fn repository() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest)
+}
+
+/// Makes a folder and those above it.
+pub fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("failed to make the folder {}", path.display()))
+}
+
+/// Writes a file, making its folder.
+pub fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    std::fs::write(path, content).with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+
+    #[test]
+    fn clusters_of_two_folders_share_no_name() {
+        let (usual, other) = (
+            Layout::of("/var/lib/mooring-testbed".into()),
+            Layout::of("/var/lib/other".into()),
+        );
+        assert_eq!(usual.bridge(), "mooring0");
+        assert_eq!(usual.cgroup(), "mooring-testbed");
+        assert_ne!(usual.bridge(), other.bridge());
+        assert_ne!(usual.cgroup(), other.cgroup());
+        // A link's name has at most 15 characters.
+        assert!(other.link(3).len() <= 15);
+    }
+}

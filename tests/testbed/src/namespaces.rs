@@ -1,0 +1,234 @@
+//! Starting an init process of ours in namespaces of its own, and finding it again.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::layout::{Layout, make_folder};
+
+/// First argument of an init process; see [`crate::init`].
+pub const INIT_COMMAND: &str = "internal-init";
+
+/// An init process that waits to be told to go on.
+pub struct Waiting {
+    /// Its process id, as the machine sees it.
+    pub pid: i32,
+    stdin: std::process::ChildStdin,
+}
+
+impl Waiting {
+    /// Lets it go on. Dropped without this, it ends.
+    pub fn go(mut self) -> Result<()> {
+        self.stdin
+            .write_all(b"go\n")
+            .with_context(|| format!("the init process {} ended too early", self.pid))
+    }
+}
+
+/// Starts this program as the init process of `role`, as process 1 of new namespaces.
+pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result<Waiting> {
+    let logs = layout.logs(role);
+    make_folder(&logs)?;
+    let log_path = logs.join("init.log");
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&log_path)
+        .with_context(|| format!("failed to open {}", log_path.display()))?;
+    let mut command = Command::new(testbed_program()?);
+    command
+        .arg0("testbed")
+        .arg(INIT_COMMAND)
+        .args(arguments(layout, role))
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().context("failed to share the log")?)
+        .stderr(log);
+    // Namespaces are a thread's: a thread that leaves ours, starts the child in the new ones and ends, leaves the rest of
+    // this program where it was. (The child, not the thread, becomes process 1.)
+    let spawned = std::thread::spawn(move || -> Result<_> {
+        unshare(namespaces).with_context(|| format!("failed to make the namespaces {namespaces:?}"))?;
+        command.spawn().context("failed to start the init process")
+    })
+    .join();
+    let Ok(spawned) = spawned else {
+        bail!("the thread that starts the init process of {role} panicked");
+    };
+    let mut child = spawned?;
+    let pid = i32::try_from(child.id()).context("a process id that is none")?;
+    let stdin = child.stdin.take().context("the init process has no input")?;
+    Ok(Waiting { pid, stdin })
+}
+
+/// The program `testbed`: this one, or, in a test, the one that cargo built beside it.
+fn testbed_program() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("failed to find this program itself")?;
+    match this.parent() {
+        Some(deps) if deps.ends_with("deps") => {
+            let program = deps.with_file_name("testbed");
+            ensure!(
+                program.is_file(),
+                "{} is not there: build it with `cargo build -p mooring-testbed-cli`",
+                program.display()
+            );
+            Ok(program)
+        }
+        // Not by its path: cargo may have built another in its place since this one was started.
+        _ => Ok(PathBuf::from("/proc/self/exe")),
+    }
+}
+
+fn arguments(layout: &Layout, role: &str) -> [String; 2] {
+    [layout.state.to_string_lossy().into_owned(), role.to_owned()]
+}
+
+/// The init processes of a cluster that run: role and process id. Found by their arguments in `/proc`, so that nothing
+/// has to have been written down.
+pub fn find_inits(layout: &Layout) -> Result<Vec<(String, i32)>> {
+    let mut found: Vec<_> = all_inits()?
+        .into_iter()
+        .filter(|init| init.state == layout.state)
+        .map(|init| (init.role, init.pid))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Whether any cluster of this machine runs.
+pub fn any_init() -> Result<bool> {
+    Ok(!all_inits()?.is_empty())
+}
+
+/// An init process.
+#[derive(Debug, PartialEq, Eq)]
+struct Init {
+    state: PathBuf,
+    role: String,
+    pid: i32,
+}
+
+fn all_inits() -> Result<Vec<Init>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")
+        .context("failed to list processes")?
+        .flatten()
+    {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Processes come and go while being listed.
+        let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else {
+            continue;
+        };
+        found.extend(init_of(&String::from_utf8_lossy(&cmdline), pid));
+    }
+    Ok(found)
+}
+
+fn init_of(cmdline: &str, pid: i32) -> Option<Init> {
+    let mut words = cmdline.split_terminator('\0').skip(1);
+    if words.next()? != INIT_COMMAND {
+        return None;
+    }
+    Some(Init {
+        state: words.next()?.into(),
+        role: words.next()?.to_owned(),
+        pid,
+    })
+}
+
+/// Process id of the init process of `role`, if it runs.
+pub fn find_init(layout: &Layout, role: &str) -> Result<Option<i32>> {
+    Ok(find_inits(layout)?
+        .into_iter()
+        .find(|(found, _)| found == role)
+        .map(|(_, pid)| pid))
+}
+
+/// The mount namespace in which the machine's programs work on a node's folders, by the node's init process: on a plain node it is the
+/// node's own, an immutable one keeps another one open (see `init/root.rs`).
+pub fn workbench(init: i32) -> Result<PathBuf> {
+    let open = std::fs::read_dir(format!("/proc/{init}/fd")).with_context(|| format!("process {init} is gone"))?;
+    let is_namespace =
+        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("mnt:["));
+    let kept = open.flatten().map(|entry| entry.path()).find(is_namespace);
+    Ok(kept.unwrap_or_else(|| PathBuf::from(format!("/proc/{init}/ns/mnt"))))
+}
+
+/// The processes of a program in the PID namespace of `init`, by the name of its executable. Containers' processes are in
+/// namespaces of their own and not among them.
+pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
+    let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let wanted = namespace(init).with_context(|| format!("process {init} is gone"))?;
+    let runs = |pid: &i32| {
+        let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let cmdline = String::from_utf8_lossy(&cmdline);
+        let executable = cmdline.split('\0').next().unwrap_or_default();
+        Path::new(executable).file_name().is_some_and(|name| name == program)
+    };
+    Ok(std::fs::read_dir("/proc")
+        .context("failed to list processes")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(runs)
+        .filter(|&pid| namespace(pid).as_ref() == Some(&wanted))
+        .collect())
+}
+
+/// Ends processes at once and waits until they are gone. As each is process 1 of its namespace, all in it end too.
+pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
+    for &pid in pids {
+        // One that ended by itself meanwhile is what was wanted.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    let deadline = Instant::now() + limit;
+    for &pid in pids {
+        while is_running(pid) {
+            if Instant::now() > deadline {
+                bail!(
+                    "process {pid} does not end, most likely because a process in its namespace hangs in the kernel: \
+                     see `cat /proc/{pid}/stack`"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+fn is_running(pid: i32) -> bool {
+    // Where this program itself started it, it stays as a zombie until waited for.
+    let _ = nix::sys::wait::waitpid(Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .trim_start()
+            .starts_with('Z')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::init_of;
+
+    #[test]
+    fn an_init_process_is_known_by_its_arguments() {
+        let init = |line: &str| init_of(&line.replace(' ', "\0"), 7).map(|init| (init.state, init.role, init.pid));
+        assert_eq!(
+            init("/bin/testbed internal-init /var/lib/x node-1 "),
+            Some(("/var/lib/x".into(), "node-1".into(), 7))
+        );
+        assert_eq!(init("vi internal-init "), None);
+        assert_eq!(init(""), None);
+    }
+}

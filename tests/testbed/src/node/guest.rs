@@ -1,0 +1,196 @@
+//! A node in a virtual machine with Debian's stock kernel: an ordinary node, with the file systems and modules that the kernel of
+//! this machine lacks. Pods are kept off it where they can be elsewhere: it runs without KVM, and so several times slower.
+//!
+//! Its disk is made here, with its programs and images on it, and is as good as new at each start. Its link is on the cluster's
+//! bridge as those of other nodes are, so it is reached from everywhere; it can't be entered by its namespaces, though.
+
+mod images;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::sched::CloneFlags;
+
+use super::{MACHINE, MAX_NODES, name};
+use crate::base_images;
+use crate::binaries::Binaries;
+use crate::command::{command, find_program, output};
+use crate::layout::{Layout, make_folder, write_file};
+use crate::namespaces::start_init;
+use crate::network::{Block, connect_machine};
+use crate::packages;
+use crate::pki::Authority;
+use crate::spec::{InitSpec, ProcessSpec, environment};
+use crate::virtual_machine::initramfs;
+use crate::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, accelerator, add_modules, kernel};
+
+/// On the node, with effect `PreferNoSchedule`.
+const TAINT: &str = "testbed.mooring.dev/machine";
+
+/// What it takes to find the disk; all else is on it.
+const FIRST_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
+
+/// Memory in MiB.
+const MEMORY: &str = "1536";
+
+/// Processors.
+const PROCESSORS: &str = "2";
+
+/// The disk, of which only what is written takes space.
+const DISK: &str = "16G";
+
+/// The programs of which the machine has logs of their own on this machine, beside its console.
+const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
+
+/// Makes the machine with the images of these archives, in which their names are, on its disk.
+pub fn make(
+    layout: &Layout,
+    binaries: &Binaries,
+    authority: &Authority,
+    block: Block,
+    images: &[PathBuf],
+) -> Result<()> {
+    packages::ensure_machine_packages()?;
+    let kernel = kernel::ensure()?;
+    let node = name(MACHINE);
+    let folder = layout.machine(&node);
+    make_folder(&folder)?;
+    let disk = folder.join("disk");
+    let made = tree::fill(layout, binaries, authority, block, &kernel)
+        .and_then(|root| {
+            images::import(binaries, images, &root.join("var/lib/containerd"), &folder)?;
+            make_disk(&root, &disk)
+        })
+        .with_context(|| format!("failed to make the disk of {node}"));
+    // All of it is on the disk, or of no use.
+    let _ = std::fs::remove_dir_all(layout.node(&node));
+    for image in images {
+        let _ = std::fs::remove_file(image);
+    }
+    made?;
+    let initramfs = folder.join("initramfs");
+    write_file(&initramfs, first_root(&kernel)?)?;
+
+    let logs = layout.logs(&node);
+    make_folder(&logs)?;
+    let qemu = find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not on the PATH")?;
+    let spec = InitSpec {
+        logs: logs.clone(),
+        environment: environment(&binaries.search_path()),
+        node: None,
+        processes: vec![ProcessSpec {
+            name: "qemu".to_owned(),
+            program: find_program(BEFORE_OTHERS[0]).context("nice is not on the PATH")?,
+            args: BEFORE_OTHERS[1..]
+                .iter()
+                .map(|&argument| argument.to_owned())
+                .chain([qemu.to_string_lossy().into_owned()])
+                .chain(qemu_arguments(layout, &kernel))
+                .collect(),
+            needs: None,
+        }],
+    };
+    spec.save(layout, &node)
+}
+
+/// Starts it; the node is not ready yet.
+pub fn start(layout: &Layout, block: Block) -> Result<()> {
+    let node = name(MACHINE);
+    // What an earlier start had to say of them.
+    for log in program_logs(layout) {
+        let _ = std::fs::remove_file(log);
+    }
+    connect_machine(layout, block, MACHINE)?;
+    start_init(layout, &node, CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?.go()
+}
+
+/// Whether it has come so far that one of its programs has said something.
+pub fn shows_life(layout: &Layout) -> bool {
+    program_logs(layout).any(|log| std::fs::metadata(log).is_ok_and(|log| log.len() > 0))
+}
+
+fn program_logs(layout: &Layout) -> impl Iterator<Item = PathBuf> {
+    let folder = layout.logs(&name(MACHINE));
+    LOGS.into_iter().map(move |log| folder.join(format!("{log}.log")))
+}
+
+/// Makes a file system in a file of all that is below `root`.
+fn make_disk(root: &Path, disk: &Path) -> Result<()> {
+    // Removed first: what an earlier one had must not shine through.
+    let _ = std::fs::remove_file(disk);
+    let mke2fs = find_program("mke2fs").context("mke2fs is not on the PATH")?;
+    let mut make = command(
+        mke2fs,
+        ["-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1", "-d"],
+    );
+    output(make.arg(root).arg(disk).arg(DISK))?;
+    Ok(())
+}
+
+/// What the kernel starts from: it loads what the disk takes, and goes on from there.
+fn first_root(kernel: &kernel::Kernel) -> Result<Vec<u8>> {
+    let mut archive = initramfs::Archive::default();
+    for folder in ["bin", "dev", "modules", "root"] {
+        archive.folder(folder);
+    }
+    archive.character_device("dev/console", 5, 1);
+    archive.file("init", 0o755, include_bytes!("guest/first"));
+    archive.file("bin/busybox", 0o755, &base_images::busybox_program()?);
+    add_modules(&mut archive, kernel, FIRST_MODULES)?;
+    Ok(archive.finish())
+}
+
+fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
+    let node = name(MACHINE);
+    let (folder, logs) = (layout.machine(&node), layout.logs(&node));
+    let mut all = vec![
+        "-nodefaults -no-user-config -no-reboot -display none -machine pc".to_owned(),
+        format!("-accel {} -smp {PROCESSORS} -m {MEMORY}", accelerator()),
+        format!(
+            "-kernel {} -initrd {}",
+            kernel.image.display(),
+            folder.join("initramfs").display()
+        ),
+        format!(
+            "-chardev file,id=console,append=on,path={}",
+            logs.join("console.log").display()
+        ),
+        "-serial chardev:console -device virtio-serial-pci".to_owned(),
+        // Nobody needs it after a crash of this machine.
+        format!(
+            "-drive file={},format=raw,if=none,id=disk,cache=unsafe",
+            folder.join("disk").display()
+        ),
+        "-device virtio-blk-pci,drive=disk".to_owned(),
+        format!(
+            "-netdev tap,id=net,ifname={},script=no,downscript=no",
+            layout.link(MACHINE)
+        ),
+        "-device virtio-net-pci,netdev=net,romfile=".to_owned(),
+    ];
+    for log in LOGS {
+        let path = logs.join(format!("{log}.log"));
+        all.push(format!("-chardev file,id={log},append=on,path={}", path.display()));
+        all.push(format!("-device virtserialport,chardev={log},name={log}"));
+    }
+    let words = all.iter().flat_map(|line| line.split(' ').map(str::to_owned));
+    words
+        .chain(["-append".to_owned(), KERNEL_ARGUMENTS.to_owned()])
+        .collect()
+}
+
+/// What the machine's process 1 has to know, as a shell reads it.
+fn settings(block: Block) -> String {
+    // The way to other nodes' Pods, two words each.
+    let routes: Vec<_> = (1..=MAX_NODES)
+        .map(|other| format!("{} {}", block.pods(other), block.node(other)))
+        .collect();
+    format!(
+        "NAME={}\nADDRESS={}\nGATEWAY={}\nROUTES='{}'\n",
+        name(MACHINE),
+        block.node(MACHINE),
+        block.control_plane(),
+        routes.join(" "),
+    )
+}

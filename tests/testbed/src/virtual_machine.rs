@@ -1,0 +1,40 @@
+//! What virtual machines are started from: Debian's stock kernel, its modules, and an initial root file system.
+
+pub mod initramfs;
+pub mod kernel;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use initramfs::Archive;
+
+/// Environment variable: another accelerator of qemu than its own translation, such as `kvm`. A stock kernel does not start under
+/// every `/dev/kvm` that can be opened, so it is not tried by itself.
+const ACCELERATOR: &str = "MOORING_TESTBED_ACCEL";
+
+/// What the kernel is told.
+pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on";
+
+/// Adds modules to a root file system, in its folder `modules`, named so that they come in the order in which to load them.
+pub fn add_modules(archive: &mut Archive, kernel: &kernel::Kernel, wanted: &[&str]) -> Result<()> {
+    for (index, module) in kernel.to_load(wanted)?.iter().enumerate() {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        archive.file(&format!("modules/{index:02}-{name}"), 0o644, &read(module)?);
+    }
+    Ok(())
+}
+
+/// The accelerator that qemu is to use.
+pub fn accelerator() -> String {
+    std::env::var(ACCELERATOR).unwrap_or_else(|_| "tcg,thread=multi".to_owned())
+}
+
+/// What runs qemu before others: a program takes thirty times as long in the machine as beside it, so what waits for one there
+/// would wait in vain on busy processors.
+pub const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-19"];
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))
+}
