@@ -179,6 +179,10 @@ pub mod reasons {
     /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others have the same file
     /// system of its server.
     pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
+    /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
+    pub const MOUNT_WAITS: &str = "MountWaits";
+    /// On the ConfigMap `mounter-config`: it is not taken over as it stands.
+    pub const BAD_CONFIG: &str = "BadConfig";
     /// On a Node: it can't mount the volumes of a client any more.
     pub const CLIENT_NOT_READY: &str = "ClientNotReady";
     /// On a Node: it can mount the volumes of a client again.

@@ -1,12 +1,16 @@
 //! A volume: flat string options, the same in a PV's `flexVolume.options` and `csi.volumeAttributes`.
 
+mod check;
+pub mod clients;
 mod node;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use node::{NodeAccess, VIEWS, check_kind, check_options};
+pub use check::CheckError;
+pub use clients::Speaker;
+pub use node::{FILE_OPTIONS, NodeAccess, VIEWS, check_kind, check_options};
 
 /// Names of the options that every client has. A client's own options go by any other name.
 pub mod keys {

@@ -1,0 +1,206 @@
+//! Whether a volume may be as its options say, given who says it.
+
+use regex::Regex;
+
+use super::clients::{OptionRule, Record, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
+use super::{NodeAccess, Volume, check_kind, check_options, keys};
+
+/// Why a volume is refused; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// Something of the node's own.
+    #[error(transparent)]
+    Node(#[from] NodeAccess),
+    /// An option that is on nobody's list.
+    #[error("client {client} has no option {option:?}: it has {known}; remove it, or correct its name")]
+    Unknown {
+        /// The option.
+        option: String,
+        /// The client.
+        client: String,
+        /// What it has.
+        known: String,
+    },
+    /// An option that others may set.
+    #[error("option {option:?} of client {client} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
+    NotATenants {
+        /// The option.
+        option: String,
+        /// The client.
+        client: String,
+    },
+    /// A mount option that others may set.
+    #[error("mount option {0:?} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
+    NotATenantsMountOption(String),
+    /// A value that is not what it should be.
+    #[error("option {option}={value:?} of client {client} can't be: write {wanted}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// The client.
+        client: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// A source that this client can't have.
+    #[error("option source={found:?} {words}")]
+    Source {
+        /// The source.
+        found: String,
+        /// What is wrong with it, and what to do.
+        words: &'static str,
+    },
+    /// A file system that this client has not.
+    #[error("client {client} has no fs-type={found:?}: use {wanted}, or leave it out")]
+    FsType {
+        /// The file system.
+        found: String,
+        /// The client.
+        client: String,
+        /// What it has.
+        wanted: String,
+    },
+}
+
+impl Volume {
+    /// Checks that `speaker` may say of a volume what its options say; `granted` are mount options that an administrator asked for (the
+    /// `StorageClass`'s).
+    ///
+    /// An administrator may name a path or a device of the node with a client that has no record: see [`Volume::is_of_the_node`].
+    pub fn check(&self, speaker: Speaker, granted: &[String]) -> Result<(), CheckError> {
+        let record = record(self.client.as_str(), &self.fs_type);
+        // Without `fs-type` a client's name is the type.
+        for fs_type in [self.fs_type.as_str(), self.client.as_str()] {
+            check_kind(fs_type, &self.mount_options)?;
+        }
+        if speaker < Speaker::Administrator {
+            check_options(&self.mount_options, granted)?;
+            self.check_elsewhere()?;
+        }
+        if speaker == Speaker::Tenant {
+            self.check_tenant(record)?;
+        }
+        for (option, value) in &self.rest {
+            match record {
+                Some(record) => self.check_option(record, option, value, speaker)?,
+                None if speaker == Speaker::Tenant => return Err(self.not_a_tenants(option)),
+                None if !matches(UNKNOWN_OPTION, option) => {
+                    return Err(self.unknown(
+                        option,
+                        "options of letters, digits, dots, dashes and underscores".to_owned(),
+                    ));
+                }
+                None => {}
+            }
+        }
+        let Some(record) = record else { return Ok(()) };
+        let known = record.fs_types.is_empty() || self.fs_type.is_empty();
+        if !known && !record.fs_types.contains(&self.fs_type.as_str()) {
+            return Err(CheckError::FsType {
+                found: self.fs_type.clone(),
+                client: self.client.to_string(),
+                wanted: alternatives(record.fs_types),
+            });
+        }
+        if !matches(record.source.pattern, &self.source) {
+            return Err(CheckError::Source {
+                found: self.source.clone(),
+                words: record.source.wanted,
+            });
+        }
+        Ok(())
+    }
+
+    /// The server that the volume is mounted from, as its source says: the part before `:`, without a user, or the host of a `//host/share` or
+    /// a URL; the whole source where it has none of these.
+    pub fn server(&self) -> &str {
+        let source = self.source.as_str();
+        // Of a URL only what stands before the path: it has the host, and maybe a port.
+        let source = match source.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains(['/', ':', '@']) => rest.split('/').next().unwrap_or(rest),
+            _ => source,
+        };
+        if let Some(rest) = source.strip_prefix("//") {
+            return rest.split('/').next().unwrap_or(rest);
+        }
+        // What stands behind a path is a part of it, whatever it looks like.
+        let host = match source.split_once('@') {
+            Some((user, rest)) if !user.contains(['/', ':']) => rest,
+            _ => source,
+        };
+        if let Some(rest) = host.strip_prefix('[') {
+            // An IPv6 address: [fe80::1]:/exports
+            return rest.split(']').next().unwrap_or(rest);
+        }
+        match host.split_once(':') {
+            Some((host, _)) if !host.is_empty() && !host.contains('/') => host,
+            _ => source,
+        }
+    }
+
+    fn check_tenant(&self, record: Option<&Record>) -> Result<(), CheckError> {
+        if self.client_image.is_some() {
+            return Err(self.not_a_tenants(keys::CLIENT_IMAGE));
+        }
+        let theirs = record.map_or(&[][..], |record| record.tenant_fs_types);
+        if !self.fs_type.is_empty() && !theirs.contains(&self.fs_type.as_str()) {
+            return Err(self.not_a_tenants(keys::FS_TYPE));
+        }
+        let others = |option: &&String| !TENANT_MOUNT_OPTIONS.contains(&option.as_str());
+        match self.mount_options.iter().find(others) {
+            Some(option) => Err(CheckError::NotATenantsMountOption(option.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn check_option(&self, record: &Record, option: &str, value: &str, speaker: Speaker) -> Result<(), CheckError> {
+        let rule: &OptionRule = record.options.iter().find(|rule| rule.name == option).ok_or_else(|| {
+            let common = ["source", "mount-options", "fs-type", "client-image"];
+            let own = record.options.iter().map(|rule| rule.name);
+            self.unknown(option, common.into_iter().chain(own).collect::<Vec<_>>().join(", "))
+        })?;
+        if speaker < rule.by {
+            return Err(self.not_a_tenants(option));
+        }
+        if value.is_empty() || matches(rule.value.pattern, value) {
+            return Ok(());
+        }
+        Err(CheckError::Value {
+            option: rule.name,
+            value: value.to_owned(),
+            client: self.client.to_string(),
+            wanted: rule.value.wanted,
+        })
+    }
+
+    fn unknown(&self, option: &str, known: String) -> CheckError {
+        CheckError::Unknown {
+            option: option.to_owned(),
+            client: self.client.to_string(),
+            known,
+        }
+    }
+
+    fn not_a_tenants(&self, option: &str) -> CheckError {
+        CheckError::NotATenants {
+            option: option.to_owned(),
+            client: self.client.to_string(),
+        }
+    }
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
+}
+
+fn alternatives(words: &[&str]) -> String {
+    match words {
+        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
+        _ => words.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! What may be said about a volume, per client: each option with who may set it and how its value is judged.
+//!
+//! The one list. [`Volume::check`](super::Volume::check) goes by it: for the controller, for `lint` and for the mounter. The tables in
+//! `configmaps/install/admission.yaml` are the same ones, which tests of `tests/e2e` compare word for word and with generated volumes, and
+//! so are those in `docs/clients/`.
+//!
+//! A type of a vendor's own has no record here: see [`UNKNOWN_OPTION`].
+
+/// Who says something about a volume, from whom may say least to whom may say most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Speaker {
+    /// Whoever writes a volume into a Pod.
+    Tenant,
+    /// A provisioning image, or the ConfigMap that names it.
+    Image,
+    /// Whoever writes a `PersistentVolume` or a `StorageClass` by hand.
+    Administrator,
+}
+
+/// How a value is judged: by a regular expression that Rust and the API server (RE2) read alike, and that matches the whole of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Value {
+    /// The expression. It has no quotation mark and no blank, so that a policy can have it as it is.
+    pub pattern: &'static str,
+    /// What it should be, in words that end a sentence.
+    pub wanted: &'static str,
+}
+
+/// One option of a client's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionRule {
+    /// Its name.
+    pub name: &'static str,
+    /// Who may set it, and all who may say more.
+    pub by: Speaker,
+    /// Its value; an empty one counts as none.
+    pub value: Value,
+}
+
+/// What may be said about the volumes of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// The client, and what its file system is called besides.
+    pub names: &'static [&'static str],
+    /// Its `source`.
+    pub source: Value,
+    /// Its `fs-type`, if any of these; anything that is no view of the node if there are none.
+    pub fs_types: &'static [&'static str],
+    /// Those that a tenant may name.
+    pub tenant_fs_types: &'static [&'static str],
+    /// Its own options.
+    pub options: &'static [OptionRule],
+}
+
+/// Mount options that a tenant may have.
+pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
+    "ro",
+    "rw",
+    "noexec",
+    "noatime",
+    "nodiratime",
+    "relatime",
+    "nosuid",
+    "nodev",
+];
+
+/// The name of an option of a client that has no record: what it means is known to its client image alone, which an administrator
+/// allowed. A tenant can say nothing but `source` and mount options.
+pub const UNKNOWN_OPTION: &str = r"^[A-Za-z0-9][A-Za-z0-9._-]*$";
+
+/// A server's name or address, and nothing that a program could take for an option of its own: brackets hold an IPv6 address.
+macro_rules! host {
+    () => {
+        r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\])"
+    };
+}
+
+/// The same with a port, if it has one.
+macro_rules! server {
+    () => {
+        concat!(host!(), r"(:[0-9]{1,5})?")
+    };
+}
+
+/// Ceph's monitors.
+macro_rules! monitors {
+    () => {
+        r"[A-Za-z0-9\[][A-Za-z0-9.,:_%\[\]-]*"
+    };
+}
+
+const fn option(name: &'static str, by: Speaker, pattern: &'static str, wanted: &'static str) -> OptionRule {
+    OptionRule {
+        name,
+        by,
+        value: Value { pattern, wanted },
+    }
+}
+
+const FILE_SYSTEMS: &[&str] = &["ext4", "xfs"];
+const FILE_SYSTEMS_OR_RAW: &[&str] = &["ext4", "xfs", "raw"];
+
+/// Another node's name would take that node's session from it.
+const INITIATOR: OptionRule = option(
+    "initiator",
+    Speaker::Image,
+    r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
+    "an initiator's name, such as iqn.2020-01.com.example:node",
+);
+const IO_TIMEOUT: OptionRule = option("io-timeout", Speaker::Tenant, r"^[0-9]{1,5}$", "a number of seconds");
+const CEPH_USER: OptionRule = option(
+    "user",
+    Speaker::Tenant,
+    r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+    "the name of a Ceph client",
+);
+const DRIVER: OptionRule = option("driver", Speaker::Tenant, r"^(kernel|fuse)$", "kernel or fuse");
+
+const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
+const ISCSI: &str = "names no device: write source=iscsi://server/target/lun";
+
+/// All clients that are known.
+pub const RECORDS: &[Record] = &[
+    Record {
+        names: &["local"],
+        source: Value {
+            pattern: r"^[^/.-][^/]*$",
+            wanted: "of a local volume is not a file name: name an image file of the node's pool, without a directory and a leading dot or \
+                     dash",
+        },
+        fs_types: FILE_SYSTEMS,
+        tenant_fs_types: &[],
+        options: &[],
+    },
+    Record {
+        names: &["pool"],
+        source: Value {
+            pattern: r"^$",
+            wanted: "makes no sense for the pool itself: leave it out",
+        },
+        fs_types: &[],
+        tenant_fs_types: &[],
+        options: &[],
+    },
+    Record {
+        names: &["nfs", "nfs4"],
+        source: Value {
+            pattern: concat!("^", host!(), r":/.*$"),
+            wanted: NO_SERVER,
+        },
+        fs_types: &["nfs", "nfs4"],
+        tenant_fs_types: &[],
+        options: &[],
+    },
+    Record {
+        names: &["smb", "smb3", "cifs"],
+        source: Value {
+            pattern: r"^//([A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+)/.+$",
+            wanted: "names no share: write source=//server/share or source=//server/share/directory",
+        },
+        fs_types: &["smb", "smb3", "cifs"],
+        tenant_fs_types: &[],
+        options: &[],
+    },
+    Record {
+        names: &["sshfs"],
+        source: Value {
+            pattern: concat!(r"^([A-Za-z0-9_][A-Za-z0-9._+-]*@)?", host!(), r":.*$"),
+            wanted: "names no server: write source=user@host:/path, or source=user@[address]:/path",
+        },
+        fs_types: &[],
+        tenant_fs_types: &[],
+        options: &[
+            // What listens on another port may be somebody else's.
+            option("port", Speaker::Image, r"^[0-9]{1,5}$", "a port's number"),
+            option(
+                "host-key-check",
+                Speaker::Tenant,
+                r"^(yes|accept-new)$",
+                "yes or accept-new",
+            ),
+        ],
+    },
+    Record {
+        names: &["glusterfs"],
+        source: Value {
+            pattern: concat!("^", host!(), r":/[^/].*$"),
+            wanted: "names no volume of a server: write source=server:/volume or source=server:/volume/directory",
+        },
+        fs_types: &[],
+        tenant_fs_types: &[],
+        // What such a server says a volume is made of is obeyed by a privileged container.
+        options: &[option(
+            "backup-servers",
+            Speaker::Image,
+            r"^[A-Za-z0-9_][A-Za-z0-9._-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)*$",
+            "servers' names or IPv4 addresses with colons between them",
+        )],
+    },
+    Record {
+        names: &["cephfs"],
+        source: Value {
+            pattern: concat!("^", monitors!(), r":/.*$"),
+            wanted: "names no directory of a Ceph cluster: write source=monitor:/directory or source=monitor1,monitor2:/directory",
+        },
+        fs_types: &[],
+        tenant_fs_types: &[],
+        options: &[
+            CEPH_USER,
+            // Another file system of the cluster is not what its source says.
+            option(
+                "fs-name",
+                Speaker::Image,
+                r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+                "the name of a Ceph file system",
+            ),
+            DRIVER,
+        ],
+    },
+    Record {
+        names: &["rbd"],
+        source: Value {
+            pattern: concat!(r"^rbd://", monitors!(), r"/[^/,@]+(/[^/,@]+){1,2}$"),
+            wanted: "names no image of a pool: write source=rbd://monitor/pool/image or source=rbd://monitor/pool/namespace/image",
+        },
+        fs_types: FILE_SYSTEMS_OR_RAW,
+        tenant_fs_types: FILE_SYSTEMS,
+        options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
+    },
+    Record {
+        names: &["block"],
+        source: Value {
+            pattern: concat!(
+                r"^(iscsi://",
+                server!(),
+                r"/[^/,]+/[0-9]+|nbd://",
+                server!(),
+                r"/[^,]+)$"
+            ),
+            wanted: "names no device: write source=iscsi://server/target/lun or source=nbd://server/export",
+        },
+        fs_types: FILE_SYSTEMS_OR_RAW,
+        tenant_fs_types: FILE_SYSTEMS,
+        options: &[INITIATOR, IO_TIMEOUT],
+    },
+    Record {
+        names: &["iscsi"],
+        source: Value {
+            pattern: concat!(r"^iscsi://", server!(), r"/[^/,]+/[0-9]+$"),
+            wanted: ISCSI,
+        },
+        fs_types: FILE_SYSTEMS_OR_RAW,
+        tenant_fs_types: FILE_SYSTEMS,
+        options: &[INITIATOR],
+    },
+    Record {
+        names: &["s3"],
+        source: Value {
+            pattern: concat!(r"^https?://", server!(), r"/[A-Za-z0-9._-]+(/[^,]*)?$"),
+            wanted: "names no bucket of a server: write source=https://server/bucket or source=https://server/bucket/prefix",
+        },
+        fs_types: &[],
+        tenant_fs_types: &[],
+        options: &[
+            option("region", Speaker::Tenant, r"^[A-Za-z0-9._-]+$", "a region's name"),
+            option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
+            option("size-gi", Speaker::Tenant, r"^[0-9]{1,9}$", "a number of GiB"),
+        ],
+    },
+];
+
+/// The record of a client. One without a record of its own that says by its type whose it is has that one's.
+pub fn record(client: &str, fs_type: &str) -> Option<&'static Record> {
+    let named = |name: &str| RECORDS.iter().find(|record| record.names.contains(&name));
+    named(client).or_else(|| named(fs_type))
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::{RECORDS, UNKNOWN_OPTION};
+
+    #[test]
+    fn every_pattern_is_read_matches_the_whole_and_can_stand_in_a_policy() {
+        let options = RECORDS.iter().flat_map(|record| record.options);
+        let sources = RECORDS.iter().map(|record| record.source.pattern);
+        let all = options.map(|option| option.value.pattern).chain(sources);
+        for pattern in all.chain([UNKNOWN_OPTION]) {
+            assert!(Regex::new(pattern).is_ok(), "{pattern}");
+            assert!(pattern.starts_with('^') && pattern.ends_with('$'), "{pattern}");
+            assert!(!pattern.contains(['\'', '"', ' ', '\n']), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_client() {
+        let mut names: Vec<_> = RECORDS.iter().flat_map(|record| record.names).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
