@@ -18,7 +18,7 @@ pub mod store;
 pub mod supervise;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,9 +83,23 @@ pub fn run(args: Args) -> Result<(), AgentError> {
 async fn agent(args: Args) -> Result<(), AgentError> {
     let Args { dir, kubelet_root } = args;
     let store = Store::open(&dir)?;
+    if let Err(error) = supply_mount_table(Path::new("/etc/mtab")) {
+        warn!(%error, "the image has no /etc/mtab, and none could be made: some mount programs want it");
+    }
     let mounts = Mounts::new(kubelet_root, store)?;
     start_image().await;
     Ok(serve::serve(&dir, Arc::new(mounts)).await?)
+}
+
+/// Makes `/etc/mtab` where an image has none, as slim ones of Debian: docker gives it to each container, and containerd does not.
+fn supply_mount_table(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    match std::os::unix::fs::symlink("/proc/self/mounts", path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 /// Runs what the image has to have run before its first volume. What becomes of volumes without it, the image's programs say.
@@ -95,5 +109,23 @@ async fn start_image() {
         && let Err(error) = run::run(&start, START_LIMIT).await
     {
         warn!("{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::supply_mount_table;
+
+    #[test]
+    fn an_image_without_a_mount_table_gets_one_and_another_keeps_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("etc/mtab");
+        supply_mount_table(&path).unwrap();
+        assert_eq!(std::fs::read_link(&path).unwrap().to_str(), Some("/proc/self/mounts"));
+        supply_mount_table(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "its own").unwrap();
+        supply_mount_table(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "its own");
     }
 }

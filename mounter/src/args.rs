@@ -6,12 +6,13 @@
 //! | host path | `/var/lib/kubelet` at the same path, `mountPropagation: Bidirectional`, wherever the kubelet's root is: see [`crate::kubelet_root`] |
 //! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
 //! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
+//! | emptyDir in memory | `--kept-dir`: what is mounted through client containers, with its Secrets |
 //! | security context | `privileged: true` (Bidirectional needs it), `hostPID: true` (to find the kubelet's namespaces and its plugin directory, where shim and socket go) |
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
 //! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |
 //! | rights, its own node | pods: list, in the node's name (`impersonate:associated-node`): which are being deleted |
-//! | ports | `--listen`: `/livez`, `/readyz`, `/status`, `/metrics` |
+//! | ports | `--listen`: `/livez`, `/readyz`, `/metrics` |
 //! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::client_pods::args::{ClientPodArgs, parse_duration};
 use crate::clients::registry::Rule;
 use crate::kubelet::ROOT;
 use crate::kubelet_root::{self, Lost};
+use crate::status_socket::{SOCKET, StatusArgs};
 
 /// The node daemon of Mooring.
 #[derive(Debug, Parser)]
@@ -41,6 +43,8 @@ pub struct Args {
 pub enum Command {
     /// Run the daemon.
     Serve(Box<ServeArgs>),
+    /// Print what the mounter in this container says of itself: checks, mounts, servers that do not answer.
+    Status(StatusArgs),
     /// Remove the shim and the socket from the kubelet's plugin directory. Refused while a volume is mounted.
     Uninstall(UninstallArgs),
     /// Run the agent of a client container.
@@ -96,6 +100,10 @@ pub struct ServeArgs {
     /// The node's pool: image files of local volumes.
     #[arg(long, env = "MOORING_POOL_DIR", default_value = "/var/lib/mooring/pool")]
     pub pool_dir: PathBuf,
+    /// Where what is mounted through client containers is remembered with its Secrets, to be mounted anew in another Pod. Only a file
+    /// system in memory is used; elsewhere they are remembered until the mounter ends.
+    #[arg(long, env = "MOORING_KEPT_DIR", default_value = "/run/mooring/kept")]
+    pub kept_dir: PathBuf,
     /// Who serves a type of volume, `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or `TYPE=self`
     /// (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` goes before it.
     #[arg(
@@ -108,9 +116,12 @@ pub struct ServeArgs {
     /// Longest that the kubelet waits for an answer; at most 110s, since the shim waits no longer than 120.
     #[arg(long, env = "MOORING_CALL_TIMEOUT", default_value = "100s", value_parser = parse_call_timeout)]
     pub call_timeout: Duration,
-    /// Address for health, status and metrics.
+    /// Address for health and metrics.
     #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:9810")]
     pub listen: SocketAddr,
+    /// Socket for `mounter status`.
+    #[arg(long, env = "MOORING_STATUS_SOCKET", default_value = SOCKET)]
+    pub status_socket: PathBuf,
     /// The host's mount namespace, if it is not that of the kubelet which shares its root with this container.
     #[arg(long, env = "MOORING_HOST_MOUNT_NAMESPACE", value_name = "PATH")]
     pub host_mount_namespace: Option<PathBuf>,

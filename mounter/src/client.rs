@@ -69,41 +69,9 @@ impl MountJob {
         self.volume.client_image.is_some()
     }
 
-    /// The server that the volume lives on, for the Event and for the trip; see [`server_of`].
+    /// The server that the volume lives on, for the Event and for the trip; see [`Volume::server`].
     pub fn server(&self) -> String {
-        server_of(&self.volume)
-    }
-}
-
-/// The server of a volume: the part of its source before `:`, without a user, or the host of a `//host/share` or a URL;
-/// the whole source where it has none of these.
-///
-/// ```
-/// # use mooring_contract::volume::Volume;
-/// let volume = Volume::from_line("client=sshfs,source=tom@10.0.0.4:/exports").unwrap();
-/// assert_eq!(mooring_mounter::client::server_of(&volume), "10.0.0.4");
-/// ```
-pub fn server_of(volume: &Volume) -> String {
-    if let Some(server) = volume.rest.get("server").filter(|server| !server.is_empty()) {
-        return server.clone();
-    }
-    let source = volume.source.as_str();
-    // Of a URL only what stands before the path: it has the host, and maybe a port.
-    let source = match source.split_once("://") {
-        Some((_, rest)) => rest.split('/').next().unwrap_or(rest),
-        None => source,
-    };
-    if let Some(rest) = source.strip_prefix("//") {
-        return rest.split('/').next().unwrap_or(rest).to_owned();
-    }
-    let after_user = source.split_once('@').map_or(source, |(_, rest)| rest);
-    if let Some(rest) = after_user.strip_prefix('[') {
-        // An IPv6 address: [fe80::1]:/exports
-        return rest.split(']').next().unwrap_or(rest).to_owned();
-    }
-    match after_user.split_once(':') {
-        Some((host, _)) if !host.is_empty() && !host.contains('/') => host.to_owned(),
-        _ => source.to_owned(),
+        self.volume.server().to_owned()
     }
 }
 
@@ -268,30 +236,7 @@ impl MountError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Secrets, server_of};
-    use mooring_contract::volume::Volume;
-
-    #[test]
-    fn the_server_is_found_in_every_way_of_writing_a_source() {
-        for (source, server) in [
-            ("10.10.2.4:/exports", "10.10.2.4"),
-            ("tom@files.example:/srv", "files.example"),
-            ("//nas/share/deep", "nas"),
-            ("https://s3.example/bucket", "s3.example"),
-            ("https://s3.example:9000/bucket/prefix", "s3.example"),
-            ("iscsi://10.0.0.4/iqn.2025-01.dev.mooring:pvc-1/1", "10.0.0.4"),
-            ("https://[fe80::1]:9000/bucket", "fe80::1"),
-            ("[fe80::1]:/exports", "fe80::1"),
-            ("tom@[fe80::1]:/exports", "fe80::1"),
-            ("disk.img", "disk.img"),
-            ("", ""),
-        ] {
-            let volume = Volume::from_line(&format!("client=x,source={source}")).unwrap();
-            assert_eq!(server_of(&volume), server, "{source}");
-        }
-        let volume = Volume::from_line("client=x,source=vol1,server=a.example").unwrap();
-        assert_eq!(server_of(&volume), "a.example");
-    }
+    use super::Secrets;
 
     #[test]
     fn secrets_are_not_printed() {

@@ -2,11 +2,13 @@
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (telling whom it takes volumes from when one ends), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew
+//! by), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
 pub mod idle;
+pub mod kept;
 pub mod link;
 mod lost;
 pub mod old;
@@ -15,9 +17,9 @@ pub mod pod;
 pub mod resources;
 pub mod status;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -29,22 +31,29 @@ use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
 use mooring_contract::image::ImageRef;
 use mooring_contract::names::labels;
+use mooring_contract::volume::ClientName;
 use tokio::sync::{OnceCell, watch};
 use tracing::{info, warn};
 
 use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
+use self::kept::{Kept, Record};
 use self::link::{LinkError, ask};
 use self::old::{OldPod, Origin};
 use self::plan::{Decision, Seen, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::Problem;
 use crate::agent::protocol::{Answer, Call, Hello, MountState};
-use crate::client::MountJob;
 use crate::clients::registry::Registry;
+use crate::events::Events;
+use crate::node_pods::NodePods;
+use crate::target::Target;
 
 /// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
+
+/// How soon a Pod that could not be deleted is tried again, and how soon it is looked again what Pods are to be made of.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Longest that an agent may take to introduce itself.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -60,6 +69,31 @@ pub struct Identity {
     pub pod: String,
     /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
+}
+
+/// How the cluster is reached.
+pub struct Cluster {
+    /// The API.
+    pub client: kube::Client,
+    /// Who tells Events.
+    pub events: Events,
+    /// Who knows the Pods of this node, if anybody may.
+    pub node_pods: Option<Arc<NodePods>>,
+}
+
+/// What a client Pod is wanted for.
+#[derive(Debug, Clone, Copy)]
+pub struct Need<'a> {
+    /// The client.
+    pub client: &'a ClientName,
+    /// The client image.
+    pub image: &'a str,
+    /// Whether the volume names the image.
+    pub by_volume: bool,
+    /// The volume's directory.
+    pub target: &'a Target,
+    /// The volume's source.
+    pub source: &'a str,
 }
 
 /// Why there is no client Pod to ask.
@@ -157,6 +191,9 @@ struct Known {
 /// The client Pods of this node.
 pub struct ClientPods {
     client: kube::Client,
+    events: Events,
+    node_pods: Option<Arc<NodePods>>,
+    kept: Kept,
     identity: Identity,
     args: ClientPodArgs,
     allowed: Allowed,
@@ -165,23 +202,40 @@ pub struct ClientPods {
     /// Goes up with everything that happens to a Pod or a mount.
     changes: watch::Sender<u64>,
     users: Arc<Users>,
+    /// Uids of Pods that are being deleted, or were, and may be seen yet.
+    let_go: Mutex<HashSet<String>>,
     lost: lost::Lost,
     known: OnceCell<Known>,
 }
 
 impl ClientPods {
     /// Begins to watch this node's client Pods, and to let go of idle ones.
-    pub fn start(client: kube::Client, identity: Identity, args: ClientPodArgs, registry: Registry) -> Arc<Self> {
+    pub fn start(
+        cluster: Cluster,
+        identity: Identity,
+        args: ClientPodArgs,
+        registry: Registry,
+        kept: Kept,
+    ) -> Arc<Self> {
+        let Cluster {
+            client,
+            events,
+            node_pods,
+        } = cluster;
         let (store, writer) = reflector::store();
         let pods = Arc::new(Self {
             allowed: Allowed::new(args.allowed_client_images.clone()),
             client,
+            events,
+            node_pods,
+            kept,
             identity,
             args,
             registry,
             store,
             changes: watch::channel(0).0,
             users: Arc::default(),
+            let_go: Mutex::default(),
             lost: lost::Lost::default(),
             known: OnceCell::new(),
         });
@@ -204,15 +258,29 @@ impl ClientPods {
             }
         });
         tokio::spawn(idle::run(Arc::clone(&pods)));
+        let knowing = Arc::clone(&pods);
+        // Before the first mount needs it, which would wait for the API.
+        tokio::spawn(async move {
+            while let Err(error) = knowing.known().await {
+                warn!("it is not known yet what client Pods are to be made of: {error}");
+                tokio::time::sleep(AGAIN).await;
+            }
+        });
         let configs = Api::namespaced(pods.client.clone(), &pods.identity.namespace);
         tokio::spawn(allowed::follow(configs, pods.allowed.clone()));
         pods
     }
 
     /// A Pod for the mount of a volume by `image`, whose agent answers; made if there is none.
-    pub async fn lease(&self, job: &MountJob, image: &str, deadline: Instant) -> Result<Lease, PodError> {
+    pub async fn lease(self: &Arc<Self>, need: Need<'_>, deadline: Instant) -> Result<Lease, PodError> {
+        let Need {
+            client,
+            image,
+            by_volume,
+            target,
+            source,
+        } = need;
         let image = self.allowed.check(image)?;
-        let client = &job.volume.client;
         let late = |name: &str, message: String| PodError::Late {
             name: name.to_owned(),
             message,
@@ -226,10 +294,10 @@ impl ClientPods {
             node: self.identity.node.clone(),
             image,
             mounter_image: known.mounter_image.clone(),
-            by_volume: job.image_by_volume(),
+            by_volume,
             volume: self.args.client_pod_per_volume.contains(client).then(|| VolumeId {
-                name: job.target.name().to_owned(),
-                source: job.volume.source.clone(),
+                name: target.name().to_owned(),
+                source: source.to_owned(),
             }),
         };
         tokio::time::timeout_at(limit, self.store.wait_until_ready())
@@ -266,7 +334,7 @@ impl ClientPods {
                 Decision::Create { name, ended } => {
                     held = None;
                     for (uid, name) in ended {
-                        self.delete(&name, &uid).await;
+                        self.let_go(&name, &uid);
                     }
                     tokio::time::timeout_at(limit, self.create(&known.template, &wanted, &name))
                         .await
@@ -293,7 +361,7 @@ impl ClientPods {
     pub async fn old(&self) -> Option<Vec<OldPod>> {
         let ready = tokio::time::timeout(HELLO_LIMIT, self.store.wait_until_ready()).await;
         ready.ok()?.ok()?;
-        let old = self.origins_of_old().await?.into_iter();
+        let old = self.origins_of_old()?.into_iter();
         let asked = old.map(async |(name, uid, origin)| {
             let hello = self.hello(&uid).await.ok();
             let mounts = hello.as_ref().map(|hello| hello.mounts.as_slice());
@@ -305,15 +373,25 @@ impl ClientPods {
     }
 
     /// Name, uid and origin of the Pods of an earlier version; nothing as long as it isn't known which version this is.
-    async fn origins_of_old(&self) -> Option<Vec<(String, String, Origin)>> {
-        let known = tokio::time::timeout(HELLO_LIMIT, self.known()).await.ok()?.ok()?;
+    fn origins_of_old(&self) -> Option<Vec<(String, String, Origin)>> {
+        let known = self.known.get()?;
         let servings = self.registry.servings();
+        let is_old = |origin: &Origin| origin.is_old(&known.mounter_image, &servings);
+        Some(
+            self.origins()
+                .into_iter()
+                .filter(|(_, _, origin)| is_old(origin))
+                .collect(),
+        )
+    }
+
+    /// Name, uid and origin of all Pods.
+    fn origins(&self) -> Vec<(String, String, Origin)> {
         let pods = self.store.state();
-        let old = pods.iter().filter_map(|pod| {
-            let origin = Origin::of(pod).filter(|origin| origin.is_old(&known.mounter_image, &servings))?;
-            Some((pod.metadata.name.clone()?, pod.metadata.uid.clone()?, origin))
-        });
-        Some(old.collect())
+        let origins = pods
+            .iter()
+            .filter_map(|pod| Some((pod.metadata.name.clone()?, pod.metadata.uid.clone()?, Origin::of(pod)?)));
+        origins.collect()
     }
 
     /// Asks a Pod's agent who it is and what it has mounted.
@@ -327,7 +405,7 @@ impl ClientPods {
                 warn!("an agent can't say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
-            Answer::Mounted | Answer::Unmounted | Answer::Noted => Err(LinkError::NotThere),
+            Answer::Mounted | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) => Err(LinkError::NotThere),
         }
     }
 
@@ -335,6 +413,25 @@ impl ClientPods {
     /// answered since.
     pub fn silent(&self) -> Vec<(String, MountState, Duration)> {
         self.lost.silent()
+    }
+
+    /// Remembers a volume that a client Pod has mounted.
+    pub fn keep(&self, record: Record) {
+        self.lost.forget(&record.call.target);
+        self.kept.put(record);
+    }
+
+    /// Forgets a volume that was unmounted.
+    pub fn forget(&self, target: &Target) {
+        let target = target.to_string();
+        self.lost.forget(&target);
+        self.kept.remove(&target);
+    }
+
+    /// Begins to have a volume mounted anew whose Pod is gone. Says why that has failed so far, or nothing at all if the volume is not
+    /// remembered.
+    pub fn revive(self: &Arc<Self>, target: &Target) -> Option<String> {
+        lost::revive(self, target)
     }
 
     /// Asks a Pod's agent.
@@ -444,7 +541,27 @@ impl ClientPods {
         }
     }
 
-    /// Deletes a Pod, and no other of the same name; whether that is under way. It stays for as long as it has mounts.
+    /// Begins to delete a Pod, and no other of the same name, unless that is under way. It stays for as long as it has mounts.
+    fn let_go(self: &Arc<Self>, name: &str, uid: &str) {
+        if !self.leaving().insert(uid.to_owned()) {
+            return;
+        }
+        let (pods, name, uid) = (Arc::clone(self), name.to_owned(), uid.to_owned());
+        tokio::spawn(async move {
+            if !pods.delete(&name, &uid).await {
+                tokio::time::sleep(AGAIN).await;
+                pods.leaving().remove(&uid);
+                pods.changed();
+            }
+        });
+    }
+
+    /// Uids of Pods that are being deleted, or were, and may be seen yet.
+    fn leaving(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.let_go.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the API has taken the word that a Pod is to go.
     async fn delete(&self, name: &str, uid: &str) -> bool {
         let only_this = DeleteParams {
             preconditions: Some(Preconditions {
@@ -481,5 +598,50 @@ fn api_error(attempted: String) -> impl FnOnce(kube::Error) -> PodError {
     move |source| PodError::Api {
         attempted,
         source: Box::new(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use clap::Parser;
+
+    use super::kept::Kept;
+    use super::{ClientPodArgs, ClientPods, Cluster, Identity, lost};
+    use crate::api::tests::{SHORT, silent_server};
+    use crate::clients::registry::Registry;
+    use crate::events::Events;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: ClientPodArgs,
+    }
+
+    #[tokio::test]
+    async fn a_silent_api_does_not_hold_up_the_loop_that_lets_pods_go_and_looks_for_lost_volumes() {
+        let client = silent_server("").await;
+        let cluster = Cluster {
+            events: Events::start(client.clone(), None),
+            client,
+            node_pods: None,
+        };
+        let identity = Identity {
+            node: "node-1".into(),
+            namespace: "mooring".into(),
+            pod: "mounter-x".into(),
+            kubelet_root: "/nonexistent".into(),
+        };
+        let flags = Flags::parse_from(["mounter"]);
+        let pods = ClientPods::start(cluster, identity, flags.args, Registry::default(), Kept::default());
+        let start = Instant::now();
+        for _ in 0..10 {
+            pods.let_go("client-sshfs-0", "uid");
+            // Which Pods are there is not known: nothing is taken for lost.
+            assert!(lost::look_after(&pods).await);
+        }
+        assert!(pods.leaving().contains("uid"));
+        assert!(start.elapsed() < SHORT * 10, "{:?}", start.elapsed());
     }
 }

@@ -6,13 +6,14 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::EventType;
 use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
-use mooring_contract::names::{MOUNTER, MOUNTER_CONFIG};
+use mooring_contract::names::{MOUNTER_CONFIG, reasons};
 use tracing::{debug, info, warn};
 
 use crate::clients::registry::{BadConfig, Registry};
+use crate::events::{Events, News};
 use crate::metrics::Metrics;
 use crate::status::Status;
 
@@ -20,16 +21,11 @@ use crate::status::Status;
 pub async fn follow(
     client: Client,
     namespace: String,
-    node: Option<String>,
+    events: Events,
     registry: Registry,
     metrics: Metrics,
     status: Status,
 ) {
-    let reporter = Reporter {
-        controller: MOUNTER.to_owned(),
-        instance: node,
-    };
-    let recorder = Recorder::new(client.clone(), reporter);
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let mut changes = std::pin::pin!(watch_object(api, MOUNTER_CONFIG).default_backoff());
     let mut last = None;
@@ -49,13 +45,13 @@ pub async fn follow(
         if last.as_ref() == Some(&data) {
             continue;
         }
-        take_over(&recorder, config.as_ref(), &data, &registry, &metrics, &status).await;
+        take_over(&events, config.as_ref(), &data, &registry, &metrics, &status);
         last = Some(data);
     }
 }
 
-async fn take_over(
-    recorder: &Recorder,
+fn take_over(
+    events: &Events,
     config: Option<&ConfigMap>,
     data: &BTreeMap<String, String>,
     registry: &Registry,
@@ -71,21 +67,20 @@ async fn take_over(
         Err(error) => {
             warn!("ConfigMap {MOUNTER_CONFIG} is not taken over, what was in force stays in force: {error}");
             if let Some(config) = config {
-                tell(recorder, config, &error).await;
+                tell(events, config, &error);
             }
         }
     }
 }
 
-async fn tell(recorder: &Recorder, config: &ConfigMap, error: &BadConfig) {
-    let event = Event {
+fn tell(events: &Events, config: &ConfigMap, error: &BadConfig) {
+    // One that finds no room is in the log, the status and a metric all the same.
+    let _ = events.tell(News {
         type_: EventType::Warning,
-        reason: "BadConfig".to_owned(),
-        note: Some(format!("not taken over, what was in force stays in force: {error}")),
-        action: "Configure".to_owned(),
-        secondary: None,
-    };
-    if let Err(error) = recorder.publish(&event, &config.object_ref(&())).await {
-        warn!(%error, "failed to make an Event about ConfigMap {MOUNTER_CONFIG}");
-    }
+        reason: reasons::BAD_CONFIG,
+        action: "Configure",
+        note: format!("not taken over, what was in force stays in force: {error}"),
+        about: config.object_ref(&()),
+        joined: true,
+    });
 }

@@ -1,19 +1,22 @@
 //! The core that both doors lead to: a volume is guarded, its server watched over, its client asked.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mooring_contract::volume::{ClientName, Volume};
+use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
-use crate::client::{Client, MountError, MountJob, server_of};
+use crate::client::{Client, MountError, MountJob};
 use crate::clients::registry::{Registry, Serving};
 use crate::guard::Guards;
 use crate::metrics::Metrics;
+use crate::mount_options;
 use crate::mount_table::Table;
+use crate::origin::{self, Volumes};
 use crate::target::Target;
 use crate::trip::{End, Trips};
+use crate::waits::{Waiting, Waits};
 use crate::worker::{MountTask, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
@@ -39,7 +42,26 @@ pub struct Places {
     pub host_namespace: Option<PathBuf>,
 }
 
-/// See the module.
+/// Something that is found out later and keeps all volumes from being mounted; what to do about it.
+#[derive(Debug, Clone, Default)]
+pub struct Obstacle(Arc<Mutex<Option<String>>>);
+
+impl Obstacle {
+    /// Says what it is, or that there is none; whether that is news.
+    pub fn set(&self, cure: Option<String>) -> bool {
+        let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = *there != cure;
+        *there = cure;
+        news
+    }
+
+    /// What there is.
+    pub fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What does the work of every call-out, by whichever door it came.
 pub struct Core {
     places: Places,
     registry: Registry,
@@ -49,6 +71,9 @@ pub struct Core {
     workers: Workers,
     metrics: Metrics,
     obstacle: fn(&Path) -> Option<String>,
+    waits: Waits,
+    volumes: Option<Arc<dyn Volumes>>,
+    unheld: Obstacle,
 }
 
 impl Core {
@@ -63,13 +88,37 @@ impl Core {
             workers: Workers::default(),
             metrics,
             obstacle: |_| None,
+            waits: Waits::new(None),
+            volumes: None,
+            unheld: Obstacle::default(),
         }
+    }
+
+    /// Asks for `PersistentVolumes` here. Without them nothing of the node itself is mounted.
+    #[must_use]
+    pub fn asking(mut self, volumes: Option<Arc<dyn Volumes>>) -> Self {
+        self.volumes = volumes;
+        self
     }
 
     /// Refuses mounts for as long as `obstacle` has something to say about the kubelet's root.
     #[must_use]
     pub fn unless(mut self, obstacle: fn(&Path) -> Option<String>) -> Self {
         self.obstacle = obstacle;
+        self
+    }
+
+    /// Tells of mounts that wait for a server.
+    #[must_use]
+    pub fn telling(mut self, waits: Waits) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// Refuses mounts for as long as this is in the way.
+    #[must_use]
+    pub fn unless_there_is(mut self, obstacle: Obstacle) -> Self {
+        self.unheld = obstacle;
         self
     }
 
@@ -117,9 +166,10 @@ impl Core {
         span.record("pod", format!("{}/{}", job.pod.namespace, job.pod.name));
         let _guard = self.guards.enter(&job.target, "mount")?;
         // The Pod would start without it and write to the node's own disk.
-        if let Some(cure) = (self.obstacle)(&self.places.kubelet_root) {
+        if let Some(cure) = (self.obstacle)(&self.places.kubelet_root).or_else(|| self.unheld.get()) {
             return Err(MountError::Node(cure));
         }
+        self.check(&job).await?;
         let serving = self.registry.serving(&job.volume)?;
         span.record("serving", serving.as_str());
         let pass = if serving.is_remote() {
@@ -143,6 +193,20 @@ impl Core {
             }
         }
         result
+    }
+
+    /// The last check of what a volume's options say, whoever has let them through before. What is of the node itself is an
+    /// administrator's to give, which the API has to show.
+    async fn check(&self, job: &MountJob) -> Result<(), MountError> {
+        let bad = |message: String| MountError::BadOptions(message);
+        mount_options::check(&job.volume.mount_options).map_err(|error| bad(error.to_string()))?;
+        let checked = job.volume.check(Speaker::Administrator, &[]);
+        checked.map_err(|error| bad(error.to_string()))?;
+        if !job.volume.is_of_the_node() {
+            return Ok(());
+        }
+        let proven = origin::prove(self.volumes.as_deref(), job).await;
+        proven.map_err(|error| MountError::Forbidden(error.to_string()))
     }
 
     async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {
@@ -178,7 +242,12 @@ impl Core {
         };
         let attempted = format!("the mount of {} volume {}", job.volume.client, job.volume.source);
         let server = if is_remote { server } else { OWN_DISK };
-        let done = self.workers.run(&task, job.deadline).await;
+        let mounting = self.workers.run(&task, job.deadline);
+        let done = if is_remote {
+            self.waits.watch(Waiting::of(job), mounting).await
+        } else {
+            mounting.await
+        };
         let done = done.map_err(|error| error.into_mount_error(&attempted, server));
         if matches!(done, Err(MountError::Timeout { .. })) {
             self.clear_stage(&job.target).await;
@@ -288,7 +357,7 @@ fn is_on_a_device(target: &Target) -> bool {
 
 /// A server may be dead as one type of server and alive as another.
 fn trip_name(volume: &Volume) -> String {
-    format!("{} ({})", server_of(volume), volume.client)
+    format!("{} ({})", volume.server(), volume.client)
 }
 
 #[cfg(test)]

@@ -2,34 +2,31 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use kube::Client as KubeClient;
+use kube::{Api, Client as KubeClient};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::args::{LogFormat, ServeArgs};
 use crate::client::Client;
-use crate::client_pods::{ClientPods, Identity};
+use crate::client_pods::kept::Kept;
+use crate::client_pods::{ClientPods, Cluster, Identity};
 use crate::clients::container::ContainerClient;
 use crate::clients::registry::Registry;
 use crate::core::{Core, Places};
+use crate::events::Events;
 use crate::give_up::GiveUp;
 use crate::kubelet_root::Lost;
 use crate::metrics::Metrics;
 use crate::node_pods::NodePods;
+use crate::origin::Volumes;
 use crate::publish::{self, Publisher};
 use crate::revive::Reviver;
 use crate::revive::tell::Teller;
 use crate::status::Status;
-use crate::{config_watch, door, http, privilege, readiness, uninstall};
-
-/// Longest that the API may take to accept a connection.
-const API_CONNECT: Duration = Duration::from_secs(5);
-
-/// Longest silence of the API; a watch hears from it at least every 290 s.
-const API_READ: Duration = Duration::from_secs(295);
+use crate::waits::Waits;
+use crate::{api, config_watch, door, held, http, privilege, readiness, status_socket, uninstall};
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -97,32 +94,57 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
-    let pods = kube.as_ref().and_then(|kube| client_pods(kube, &args, &registry));
+    let events = kube.clone().map(|kube| Events::start(kube, args.node_name.clone()));
+    let node_pods = config.and_then(|config| node_pods(config, &args));
+    let pods = kube
+        .as_ref()
+        .zip(events.as_ref())
+        .and_then(|(kube, events)| client_pods(kube, events, node_pods.clone(), &args, &registry));
+    let waits = Waits::new(events.clone());
     let container = pods
         .clone()
-        .map(|pods| Arc::new(ContainerClient::new(pods)) as Arc<dyn Client>);
+        .map(|pods| Arc::new(ContainerClient::new(pods, waits.clone())) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
-    let core = Arc::new(core.unless(readiness::not_shared));
+    let volumes = kube.clone().map(|kube| Arc::new(Api::all(kube)) as Arc<dyn Volumes>);
+    let core = Arc::new(
+        core.unless(readiness::not_shared)
+            .asking(volumes)
+            .unless_there_is(status.unheld())
+            .telling(waits),
+    );
     core.workers().start_ahead();
-    if let (Some(kube), Some(pods)) = (&kube, pods.clone()) {
-        let teller = Teller::new(kube.clone(), args.node_name.clone());
+    if let (Some(events), Some(pods)) = (&events, pods.clone()) {
+        let teller = Teller::new(events.clone());
         let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
         tokio::spawn(reviver.run());
     }
-    if let (Some(kube), Some(config), Some(pods)) = (&kube, config, pods.clone()) {
-        let teller = Teller::new(kube.clone(), args.node_name.clone());
-        start_giving_up(config, &args, pods, &core, teller);
+    if let (Some(events), Some(node_pods), Some(pods)) = (&events, node_pods, pods.clone()) {
+        let (workers, metrics) = (core.workers().clone(), core.metrics().clone());
+        let namespace = args.host_mount_namespace.clone();
+        let give_up = GiveUp::new(
+            pods,
+            workers,
+            namespace,
+            node_pods,
+            metrics,
+            Teller::new(events.clone()),
+        );
+        tokio::spawn(give_up.run());
     }
-    let publisher = kube.clone().zip(args.node_name.clone()).map(|(kube, node)| {
-        let publisher = Publisher::new(kube, node, status.clone(), registry.clone(), pods);
+    let api = kube.clone().zip(events.clone());
+    let publisher = api.clone().zip(args.node_name.clone()).map(|((kube, events), node)| {
+        let publisher = Publisher::new(kube, events, node, status.clone(), registry.clone(), pods);
         tokio::spawn(publisher.run(stop.clone()))
     });
-    if let Some(kube) = kube.clone() {
-        let (namespace, node) = (args.namespace.clone(), args.node_name.clone());
+    if let (Some(kube), Some(node), Some(own)) = (kube.clone(), args.node_name.clone(), args.pod_name.clone()) {
+        tokio::spawn(held::watch(kube, args.namespace.clone(), node, own, status.unheld()));
+    }
+    if let Some((kube, events)) = api {
+        let namespace = args.namespace.clone();
         tokio::spawn(config_watch::follow(
             kube,
             namespace,
-            node,
+            events,
             registry,
             metrics,
             status.clone(),
@@ -134,6 +156,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         status.clone(),
         stop.clone(),
     ));
+    let socket = args.status_socket.clone();
+    tokio::spawn(status_socket::serve(socket, Arc::clone(&core), status.clone()));
     let listen = args.listen;
     tokio::select! {
         result = http::serve(listen, core, status.clone()) => {
@@ -173,35 +197,32 @@ fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
 /// Where the Kubernetes API is, if there is one. Without it the mounter still serves what needs no client container.
 async fn api_config(args: &ServeArgs) -> Option<kube::Config> {
     let mut config = kube::Config::infer().await.map_err(|error| no_api(&error)).ok()?;
-    config.connect_timeout = Some(API_CONNECT);
-    config.read_timeout = Some(API_READ);
     config.default_namespace.clone_from(&args.namespace);
     Some(config)
 }
 
 fn connect(config: kube::Config) -> Option<KubeClient> {
-    KubeClient::try_from(config).map_err(|error| no_api(&error)).ok()
+    api::client(config).map_err(|error| no_api(&error)).ok()
 }
 
 fn no_api(error: &dyn std::error::Error) {
     warn!("no access to the Kubernetes API, so no client containers and no ConfigMap mounter-config: {error}");
 }
 
-fn start_giving_up(config: kube::Config, args: &ServeArgs, pods: Arc<ClientPods>, core: &Core, teller: Teller) {
-    let (Some(node), Some(pod)) = (args.node_name.clone(), args.pod_name.clone()) else {
-        return;
-    };
-    let node_pods = match NodePods::new(config, node, (args.namespace.clone(), pod)) {
-        Ok(node_pods) => node_pods,
-        Err(error) => return warn!("{error}"),
-    };
-    let (workers, metrics) = (core.workers().clone(), core.metrics().clone());
-    let namespace = args.host_mount_namespace.clone();
-    let give_up = GiveUp::new(pods, workers, namespace, node_pods, metrics, teller);
-    drop(tokio::spawn(give_up.run()));
+/// Who asks which Pods are on this node.
+fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
+    let (node, pod) = args.node_name.clone().zip(args.pod_name.clone())?;
+    let node_pods = NodePods::new(config, node, (args.namespace.clone(), pod));
+    node_pods.inspect_err(|error| warn!("{error}")).ok().map(Arc::new)
 }
 
-fn client_pods(kube: &KubeClient, args: &ServeArgs, registry: &Registry) -> Option<Arc<ClientPods>> {
+fn client_pods(
+    kube: &KubeClient,
+    events: &Events,
+    node_pods: Option<Arc<NodePods>>,
+    args: &ServeArgs,
+    registry: &Registry,
+) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
             "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name (NODE_NAME, POD_NAME)"
@@ -214,6 +235,12 @@ fn client_pods(kube: &KubeClient, args: &ServeArgs, registry: &Registry) -> Opti
         pod: pod.clone(),
         kubelet_root: args.node.kubelet_root().to_owned(),
     };
+    let api = Cluster {
+        client: kube.clone(),
+        events: events.clone(),
+        node_pods,
+    };
+    let kept = Kept::open(&args.kept_dir);
     let args = args.client_pods.clone();
-    Some(ClientPods::start(kube.clone(), identity, args, registry.clone()))
+    Some(ClientPods::start(api, identity, args, registry.clone(), kept))
 }

@@ -58,14 +58,14 @@ enum By {
     Kernel,
 }
 
-/// See the module.
+/// Finds volumes that do not answer, and helps the Pods to go whose time is over.
 pub struct GiveUp {
     pods: Arc<ClientPods>,
     network: Network,
     workers: Workers,
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
-    node_pods: NodePods,
+    node_pods: Arc<NodePods>,
     metrics: Metrics,
     teller: Teller,
     asked: Option<Instant>,
@@ -79,7 +79,7 @@ impl GiveUp {
         pods: Arc<ClientPods>,
         workers: Workers,
         host_namespace: Option<PathBuf>,
-        node_pods: NodePods,
+        node_pods: Arc<NodePods>,
         metrics: Metrics,
         teller: Teller,
     ) -> Self {
@@ -133,7 +133,7 @@ impl GiveUp {
                 let uid = mount.target.pod_uid();
                 let pod = there.iter().map(|seen| &seen.pod).find(|pod| pod.uid == uid);
                 let given_up = news == News::GivenUp;
-                if self.teller.tell(&mount.target, pod, news).await && given_up {
+                if self.teller.tell(&mount.target, pod, news) && given_up {
                     self.metrics.given_up(&mount.client);
                 }
             }

@@ -57,6 +57,15 @@ pub(crate) fn kubelets_of(ours: &Table, root: &Path) -> Vec<PathBuf> {
     all.filter(|process| shares(process, ours, root)).collect()
 }
 
+/// A process in the namespaces of the kubelet that has `root` in a mount of the same peer group as we have: the kubelet itself, or where no
+/// process has that name, since k3s and `MicroK8s` run it within a program of theirs, process 1 of the node. `proc` is `/proc`.
+pub(crate) fn beside(proc: &Path, ours: &Table, root: &Path) -> io::Result<Option<PathBuf>> {
+    let named = processes_named(proc, "kubelet")?.into_iter();
+    // Without the node's processes, process 1 is this one or another of this container.
+    let first = (std::process::id() != 1).then(|| proc.join("1"));
+    Ok(named.chain(first).find(|process| shares(process, ours, root)))
+}
+
 /// Whether a process is in the mount namespace of the node, or in one that the node trusts as much: it has a path in a mount of the
 /// same peer group as we have. That is what `Bidirectional` propagation is, and no container gets it that is not privileged. Process
 /// 1 of a node need not be the node's own, and several kubelets may be seen, some of them a tenant's process of that name.
@@ -231,6 +240,30 @@ mod tests {
         }
         assert_eq!(flag(&["kubelet", "--root-dir-x=/a", "--root-dir"], "root-dir"), None);
         assert_eq!(flag(&["--root-dir=/a", "--root-dir=/b"], "root-dir"), Some("/b"));
+    }
+
+    #[test]
+    fn where_no_process_is_named_kubelet_the_node_s_first_is_as_good_if_it_is_the_node_s() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |pid: &str, comm: &str, group: u32| {
+            let folder = proc.path().join(pid);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+            let table = format!("1 0 8:1 / / rw shared:{group} - ext4 /dev/root rw\n");
+            std::fs::write(folder.join("mountinfo"), table).unwrap();
+        };
+        let ours = Table::parse(b"9 1 8:1 /var/lib/kubelet /var/lib/kubelet rw shared:5 - ext4 /dev/root rw\n");
+        let found = || super::beside(proc.path(), &ours, Path::new("/var/lib/kubelet/pods/u")).unwrap();
+        process("1", "systemd", 6);
+        process("40", "k3s-server", 5);
+        assert_eq!(found(), None);
+        process("1", "systemd", 5);
+        assert_eq!(found(), Some(proc.path().join("1")));
+        // A tenant's of that name.
+        process("50", "kubelet", 7);
+        assert_eq!(found(), Some(proc.path().join("1")));
+        process("60", "kubelet", 5);
+        assert_eq!(found(), Some(proc.path().join("60")));
     }
 
     #[test]

@@ -40,11 +40,6 @@ struct ByType {
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByServer {
-    server: String,
-}
-
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Revived {
     client: String,
     result: &'static str,
@@ -65,13 +60,12 @@ struct Inner {
     outages: Histogram,
     given_up: Family<ByClient, Counter>,
     tripped: Gauge,
-    tripped_by_name: Family<ByServer, Gauge>,
     left_behind: Gauge,
     bad_config: Gauge,
     ready: Gauge,
 }
 
-/// See the module.
+/// All counters of the daemon; its clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -121,12 +115,6 @@ impl Default for Metrics {
             given_up.clone(),
         );
         registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
-        let tripped_by_name = Family::default();
-        registry.register(
-            "tripped_server",
-            "Each server that did not answer, by its name; gone when it answers",
-            tripped_by_name.clone(),
-        );
         registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
         registry.register(
             "bad_config",
@@ -143,7 +131,6 @@ impl Default for Metrics {
             outages,
             given_up,
             tripped,
-            tripped_by_name,
             left_behind,
             bad_config,
             ready,
@@ -205,11 +192,6 @@ impl Metrics {
             self.0.mounts.get_or_create(&labels).inc();
         }
         self.0.tripped.set(gauge(now.tripped.len()));
-        self.0.tripped_by_name.clear();
-        for server in &now.tripped {
-            let labels = ByServer { server: server.clone() };
-            self.0.tripped_by_name.get_or_create(&labels).set(1);
-        }
         self.0.left_behind.set(gauge(now.left_behind));
         self.0.ready.set(now.ready.into());
         let mut text = String::new();
@@ -248,7 +230,6 @@ mod tests {
             r#"mooring_mounter_outage_seconds_bucket{le="1.0"} 1"#,
             r#"mooring_mounter_given_up_total{client="cephfs"} 1"#,
             "mooring_mounter_tripped_servers 1",
-            r#"mooring_mounter_tripped_server{server="10.0.0.4 (sshfs)"} 1"#,
             "mooring_mounter_ready 0",
         ] {
             assert!(text.contains(line), "{line}\n{text}");

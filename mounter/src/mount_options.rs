@@ -148,6 +148,7 @@ mod tests {
         options.iter().map(|&option| option.to_owned()).collect()
     }
 
+    /// Proves: M4
     #[test]
     fn suid_and_devices_need_to_be_asked_for() {
         assert_eq!(sort(&[], false).unwrap().flags, MountFlags::safe());

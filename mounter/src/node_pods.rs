@@ -4,17 +4,13 @@
 //! the name of its own node. It may do so for this one question, and the API server lets nobody do it in the name of another node
 //! than that in its token (constrained impersonation, `impersonate:associated-node`).
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
+use crate::api;
 use crate::client::PodRef;
-
-/// Longest that the API may take.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Pods in one answer.
 const PAGE: u32 = 500;
@@ -52,12 +48,6 @@ pub enum NodePodsError {
         /// The node.
         node: String,
     },
-    /// No answer.
-    #[error("failed to list the Pods of node {node}: the API did not answer within {LIMIT:?}")]
-    Slow {
-        /// The node.
-        node: String,
-    },
 }
 
 /// A Pod of this node.
@@ -69,7 +59,7 @@ pub struct Seen {
     pub ends: Option<Timestamp>,
 }
 
-/// See the module.
+/// Asks for the Pods of this node in the node's name.
 pub struct NodePods {
     client: Client,
     node: String,
@@ -81,7 +71,7 @@ impl NodePods {
     /// Those of a node, of which the configuration's own token is. `own` are namespace and name of this Pod, which is one of them.
     pub fn new(mut config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
         config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
-        match Client::try_from(config) {
+        match api::client(config) {
             Ok(client) => Ok(Self { client, node, own }),
             Err(source) => Err(NodePodsError::Client {
                 node,
@@ -96,14 +86,13 @@ impl NodePods {
     /// Also if this Pod is not among them: whoever is missed is taken for one that was deleted.
     pub async fn list(&self) -> Result<Vec<Seen>, NodePodsError> {
         let node = &self.node;
-        match tokio::time::timeout(LIMIT, self.pages()).await {
-            Ok(Ok(seen)) if has(&seen, &self.own) => Ok(seen),
-            Ok(Ok(_)) => Err(NodePodsError::Incomplete { node: node.clone() }),
-            Ok(Err(source)) => Err(NodePodsError::Api {
+        match self.pages().await {
+            Ok(seen) if has(&seen, &self.own) => Ok(seen),
+            Ok(_) => Err(NodePodsError::Incomplete { node: node.clone() }),
+            Err(source) => Err(NodePodsError::Api {
                 node: node.clone(),
                 source: Box::new(source),
             }),
-            Err(_) => Err(NodePodsError::Slow { node: node.clone() }),
         }
     }
 

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::EventType;
 use mooring_contract::names::{MOUNTER, labels, reasons};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use crate::client_pods::ClientPods;
 use crate::client_pods::old::OldPod;
 use crate::clients::registry::Registry;
+use crate::events::{Events, News as EventNews};
 use crate::readiness::clients::Readiness;
 use crate::status::Status;
 
@@ -34,13 +35,10 @@ const START_PERIOD: Duration = Duration::from_millis(500);
 /// How often the same is written again, in case somebody has taken it away: a write that changes nothing is none.
 const REPEAT: Duration = Duration::from_mins(10);
 
-/// Longest that one call to the API may take.
-const API_LIMIT: Duration = Duration::from_secs(10);
-
 /// Longest wait after failed tries: each is twice as long as the one before.
 const MAX_WAIT: Duration = Duration::from_mins(10);
 
-/// Longest text of an annotation or an Event; the admission policy goes by it too.
+/// Longest text of an annotation; the admission policy goes by it too.
 const MAX_WORDS: usize = 1000;
 
 /// Why the node was not marked.
@@ -48,13 +46,12 @@ const MAX_WORDS: usize = 1000;
 enum PublishError {
     #[error("failed to mark node {node}: {source}")]
     Api { node: String, source: Box<kube::Error> },
-    #[error("failed to mark node {node}: the API did not answer within {API_LIMIT:?}")]
-    Slow { node: String },
 }
 
 /// One who publishes about a node.
 pub struct Publisher {
     client: Client,
+    events: Events,
     node: String,
     status: Status,
     registry: Registry,
@@ -95,6 +92,7 @@ impl Publisher {
     /// One for this node.
     pub fn new(
         client: Client,
+        events: Events,
         node: String,
         status: Status,
         registry: Registry,
@@ -102,6 +100,7 @@ impl Publisher {
     ) -> Self {
         Self {
             client,
+            events,
             node,
             status,
             registry,
@@ -164,13 +163,13 @@ impl Publisher {
         let there = apply(&self.client, &self.node, &marks(&found, &before)).await?;
         self.said = Some(said(&there));
         for news in news(&before.clients, &found.readiness) {
-            self.tell(&there, &news).await;
+            self.tell(&there, &news);
         }
         self.published = Some((found, Instant::now()));
         Ok(())
     }
 
-    async fn tell(&self, there: &ObjectMeta, news: &News) {
+    fn tell(&self, there: &ObjectMeta, news: &News) {
         let (type_, reason, note) = match news {
             News::Unable { clients, words } => (
                 EventType::Warning,
@@ -187,13 +186,6 @@ impl Publisher {
             ),
         };
         info!(reason, "{note}");
-        let event = Event {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(cut(&note)),
-            action: "Look".to_owned(),
-            secondary: None,
-        };
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
@@ -201,20 +193,16 @@ impl Publisher {
             uid: there.uid.clone(),
             ..ObjectReference::default()
         };
-        let reporter = Reporter {
-            controller: MOUNTER.to_owned(),
-            instance: Some(self.node.clone()),
-        };
-        // One each time: it would take another note for the same Event once more.
-        let recorder = Recorder::new(self.client.clone(), reporter);
-        match tokio::time::timeout(API_LIMIT, recorder.publish(&event, &about)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "failed to make an Event about node {}", self.node),
-            Err(_) => warn!(
-                "failed to make an Event about node {}: the API did not answer",
-                self.node
-            ),
-        }
+        // What finds no room stands on the node all the same.
+        let _ = self.events.tell(EventNews {
+            type_,
+            reason,
+            action: "Look",
+            note,
+            about,
+            // It may have another note each time.
+            joined: false,
+        });
     }
 }
 
@@ -245,14 +233,12 @@ async fn patch(
     patch: &Patch<Value>,
 ) -> Result<ObjectMeta, PublishError> {
     let api: Api<Node> = Api::all(client.clone());
-    match tokio::time::timeout(API_LIMIT, api.patch_metadata(node, params, patch)).await {
-        Ok(Ok(there)) => Ok(there.metadata),
-        Ok(Err(source)) => Err(PublishError::Api {
-            node: node.to_owned(),
-            source: Box::new(source),
-        }),
-        Err(_) => Err(PublishError::Slow { node: node.to_owned() }),
-    }
+    let patched = api.patch_metadata(node, params, patch).await;
+    let patched = patched.map_err(|source| PublishError::Api {
+        node: node.to_owned(),
+        source: Box::new(source),
+    })?;
+    Ok(patched.metadata)
 }
 
 fn word(is_ready: bool) -> &'static str {

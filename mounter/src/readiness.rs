@@ -14,7 +14,7 @@ use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
 use crate::args::ServeArgs;
-use crate::kubelet::{kubelets, kubelets_of};
+use crate::kubelet::{beside, kubelets, kubelets_of};
 use crate::mount_table::Table;
 use clients::Verdict;
 use kernel::Kernel;
@@ -82,7 +82,7 @@ pub fn checks(args: &ServeArgs, installed: Result<String, String>) -> Vec<Check>
         Check::new("local-file-systems", false, local_file_systems(&kernel)),
         Check::new(POOL, false, pool(&args.pool_dir)),
         Check::new(FUSE, false, fuse(Path::new("/dev/fuse"))),
-        Check::new(HOST_NAMESPACE, false, host_pid(args.host_mount_namespace.as_deref())),
+        Check::new(HOST_NAMESPACE, false, host_namespace(args, &table)),
         Check::new(ISCSID, false, daemons::iscsid(proc, of_node.first())),
         Check::new("nfs-version-3-locks", false, daemons::nfs_locks(proc, of_node.first())),
         Check::new("selinux", false, selinux::check(&of_node)),
@@ -168,8 +168,9 @@ fn fuse(device: &Path) -> Result<String, String> {
         })
 }
 
-fn host_pid(namespace: Option<&Path>) -> Result<String, String> {
-    if let Some(path) = namespace {
+/// What types that are served by host enter, and those that the kernel serves from the node's network.
+fn host_namespace(args: &ServeArgs, table: &Table) -> Result<String, String> {
+    if let Some(path) = args.host_mount_namespace.as_deref() {
         return if path.exists() {
             Ok(format!("the host's mount namespace is {}", path.display()))
         } else {
@@ -179,11 +180,15 @@ fn host_pid(namespace: Option<&Path>) -> Result<String, String> {
             ))
         };
     }
-    let found = kubelets().map_err(|error| format!("/proc can't be read: {error}"))?;
-    if !found.is_empty() {
-        return Ok("the kubelet is seen, so types can be served by host".to_owned());
+    let found = beside(Path::new("/proc"), table, args.node.kubelet_root());
+    match found.map_err(|error| format!("/proc can't be read: {error}"))? {
+        Some(process) => Ok(format!("the kubelet's namespaces are those of {}", process.display())),
+        None => Err(
+            "neither a process named kubelet nor process 1 of the node is seen, so no type can be served by host, nor NFS or SMB by self: \
+             give the mounter's Pod hostPID, or set --host-mount-namespace"
+                .to_owned(),
+        ),
     }
-    Err("no process named kubelet is seen, so no type can be served by host: give the mounter's Pod hostPID, or set --host-mount-namespace".to_owned())
 }
 
 #[cfg(test)]

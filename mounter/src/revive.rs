@@ -53,7 +53,7 @@ const GRAFT_LIMIT: Duration = Duration::from_secs(15);
 /// Longest that an agent may take to note something.
 const NOTE_LIMIT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Puts new mounts in the places of dead ones, and tells their users.
 pub struct Reviver {
     pods: Arc<ClientPods>,
     workers: Workers,
@@ -139,7 +139,7 @@ impl Reviver {
                 if mount.health != Health::Mounted {
                     wait = wait.min(SOON);
                 }
-                self.tell_failure(&target, &mount).await;
+                self.tell_failure(&target, &mount);
                 revived.extend(mount.dead.map(|dead| Revived {
                     target,
                     uid: pod.uid.clone(),
@@ -163,10 +163,10 @@ impl Reviver {
         wait
     }
 
-    async fn tell_failure(&mut self, target: &Target, mount: &MountState) {
+    fn tell_failure(&mut self, target: &Target, mount: &MountState) {
         if let Some(reviving) = mount.reviving.as_ref().filter(|reviving| reviving.failures > 0) {
             let news = News::Failed(reviving.message.clone());
-            if self.teller.tell(target, Some(&mount.pod), news).await {
+            if self.teller.tell(target, Some(&mount.pod), news) {
                 self.metrics.not_revived(&mount.client);
             }
         }
@@ -246,7 +246,7 @@ impl Reviver {
         // The first time it may be a process that has just ended.
         if failures > 1 {
             let pod = self.known.get(target).cloned();
-            if self.teller.tell(target, pod.as_ref(), News::Stuck(why)).await {
+            if self.teller.tell(target, pod.as_ref(), News::Stuck(why)) {
                 self.metrics.not_revived(client);
             }
         }
@@ -275,7 +275,7 @@ impl Reviver {
         self.metrics.revived(client, outage);
         let pod = self.known.get(target).cloned();
         let news = News::Revived(outage.as_secs_f64());
-        self.teller.tell(target, pod.as_ref(), news).await;
+        self.teller.tell(target, pod.as_ref(), news);
     }
 }
 

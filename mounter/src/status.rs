@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::args::ServeArgs;
 use crate::clients::registry::Registry;
-use crate::core::Core;
+use crate::core::{Core, Obstacle};
 use crate::metrics::Snapshot;
 use crate::readiness::clients::Readiness;
 use crate::readiness::{Check, checks, kernel};
@@ -19,9 +19,11 @@ struct State {
     installed: Option<Result<String, String>>,
     config: Option<String>,
     stopping: bool,
+    /// That no admission policy holds the mounter.
+    unheld: Obstacle,
 }
 
-/// See the module.
+/// What the daemon notes of itself; its clones share it.
 #[derive(Debug, Clone)]
 pub struct Status {
     args: Arc<ServeArgs>,
@@ -69,6 +71,11 @@ impl Status {
         self.lock().config = error;
     }
 
+    /// That no admission policy holds the mounter, as soon as that is known.
+    pub fn unheld(&self) -> Obstacle {
+        self.lock().unheld.clone()
+    }
+
     /// No new call-outs are taken.
     pub fn stopping(&self) {
         self.lock().stopping = true;
@@ -94,6 +101,7 @@ impl Status {
         let stopping = self.lock().stopping.then(|| "the mounter is stopping".to_owned());
         checks
             .map(|check| format!("{}: {}", check.name, check.message))
+            .chain(self.unheld().get())
             .chain(stopping)
             .collect()
     }

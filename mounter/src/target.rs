@@ -177,6 +177,7 @@ mod tests {
 
     const ROOT: &str = "/var/lib/kubelet";
 
+    /// Proves: M3
     #[test]
     fn only_a_directory_of_one_of_our_volumes_is_a_target() {
         let good = "/var/lib/kubelet/pods/123-abc/volumes/mooring.dev~vcs/pvc-1";
@@ -202,6 +203,7 @@ mod tests {
         }
     }
 
+    /// Proves: M3
     #[test]
     fn a_link_on_the_way_is_refused_and_a_missing_directory_is_said() {
         let root = tempfile::tempdir().unwrap();

@@ -57,6 +57,7 @@ mod tests {
     use crate::sys::fake::{Fake, target};
     use rustix::io::Errno;
 
+    /// Proves: M2
     #[test]
     fn everything_on_the_target_goes_and_a_second_time_is_success() {
         let fake = Fake::default()

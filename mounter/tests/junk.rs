@@ -61,6 +61,7 @@ proptest! {
         }
     }
 
+    /// Proves: M3
     #[test]
     fn a_target_is_never_outside_the_kubelet_s_volume_directories(text in path()) {
         if let Ok(target) = Target::parse(Path::new(ROOT), &text) {

@@ -6,7 +6,7 @@
 //! Exit 0 is for every answer, a failure too: at any other the kubelet writes all arguments into its log, and the values of the
 //! volume's Secret are among them. It goes by the answer's status. For the same reason the arguments are wiped from this
 //! process as soon as the mounter has them: whoever may list the node's processes would see them for as long as the mount takes.
-#![no_std]
+#![cfg_attr(panic = "abort", no_std)]
 #![no_main]
 
 mod sys;
@@ -178,6 +178,7 @@ fn print(mut bytes: &[u8]) -> usize {
     0
 }
 
+#[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     sys::exit(print(

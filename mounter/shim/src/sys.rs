@@ -389,5 +389,6 @@ unsafe extern "C" fn strlen(text: *const u8) -> usize {
 }
 
 /// Named by the core library as it is shipped; nothing ever unwinds here.
+#[cfg(panic = "abort")]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

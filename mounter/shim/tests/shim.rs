@@ -121,6 +121,7 @@ fn the_arguments_are_wiped_once_the_mounter_has_them() {
     assert!(shim.wait().unwrap().success());
 }
 
+/// Proves: M1
 #[test]
 fn half_an_answer_none_and_too_much_of_it_are_failures_that_say_so() {
     static HUGE: [u8; 100_000] = [b'{'; 100_000];
@@ -132,6 +133,7 @@ fn half_an_answer_none_and_too_much_of_it_are_failures_that_say_so() {
     }
 }
 
+/// Proves: M1
 #[test]
 fn without_a_mounter_init_still_succeeds_and_the_rest_says_what_is_missing() {
     let plugin = Plugin::new();
@@ -145,6 +147,7 @@ fn without_a_mounter_init_still_succeeds_and_the_rest_says_what_is_missing() {
     assert!(message.contains("nobody listens"), "{message}");
 }
 
+/// Proves: M1
 #[test]
 fn arguments_that_are_too_many_are_a_failure() {
     let plugin = Plugin::new();

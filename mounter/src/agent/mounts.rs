@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::give_up;
 use super::kernel::{self, Found, KernelError};
-use super::program::{self, InvalidVolume};
+use super::program::{self, Brings, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
 use super::revive::Revivals;
 use super::run::{self, ProgramError};
@@ -55,6 +55,12 @@ pub enum AgentError {
     /// The agent takes no new mounts.
     #[error("this client container was told to end and takes no new mounts: another takes its place")]
     Draining,
+    /// It is not one of this agent's.
+    #[error("{0} is not a volume of this client container")]
+    Unknown(String),
+    /// It is not dead.
+    #[error("{0} is not dead: it is not mounted anew")]
+    NotDead(String),
     /// The mount is dead.
     #[error("the program that served {0} ended, and it is being mounted anew: it is tried again by itself")]
     Dead(String),
@@ -96,8 +102,12 @@ pub enum AgentError {
 impl AgentError {
     fn category(&self) -> Category {
         match self {
-            Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } => Category::Invalid,
-            Self::InProgress(_) | Self::Dead(_) | Self::NotSilent(_) | Self::NotFuse(_) => Category::InProgress,
+            Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } | Self::Unknown(_) => {
+                Category::Invalid
+            }
+            Self::InProgress(_) | Self::Dead(_) | Self::NotDead(_) | Self::NotSilent(_) | Self::NotFuse(_) => {
+                Category::InProgress
+            }
             Self::Draining => Category::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
@@ -240,9 +250,7 @@ impl Mounts {
     /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is being mounted anew.
     pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
         let target = self.target(&call.target)?;
-        if let Some(key) = call.secrets.keys().find(|key| !is_file_name(key)) {
-            return Err(AgentError::SecretKey(key.clone()));
-        }
+        check_secrets(&call)?;
         let _busy = self.begin(&call.target)?;
         match self.look(&call.target).await? {
             Found::Nothing => {}
@@ -271,6 +279,38 @@ impl Mounts {
         mounted
     }
 
+    /// With what a volume was mounted, its secrets among it.
+    pub fn recall(&self, target: &str) -> Result<MountCall, AgentError> {
+        let call = self.store.recorded(target);
+        let call = call.ok_or_else(|| AgentError::Unknown(target.to_owned()))?;
+        Ok(MountCall {
+            secrets: self.store.read_secrets(target)?,
+            ..call
+        })
+    }
+
+    /// Takes over a volume whose mount died with the Pod that had made it, and begins to mount it anew.
+    pub async fn adopt(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
+        self.target(&call.target)?;
+        check_secrets(&call)?;
+        let busy = self.begin(&call.target)?;
+        if self.look(&call.target).await? != Found::Dead {
+            return Err(AgentError::NotDead(call.target));
+        }
+        if self.draining.load(Ordering::SeqCst) {
+            return Err(AgentError::Draining);
+        }
+        if let Err(error) = kernel::make_fuse_device() {
+            warn!(%error, "there is no /dev/fuse, and it could not be made");
+        }
+        // What it needs comes before the record, by which it is mounted anew whatever happens next.
+        self.store.prepare(&call.target, &call.secrets)?;
+        self.store.record(&call)?;
+        drop(busy);
+        self.revive(without_secrets(&call));
+        Ok(())
+    }
+
     /// Clears up after a volume of this agent, and unmounts it if that has not been done. One that is not of this agent is left alone.
     pub async fn unmount(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
         let target = self.target(path)?;
@@ -289,13 +329,13 @@ impl Mounts {
             // Not every client needs it, and one that does says so.
             warn!(%error, "there is no /dev/fuse, and it could not be made");
         }
-        let overridden = program::override_path(&call.client).exists();
+        let brings = Brings::of(call);
         let staging = self.store.staging(&call.target);
         let secrets = self.store.secrets(&call.target);
-        let invocation = program::mount(call, overridden, &staging, &secrets)?;
+        let invocation = program::mount(call, brings, &staging, &secrets)?;
         self.store.prepare(&call.target, &call.secrets)?;
         run::run(&invocation, Duration::from_millis(call.limit_ms)).await?;
-        if !overridden {
+        if brings != Brings::Program {
             self.store.remove_secrets(&call.target)?;
         }
         let flags = flags(call)?;
@@ -447,6 +487,13 @@ impl Drop for Looking {
 /// The flags of a volume's mount.
 pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
     Ok(mount_options::sort(&call.mount_options, false)?.flags)
+}
+
+fn check_secrets(call: &MountCall) -> Result<(), AgentError> {
+    match call.secrets.keys().find(|key| !is_file_name(key)) {
+        Some(key) => Err(AgentError::SecretKey(key.clone())),
+        None => Ok(()),
+    }
 }
 
 fn is_file_name(key: &str) -> bool {

@@ -2,11 +2,14 @@
 //!
 //! # The contract of a client image
 //!
-//! Any image can be a client image. With nothing of Mooring in it, the agent runs what the host would have run:
+//! Any image with `mount.<type>` in it can be a client image. With nothing of Mooring in it, the agent runs what the host would have run:
 //!
 //! ```text
 //! mount -t <fs-type, or else the client's name> -o <mount-options> <source> <directory>
 //! ```
+//!
+//! The image shows by `mount.<type>` that it was made for that type. Without it, `mount` would have the node's kernel mount whatever file system
+//! the volume names, so such a volume is refused; a file system that needs no program is one for serving mode `self`.
 //!
 //! An executable `/usr/libexec/mooring/<client>` in the image is run instead, and decides for itself:
 //!
@@ -88,11 +91,65 @@ pub enum InvalidVolume {
     /// What is no storage.
     #[error(transparent)]
     NodeAccess(#[from] NodeAccess),
+    /// A type that the image has nothing for.
+    #[error(
+        "this client image is not made for {client} volumes of type {fs_type}: it has neither mount.{fs_type} nor \
+         {CLIENT_OVERRIDES}/{client}. Use an image that has one of these, or leave out fs-type"
+    )]
+    NotMadeFor {
+        /// The type.
+        fs_type: String,
+        /// The client.
+        client: String,
+    },
     /// A relative name of a file.
     #[error(
         "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is meant"
     )]
     Here(String),
+}
+
+/// What an image brings for a volume: by it is known what the image was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brings {
+    /// A program of its own for the client.
+    Program,
+    /// `mount.<type>`, which `mount` runs.
+    Helper,
+    /// Neither: `mount` would leave it to the node's kernel, whatever the image is for.
+    Nothing,
+}
+
+/// Where `mount` looks for the helper of a type.
+const HELPERS: &[&str] = &["sbin", "usr/sbin", "usr/local/sbin", "sbin/fs.d", "sbin/fs"];
+
+impl Brings {
+    /// Looks at what this image has for a volume.
+    pub fn of(call: &MountCall) -> Self {
+        Self::below(Path::new("/"), call)
+    }
+
+    fn below(root: &Path, call: &MountCall) -> Self {
+        let own = override_path(&call.client);
+        if call.client.parse::<ClientName>().is_ok() && root.join(own.strip_prefix("/").unwrap_or(&own)).exists() {
+            return Self::Program;
+        }
+        let helper = format!("mount.{}", type_of(call));
+        let is_there = |folder: &&&str| is_plain_type(type_of(call)) && root.join(folder).join(&helper).exists();
+        match HELPERS.iter().find(is_there) {
+            Some(_) => Self::Helper,
+            None => Self::Nothing,
+        }
+    }
+}
+
+/// What `mount -t` is given.
+fn type_of(call: &MountCall) -> &str {
+    if call.fs_type.is_empty() {
+        &call.client
+    } else {
+        &call.fs_type
+    }
 }
 
 /// The image's own program for a client, if it would bring one.
@@ -116,7 +173,7 @@ fn program_of(call: &MountCall) -> Result<PathBuf, InvalidVolume> {
 }
 
 /// How to mount a volume on `dir`.
-pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> Result<Invocation, InvalidVolume> {
+pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Result<Invocation, InvalidVolume> {
     if call.source.is_empty() {
         return Err(InvalidVolume::NoSource);
     }
@@ -124,7 +181,7 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
         return Err(InvalidVolume::DashedSource(call.source.clone()));
     }
     let options = mount_options::join(&call.mount_options, false)?;
-    if overridden {
+    if brings == Brings::Program {
         let program = program_of(call)?;
         let mut env = environment(call)?;
         env.insert("MOORING_SECRETS".into(), secrets.into());
@@ -134,13 +191,9 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
             env,
         });
     }
-    let fs_type = if call.fs_type.is_empty() {
-        &call.client
-    } else {
-        &call.fs_type
-    };
+    let fs_type = type_of(call);
     if !is_plain_type(fs_type) {
-        return Err(InvalidVolume::FsType(fs_type.clone()));
+        return Err(InvalidVolume::FsType(fs_type.to_owned()));
     }
     check_kind(fs_type, &call.mount_options)?;
     // `mount` would take a relative name for a device if there is a file of that name where it runs.
@@ -151,6 +204,12 @@ pub fn mount(call: &MountCall, overridden: bool, dir: &Path, secrets: &Path) -> 
             .is_ok()
     {
         return Err(InvalidVolume::Here(call.source.clone()));
+    }
+    if brings == Brings::Nothing {
+        return Err(InvalidVolume::NotMadeFor {
+            fs_type: fs_type.to_owned(),
+            client: call.client.clone(),
+        });
     }
     Ok(Invocation {
         program: "mount".into(),
@@ -233,7 +292,39 @@ mod tests {
     }
 
     fn plan(call: &MountCall, overridden: bool) -> Result<Invocation, InvalidVolume> {
-        mount(call, overridden, Path::new("/staging"), Path::new("/secrets"))
+        let brings = if overridden { Brings::Program } else { Brings::Helper };
+        mount(call, brings, Path::new("/staging"), Path::new("/secrets"))
+    }
+
+    /// An image for one kind of storage would else mount the node's own devices with the kernel's other file systems.
+    #[test]
+    fn an_image_serves_the_types_that_it_was_made_for() {
+        let root = tempfile::tempdir().unwrap();
+        for file in ["usr/libexec/mooring/sshfs", "sbin/mount.davfs"] {
+            let file = root.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+        }
+        for (client, fs_type, brings) in [
+            ("sshfs", "", Brings::Program),
+            ("sshfs", "ext4", Brings::Program),
+            ("davfs", "", Brings::Helper),
+            ("acme", "davfs", Brings::Helper),
+            ("ext4", "", Brings::Nothing),
+            ("davfs", "xfs", Brings::Nothing),
+            ("davfs", "x/../../sbin/mount.davfs", Brings::Nothing),
+            ("../mooring/sshfs", "", Brings::Nothing),
+        ] {
+            let mut call = call(&[], &[]);
+            call.client = client.into();
+            call.fs_type = fs_type.into();
+            assert_eq!(Brings::below(root.path(), &call), brings, "{client} {fs_type}");
+        }
+        let mut device = call(&[], &[]);
+        device.client = "ext4".into();
+        device.source = "/dev/loop1".into();
+        let refused = mount(&device, Brings::Nothing, Path::new("/staging"), Path::new("/secrets"));
+        assert!(matches!(refused, Err(InvalidVolume::NotMadeFor { .. })), "{refused:?}");
     }
 
     fn line(invocation: &Invocation) -> String {
@@ -245,6 +336,7 @@ mod tests {
         )
     }
 
+    /// Proves: M4
     #[test]
     fn an_image_of_no_special_kind_runs_what_the_host_would_have_run() {
         let invocation = plan(&call(&["ro", "vers=4.1"], &[("zone", "west")]), false).unwrap();

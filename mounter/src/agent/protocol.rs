@@ -51,6 +51,13 @@ pub enum Call {
         /// The dead mounts.
         devices: Vec<DeviceNumber>,
     },
+    /// With what was this volume mounted? It is to be mounted anew by another agent should this one's Pod go.
+    Recall {
+        /// The directory.
+        target: String,
+    },
+    /// Whoever had mounted this volume is gone, and its mount is dead: mount it anew, as a volume of one's own.
+    Adopt(Box<MountCall>),
     /// The Pod of a volume is gone but for the kubelet's clearing up, which waits for a mount that does not answer: end what waits
     /// there, and don't mount it anew. Only for an agent that has told that it is silent.
     GiveUp {
@@ -100,8 +107,10 @@ pub enum Answer {
     Mounted,
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
-    /// To [`Call::Revived`] and [`Call::GiveUp`].
+    /// To [`Call::Revived`], [`Call::Adopt`] and [`Call::GiveUp`].
     Noted,
+    /// To [`Call::Recall`].
+    Recalled(Box<MountCall>),
     /// It failed.
     Failed(Failure),
 }

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::kernel::{self, Found};
 use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags, no_thread};
-use super::program;
+use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall, Reviving};
 use super::run;
 use crate::sys::DeviceNumber;
@@ -193,15 +193,15 @@ impl Mounts {
         };
         // Before it is replaced: after that nobody could tell which mounts in containers are this volume's.
         self.store.died(&call.target, device, now_ms())?;
-        let overridden = program::override_path(&call.client).exists();
+        let brings = Brings::of(call);
         let staging = self.store.staging(&call.target);
-        if overridden {
+        if brings == Brings::Program {
             // What the program did beside mounting may be in the way of its doing so again.
             run::run(&program::unmount(call, &staging)?, CLEAR_UP_LIMIT).await?;
         }
         self.store.restage(&call.target)?;
         let secrets = self.store.secrets(&call.target);
-        let invocation = program::mount(call, overridden, &staging, &secrets)?;
+        let invocation = program::mount(call, brings, &staging, &secrets)?;
         let flags = flags(call)?;
         let replaced = async {
             run::run(&invocation, LIMIT).await?;

@@ -151,6 +151,8 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
             mounted.map(|()| Answer::Mounted)
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| Answer::Unmounted),
+        Call::Recall { target } => mounts.recall(&target).map(|call| Answer::Recalled(Box::new(call))),
+        Call::Adopt(call) => mounts.adopt(*call).await.map(|()| Answer::Noted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
         Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| Answer::Noted),
     };

@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -81,6 +82,25 @@ impl Store {
                 .map_err(at("write", &path))?;
         }
         Ok(())
+    }
+
+    /// The secrets of a target; none where they are not kept. What the image's program has put beside them, such as a pipe, is none.
+    pub fn read_secrets(&self, target: &str) -> Result<BTreeMap<String, SecretBytes>, StoreError> {
+        let dir = self.secrets(target);
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            entries => entries.map_err(at("list", &dir))?,
+        };
+        let mut secrets = BTreeMap::new();
+        for entry in entries {
+            let path = entry.map_err(at("list", &dir))?.path();
+            let Some(value) = read_file(&path).map_err(at("read", &path))? else {
+                continue;
+            };
+            let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            secrets.insert(key, SecretBytes(value));
+        }
+        Ok(secrets)
     }
 
     /// Makes the staging directory of a target, empty and with nothing mounted on it.
@@ -263,6 +283,22 @@ fn at<E: Into<io::Error>>(attempted: &'static str, path: &Path) -> impl FnOnce(E
     }
 }
 
+/// Reads a file, and nothing that only passes for one.
+fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // A pipe that nobody writes to would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::LOOP) => return Ok(None),
+        opened => fs::File::from(opened?),
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(Some(content))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,6 +331,35 @@ mod tests {
         store.forget(&call.target).unwrap();
         store.forget(&call.target).unwrap();
         assert_eq!(store.recorded(&call.target), None);
+    }
+
+    #[test]
+    fn the_secrets_of_a_volume_are_read_as_they_were_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store {
+            dir: dir.path().to_owned(),
+        };
+        assert_eq!(store.read_secrets("t").unwrap(), BTreeMap::new());
+        for part in ["private", "private/staging", "secrets"] {
+            make_dir(&dir.path().join(part)).unwrap();
+        }
+        let secrets = BTreeMap::from([
+            ("a".to_owned(), SecretBytes(b"hush\0\xff".to_vec())),
+            ("b".to_owned(), SecretBytes(Vec::new())),
+        ]);
+        store.prepare("t", &secrets).unwrap();
+        // As clients do it that want their daemon's log.
+        std::os::unix::fs::symlink("/proc/self/fd/0", store.secrets("t").join(".log")).unwrap();
+        rustix::fs::mknodat(
+            CWD,
+            store.secrets("t").join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(store.read_secrets("t").unwrap(), secrets);
+        assert_eq!(store.read_secrets("another").unwrap(), BTreeMap::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Lets go of client Pods that nothing is mounted by any more, and has those told whose mounts ended with one.
+//! Lets go of client Pods that nothing is mounted by any more, and has those looked after whose Pod is gone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::agent::protocol::MountState;
 /// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// How soon again while there is somebody to be told of a lost volume.
+/// How soon again while there is a lost volume.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Shortest time between two looks, so that a burst of mounts is one.
@@ -61,13 +61,15 @@ impl IdleSince {
 pub(super) async fn run(pods: Arc<ClientPods>) {
     let mut changes = pods.changes.subscribe();
     let mut idle_since = IdleSince::default();
-    // The watch may not have said so yet.
-    let mut let_go = HashSet::new();
     loop {
         changes.mark_unchanged();
         let mut seen = pods.seen();
-        let_go.retain(|uid| seen.iter().any(|pod| pod.uid == *uid));
-        seen.retain(|pod| !let_go.contains(&pod.uid));
+        {
+            // The watch may not have said yet that they are gone.
+            let mut leaving = pods.leaving();
+            leaving.retain(|uid| seen.iter().any(|pod| pod.uid == *uid));
+            seen.retain(|pod| !leaving.contains(&pod.uid));
+        }
         let mut uses = Vec::new();
         for pod in &seen {
             if let Some(usage) = usage(&pods, pod).await {
@@ -76,27 +78,24 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         }
         let mut old = HashSet::new();
         if uses.iter().any(|(_, usage)| *usage == Use::Unused) {
-            let origins = pods.origins_of_old().await.unwrap_or_default();
+            let origins = pods.origins_of_old().unwrap_or_default();
             old.extend(origins.into_iter().map(|(_, uid, _)| uid));
         }
         let (go, next) = idle_since.update(&uses, &old, pods.args.client_idle, Instant::now());
         for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
             // An operation may have begun since; one that begins now is refused by the agent, and gets the next Pod.
-            if !pods.users.any(&pod.uid) && pods.delete(&pod.name, &pod.uid).await {
-                let_go.insert(pod.uid.clone());
+            if !pods.users.any(&pod.uid) {
+                pods.let_go(&pod.name, &pod.uid);
             }
         }
-        let untold = lost::tell(&pods).await;
+        let soon = lost::look_after(&pods).await;
         tokio::time::sleep(PAUSE).await;
-        let period = if untold { SOON } else { PERIOD };
+        let period = if soon { SOON } else { PERIOD };
         let wake = next.map_or(period, |next| {
             next.saturating_duration_since(Instant::now()).min(period)
         });
-        if seen.is_empty() && !untold {
-            let _ = changes.changed().await;
-        } else {
-            let _ = tokio::time::timeout(wake, changes.changed()).await;
-        }
+        // Also where there is no Pod: what was mounted by one that is gone is still there.
+        let _ = tokio::time::timeout(wake, changes.changed()).await;
     }
 }
 

@@ -1,29 +1,53 @@
-//! Tells Pods that a volume of theirs is lost to them: the client container that served it has ended, and every access
-//! fails from then on. The kubelet does not look, and the mount table looks as before.
+//! Volumes whose client Pod is gone: every access to them fails, the kubelet does not look, and the mount table looks as before.
+//!
+//! They are found from the mount table and from what the agents of the Pods that are there say, never from having seen a Pod go: it may
+//! go while no mounter runs. Another Pod's agent mounts them anew ([`Call::Adopt`]) with what was kept of them ([`super::kept`]), and the
+//! rest is as after a crash ([`crate::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use mooring_contract::names::{MOUNTER, reasons};
-use tracing::warn;
+use futures::FutureExt as _;
+use futures::future::join_all;
+use kube::runtime::events::EventType;
+use mooring_contract::names::reasons;
+use mooring_contract::volume::ClientName;
+use tracing::{info, warn};
 
-use super::ClientPods;
+use super::kept::Record;
+use super::link::LinkError;
 use super::status::Phase;
+use super::{ClientPods, Need, PodError};
 use crate::agent::kernel::{self, Found};
-use crate::agent::protocol::{Health, MountState};
-use crate::mount_table::Table;
+use crate::agent::protocol::{Answer, Call, Health, MountState};
+use crate::client::PodRef;
+use crate::clients::registry::Serving;
+use crate::events::News as Event;
+use crate::mount_table::{Entry, Table};
+use crate::node_pods::NodePodsError;
+use crate::revive::tell::{News, about_volume};
 use crate::target::Target;
 use crate::thread;
 
 /// How long a mount may take to say that it is there. One that takes longer is served.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Longest that the API may take to accept an Event.
-const EVENT_LIMIT: Duration = Duration::from_secs(10);
+/// Longest that a Pod may take to start, and its agent to take a volume over.
+const ADOPT_LIMIT: Duration = Duration::from_mins(2);
+
+/// Longest that an agent may take for a word.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest until an agent that has taken a volume over is heard to say so.
+const HEARD_LIMIT: Duration = Duration::from_secs(10);
+
+/// Wait after a first failure; it doubles with each.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+
+/// Longest wait between two tries.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
 /// A mount that an agent spoke of.
 #[derive(Debug)]
@@ -33,18 +57,40 @@ struct Served {
     mount: MountState,
     /// When it was spoken of last.
     heard: Instant,
+}
+
+/// What is being done about a lost volume.
+#[derive(Debug, Default)]
+struct Attempt {
+    running: bool,
+    failures: u32,
+    /// When it may be tried again.
+    again: Option<Instant>,
+    /// Its user was told what to do, and nothing else can be done.
     told: bool,
+    /// Why it failed last.
+    message: String,
+}
+
+impl Attempt {
+    fn is_due(&self) -> bool {
+        !self.running && !self.told && self.again.is_none_or(|again| again <= Instant::now())
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// By target.
     served: BTreeMap<String, Served>,
-    /// Uids of the Pods whose agents were heard since the last look.
-    heard: BTreeSet<String>,
+    /// By target.
+    attempts: BTreeMap<String, Attempt>,
+    /// Targets that were asked whether they are alive and have not answered.
+    looking: BTreeSet<String>,
+    /// Uids of Pods whose agents are of a release that can't say with what it has mounted something.
+    mute: BTreeSet<String>,
 }
 
-/// What agents last said of their mounts. It outlives a client Pod, whose own records go with it.
+/// What agents last said of their mounts, and what is being done about those that no agent has.
 #[derive(Debug, Default)]
 pub(super) struct Lost(Mutex<State>);
 
@@ -52,35 +98,20 @@ impl Lost {
     /// Takes in what the agent of the Pod `uid` says of its mounts.
     pub(super) fn heard(&self, uid: &str, mounts: &[MountState]) {
         let mut state = self.lock();
-        state.heard.insert(uid.to_owned());
         state
             .served
             .retain(|target, one| one.by != uid || mounts.iter().any(|mount| mount.target == *target));
         for mount in mounts {
-            // A dead one stays told.
-            let before = state.served.get(&mount.target);
-            let told = mount.health == Health::Dead && before.is_some_and(|before| before.told);
             let served = Served {
                 by: uid.to_owned(),
                 mount: mount.clone(),
                 heard: Instant::now(),
-                told,
             };
             state.served.insert(mount.target.clone(), served);
+            if !mount.is_lost() {
+                state.attempts.remove(&mount.target);
+            }
         }
-    }
-
-    /// Mounts that may be lost and that nobody was told of: those that are dead and not mounted anew, and those whose agent
-    /// was not heard and is not of one of these Pods (`there`), which start it again.
-    fn suspects(&self, there: &[String]) -> Vec<MountState> {
-        let mut state = self.lock();
-        let heard = std::mem::take(&mut state.heard);
-        let is_silent = |uid: &String| !heard.contains(uid) && !there.contains(uid);
-        let suspects = state
-            .served
-            .values()
-            .filter(|one| !one.told && (one.mount.is_lost() || is_silent(&one.by)));
-        suspects.map(|one| one.mount.clone()).collect()
     }
 
     /// Mounts that did not answer when their agent was last heard, with the uid of its Pod and for how long that is, if they
@@ -94,14 +125,69 @@ impl Lost {
         silent.collect()
     }
 
-    fn told(&self, target: &str) {
-        if let Some(one) = self.lock().served.get_mut(target) {
-            one.told = true;
+    fn served(&self, target: &str) -> Option<(String, MountState)> {
+        let state = self.lock();
+        state.served.get(target).map(|one| (one.by.clone(), one.mount.clone()))
+    }
+
+    /// Forgets what is not mounted any more.
+    fn retain(&self, mounted: &BTreeSet<String>, there: &There) {
+        let mut state = self.lock();
+        state.attempts.retain(|target, _| mounted.contains(target));
+        // One that an agent is mounting is not in the table yet.
+        let is_there = |one: &Served| there.pods.contains(&one.by);
+        state
+            .served
+            .retain(|target, one| mounted.contains(target) || is_there(one));
+        state.mute.retain(|uid| there.pods.contains(uid));
+    }
+
+    /// Whether it is the caller who is to do something about a target.
+    fn begin(&self, target: &str) -> bool {
+        let mut state = self.lock();
+        let attempt = state.attempts.entry(target.to_owned()).or_default();
+        let is_due = attempt.is_due();
+        attempt.running |= is_due;
+        is_due
+    }
+
+    /// How often it has failed before.
+    fn failed(&self, target: &str, message: String) -> u32 {
+        let mut state = self.lock();
+        let Some(attempt) = state.attempts.get_mut(target) else {
+            return 0;
+        };
+        let before = attempt.failures;
+        let wait = FIRST_WAIT.saturating_mul(1 << before.min(8)).min(LONGEST_WAIT);
+        attempt.running = false;
+        attempt.failures += 1;
+        attempt.message = message;
+        attempt.again = Some(Instant::now() + wait);
+        before
+    }
+
+    fn done(&self, target: &str, told: bool) {
+        if let Some(attempt) = self.lock().attempts.get_mut(target) {
+            attempt.running = false;
+            attempt.told = told;
+            // Its agent is heard before that.
+            attempt.again = Some(Instant::now() + HEARD_LIMIT);
         }
     }
 
-    fn forget(&self, target: &str) {
-        self.lock().served.remove(target);
+    /// Forgets what was being done: it is unmounted, or mounted.
+    pub(super) fn forget(&self, target: &str) {
+        self.lock().attempts.remove(target);
+    }
+
+    fn why(&self, target: &str) -> String {
+        let state = self.lock();
+        let attempt = state.attempts.get(target);
+        attempt.map(|attempt| attempt.message.clone()).unwrap_or_default()
+    }
+
+    fn is_told(&self, target: &str) -> bool {
+        self.lock().attempts.get(target).is_some_and(|attempt| attempt.told)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,110 +195,330 @@ impl Lost {
     }
 }
 
-/// Looks at what may be lost, and tells those whose it is. What could not be told is told at the next look; whether there
-/// is anything like that.
-pub(super) async fn tell(pods: &ClientPods) -> bool {
-    let mut untold = false;
-    let there = pods.seen().into_iter().filter(|pod| pod.phase != Phase::Ended);
-    let there: Vec<_> = there.map(|pod| pod.uid).collect();
-    for mount in pods.lost.suspects(&there) {
-        match look(&pods.identity.kubelet_root, &mount.target).await {
-            Found::Dead => untold |= !tell_one(pods, &mount).await,
-            Found::Nothing => pods.lost.forget(&mount.target),
-            // Its agent starts again, or its container is just being ended. One that is the kernel's own needs neither.
-            Found::Alive => untold |= is_fuse(&mount.target),
-        }
-    }
-    untold
+/// What is known of the Pods that are there.
+#[derive(Debug, Default)]
+struct There {
+    /// Uids of all that have not ended.
+    pods: BTreeSet<String>,
+    /// Uids of those whose agents did not answer.
+    silent: BTreeSet<String>,
 }
 
-/// Asks the kernel, and a daemon only where one is mounted.
-async fn look(kubelet_root: &Path, target: &str) -> Found {
-    let Ok(target) = Target::parse(kubelet_root, target) else {
-        return Found::Nothing;
+/// Whose a FUSE mount is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// An agent has it, or will have it again when its container is started.
+    Served,
+    /// Nobody's, for all that is known.
+    Nobodys,
+}
+
+/// `claimed`: the Pod whose agent spoke of it last; `kept`: the one that is remembered to have mounted it.
+fn whose(claimed: Option<&str>, kept: Option<&str>, there: &There) -> Whose {
+    let has_owner = match (claimed, kept) {
+        (Some(uid), _) => there.pods.contains(uid),
+        // One that answers and does not speak of it has not got it.
+        (None, Some(uid)) => there.silent.contains(uid),
+        // One that can't be asked yet may be its owner.
+        (None, None) => !there.silent.is_empty(),
     };
-    if !kernel::is_mounted(&target).unwrap_or(true) {
-        return Found::Nothing;
+    if has_owner { Whose::Served } else { Whose::Nobodys }
+}
+
+/// Looks for volumes whose Pod is gone, and begins to do something about each; whether it is to be looked again soon.
+pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
+    // Which Pods are there is not known before.
+    if pods.store.wait_until_ready().now_or_never().is_none() {
+        return true;
     }
-    let looked = thread::run(move || kernel::look(&target));
+    // Before the agents are asked: a mount is in its agent's records before it is in the table.
+    let Ok(table) = Table::read().inspect_err(|error| warn!(%error, "failed to read the mount table")) else {
+        return true;
+    };
+    let mounted = volumes(&table, pods.kubelet_root());
+    let there = ask_all(pods).await;
+    let targets: BTreeSet<_> = mounted.keys().map(Target::to_string).collect();
+    pods.lost.retain(&targets, &there);
+    pods.kept.retain(|target| targets.contains(target));
+    let mut soon = false;
+    for (target, entry) in &mounted {
+        let path = target.to_string();
+        let served = pods.lost.served(&path);
+        let claimed = served.as_ref().map(|(by, _)| by.as_str());
+        let kept = pods.kept.by(&path);
+        let is_lost = served.as_ref().is_some_and(|(_, mount)| mount.is_lost());
+        if whose(claimed, kept.as_deref(), &there) == Whose::Served && !is_lost {
+            let is_new =
+                |(by, mount): &(String, MountState)| kept.as_ref() != Some(by) && mount.health == Health::Mounted;
+            if let Some((by, _)) = served.filter(is_new) {
+                recall(pods, &by, &path).await;
+            }
+            continue;
+        }
+        // The kernel serves its own mounts on.
+        if !entry.fs_type.starts_with("fuse") || pods.lost.is_told(&path) {
+            continue;
+        }
+        match look(pods, target).await {
+            Found::Dead => {
+                soon = true;
+                if revive(pods, target).is_none() {
+                    tell(pods, target, entry, served.map(|(_, mount)| mount));
+                }
+            }
+            // Its container is just being ended. One that a program of the host serves is well.
+            Found::Alive => soon |= kept.is_some(),
+            Found::Nothing => {}
+        }
+    }
+    soon
+}
+
+/// What lies uppermost on each volume's directory.
+fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, Entry> {
+    let entries = table.volumes(kubelet_root).filter_map(|entry| {
+        let target = Target::parse(kubelet_root, entry.mount_point.to_str()?).ok()?;
+        Some((target, entry.clone()))
+    });
+    entries.collect()
+}
+
+/// Has all agents say what they have mounted.
+async fn ask_all(pods: &Arc<ClientPods>) -> There {
+    let seen = pods.seen();
+    let asked = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(async |pod| {
+        let answered = pods.hello(&pod.uid).await.is_ok();
+        (pod.uid.clone(), answered)
+    });
+    let mut there = There::default();
+    for (uid, answered) in join_all(asked).await {
+        if !answered {
+            there.silent.insert(uid.clone());
+        }
+        there.pods.insert(uid);
+    }
+    there
+}
+
+/// Has an agent say with what it has mounted a volume, and keeps that.
+async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
+    if pods.lost.lock().mute.contains(by) {
+        return;
+    }
+    let Some((_, _, origin)) = pods.origins().into_iter().find(|(_, uid, _)| uid == by) else {
+        return;
+    };
+    let call = Call::Recall {
+        target: target.to_owned(),
+    };
+    match pods.ask(by, call, ASK_LIMIT).await {
+        Ok(Answer::Recalled(call)) => pods.kept.put(Record {
+            by: by.to_owned(),
+            image: origin.image().to_owned(),
+            by_volume: origin.is_by_volume(),
+            call: *call,
+        }),
+        // Of an earlier release, or it has unmounted it just now.
+        Ok(_) => {
+            pods.lost.lock().mute.insert(by.to_owned());
+        }
+        Err(error) => info!(target.path = target, %error, "not known with what it was mounted"),
+    }
+}
+
+/// Asks the kernel, and a daemon only where one is mounted. At most one at a time waits for one that does not answer.
+async fn look(pods: &Arc<ClientPods>, target: &Target) -> Found {
+    let path = target.to_string();
+    if !pods.lost.lock().looking.insert(path.clone()) {
+        return Found::Alive;
+    }
+    let (held, target) = (Arc::clone(pods), target.clone());
+    let looked = thread::run(move || {
+        let found = kernel::look(&target);
+        held.lost.lock().looking.remove(&path);
+        found
+    });
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Ok(Ok(Ok(found))) => found,
         _ => Found::Alive,
     }
 }
 
-fn is_fuse(target: &str) -> bool {
-    let table = Table::read().unwrap_or_default();
-    let top = table.top(Path::new(target));
-    top.is_some_and(|top| top.fs_type.starts_with("fuse"))
+/// Begins to have a volume mounted anew by what was kept of it, unless that is under way. Says why it has failed so far, or nothing
+/// at all if nothing was kept.
+pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> {
+    let path = target.to_string();
+    let record = pods.kept.get(&path)?;
+    let failed = pods.lost.why(&path);
+    if !pods.lost.begin(&path) {
+        return Some(failed);
+    }
+    warn!(
+        target.path = path,
+        "the client Pod that served it is gone: another mounts it anew"
+    );
+    let (pods, target) = (Arc::clone(pods), target.clone());
+    tokio::spawn(async move {
+        let pod = record.call.pod.clone();
+        match adopt(&pods, &target, record).await {
+            Ok(name) => {
+                info!(
+                    target.path = path,
+                    pod.name = name,
+                    "mounted anew by another client Pod"
+                );
+                pods.lost.done(&path, false);
+            }
+            Err(error) => {
+                warn!(target.path = path, "not mounted anew: {error}");
+                if pods.lost.failed(&path, error.to_string()) == 0 {
+                    tell_failure(&pods, &target, &pod, error.to_string());
+                }
+            }
+        }
+        pods.changed();
+    });
+    Some(failed)
 }
 
-async fn tell_one(pods: &ClientPods, mount: &MountState) -> bool {
-    let MountState {
+/// Why no other Pod mounts a volume anew.
+#[derive(Debug, thiserror::Error)]
+enum AdoptError {
+    #[error("{0:?} is no client's name")]
+    Client(String),
+    #[error(transparent)]
+    Pod(#[from] PodError),
+    #[error("client Pod {name}: {source}")]
+    Link { name: String, source: LinkError },
+    #[error("client Pod {name}: {message}")]
+    Refused { name: String, message: String },
+}
+
+/// Has a client Pod take a volume over; its name.
+async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Result<String, AdoptError> {
+    let call = &record.call;
+    let client: ClientName = call
+        .client
+        .parse()
+        .map_err(|_| AdoptError::Client(call.client.clone()))?;
+    // By the image that serves the client now, as a new mount.
+    let image = match pods.registry.servings().remove(&call.client) {
+        Some(Serving::Container(image)) if !record.by_volume => image,
+        _ => record.image.clone(),
+    };
+    let need = Need {
+        client: &client,
+        image: &image,
+        by_volume: record.by_volume,
         target,
-        client,
-        source,
-        pod,
-        ..
-    } = mount;
-    warn!(
-        target.path = target,
-        pod = format!("{}/{}", pod.namespace, pod.name),
-        "the client container for {client} has ended, and the mount of {source} with it"
-    );
+        source: &call.source,
+    };
+    let lease = pods.lease(need, Instant::now() + ADOPT_LIMIT).await?;
+    let name = lease.name.clone();
+    let call = record.call.clone();
+    // First of all: whoever looks next has to know whom to ask.
+    pods.kept.put(Record {
+        by: lease.uid.clone(),
+        image,
+        ..record
+    });
+    match pods.ask(&lease.uid, Call::Adopt(Box::new(call)), ASK_LIMIT).await {
+        Ok(Answer::Noted) => Ok(name),
+        Ok(Answer::Failed(failure)) => Err(AdoptError::Refused {
+            name,
+            message: failure.message,
+        }),
+        Ok(_) => Err(AdoptError::Refused {
+            name,
+            message: "its agent gave an answer to another question".to_owned(),
+        }),
+        Err(source) => Err(AdoptError::Link { name, source }),
+    }
+}
+
+fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
     if pod.name.is_empty() {
-        // An agent of a release that does not know.
-        pods.lost.told(target);
-        return true;
+        return;
     }
-    let reporter = Reporter {
-        controller: MOUNTER.to_owned(),
-        instance: Some(pods.identity.node.clone()),
-    };
-    let volume = Path::new(target).file_name().unwrap_or_default().to_string_lossy();
-    let event = Event {
+    let news = News::Failed(why);
+    // One that finds no room stands in the log.
+    let _ = pods.events.tell(Event {
         type_: EventType::Warning,
-        reason: reasons::VOLUME_LOST.to_owned(),
-        note: Some(format!(
-            "the client container that served volume {volume} ({client}, {source}) has ended, and this Pod can't reach it \
-             any more (Transport endpoint is not connected): delete the Pod, and the one in its place has the volume again"
-        )),
-        action: "Serve".to_owned(),
-        secondary: None,
-    };
-    let about = ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(pod.namespace.clone()),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    };
-    let recorder = Recorder::new(pods.client.clone(), reporter);
-    match tokio::time::timeout(EVENT_LIMIT, recorder.publish(&event, &about)).await {
-        Ok(Ok(())) => {
-            pods.lost.told(target);
-            true
-        }
-        // Its namespace is being deleted, or the rights were taken away: it does not get better.
-        Ok(Err(kube::Error::Api(status))) if [403, 404].contains(&status.code) => {
-            warn!(%status, "could not tell Pod {}/{} of its lost volume", pod.namespace, pod.name);
-            pods.lost.told(target);
-            true
-        }
-        Ok(Err(error)) => {
-            warn!(%error, "could not tell Pod {}/{} of its lost volume; trying again", pod.namespace, pod.name);
-            false
-        }
-        Err(_) => false,
+        reason: news.reason(),
+        action: "Mount",
+        note: news.note(target.name()),
+        about: about_volume(pod, target),
+        joined: false,
+    });
+}
+
+/// Begins to tell a volume's user that it is lost for good.
+fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<MountState>) {
+    let path = target.to_string();
+    if !pods.lost.begin(&path) {
+        return;
     }
+    let (client, source, pod) = match mount {
+        Some(MountState {
+            client, source, pod, ..
+        }) => (client, source, Some(pod)),
+        None => (entry.fs_type.clone(), entry.source.clone(), None),
+    };
+    warn!(
+        target.path = path,
+        "the program that served the mount of {source} ({client}) has ended, and it is not known with what it was mounted"
+    );
+    let (pods, target) = (Arc::clone(pods), target.clone());
+    tokio::spawn(async move {
+        let pod = match pod.filter(|pod| !pod.name.is_empty()) {
+            Some(pod) => Ok(Some(pod)),
+            None => user_of(&pods, target.pod_uid()).await,
+        };
+        let told = match pod {
+            Ok(Some(pod)) => pods.events.tell(lost(&pod, &target, &client, &source)),
+            // It is gone, or nobody may know it.
+            Ok(None) => true,
+            Err(error) => {
+                warn!(target.path = path, "its Pod is not told: {error}");
+                false
+            }
+        };
+        if told {
+            pods.lost.done(&path, true);
+        } else {
+            pods.lost.failed(&path, String::new());
+        }
+    });
+}
+
+fn lost(pod: &PodRef, target: &Target, client: &str, source: &str) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: reasons::VOLUME_LOST,
+        action: "Serve",
+        note: format!(
+            "the program that served volume {} ({client}, {source}) has ended, and this Pod can't reach it any more (Transport endpoint is \
+             not connected): delete the Pod, and the one in its place has the volume again",
+            target.name()
+        ),
+        about: about_volume(pod, target),
+        joined: false,
+    }
+}
+
+/// The Pod of this node with a uid, if it is there.
+async fn user_of(pods: &ClientPods, uid: &str) -> Result<Option<PodRef>, NodePodsError> {
+    let Some(node_pods) = &pods.node_pods else {
+        return Ok(None);
+    };
+    let all = node_pods.list().await?.into_iter();
+    Ok(all.map(|seen| seen.pod).find(|pod| pod.uid == uid))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::agent::protocol::Reviving;
-    use crate::client::PodRef;
 
     fn mount(target: &str, health: Health) -> MountState {
         MountState {
@@ -227,49 +533,81 @@ mod tests {
         }
     }
 
-    fn suspects(lost: &Lost) -> Vec<String> {
-        lost.suspects(&["two".to_owned()])
-            .into_iter()
-            .map(|mount| mount.target)
-            .collect()
+    fn there(pods: &[&str], silent: &[&str]) -> There {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        There {
+            pods: set(pods),
+            silent: set(silent),
+        }
     }
 
     #[test]
-    fn what_is_dead_and_what_nobody_speaks_of_any_more_is_looked_at_until_it_is_told() {
-        let lost = Lost::default();
-        lost.heard("one", &[mount("a", Health::Mounted), mount("b", Health::Mounted)]);
-        assert!(suspects(&lost).is_empty());
-        // Its Pod is gone, or its agent away.
-        assert_eq!(suspects(&lost), ["a", "b"]);
-        lost.heard("one", &[mount("a", Health::Mounted), mount("b", Health::Dead)]);
-        assert_eq!(suspects(&lost), ["b"]);
-        lost.told("b");
-        lost.heard("one", &[mount("a", Health::Mounted), mount("b", Health::Dead)]);
-        assert!(suspects(&lost).is_empty());
+    fn a_volume_is_nobody_s_when_its_pod_is_gone_though_nobody_has_seen_it_go() {
+        use Whose::{Nobodys, Served};
+        for (claimed, kept, pods, silent, expected) in [
+            (Some("a"), Some("a"), &["a"][..], &[][..], Served),
+            // Its container is being started again.
+            (Some("a"), None, &["a"], &["a"], Served),
+            (None, Some("a"), &["a"], &["a"], Served),
+            // It was to take it over, and did not.
+            (None, Some("a"), &["a"], &[], Nobodys),
+            // A mounter that has just started, and the Pod is gone.
+            (None, Some("a"), &["b"], &[], Nobodys),
+            (None, Some("a"), &["b"], &["b"], Nobodys),
+            (None, None, &[], &[], Nobodys),
+            (None, None, &["b"], &[], Nobodys),
+            // It may be this one's.
+            (None, None, &["b"], &["b"], Served),
+            // One that was seen to go.
+            (Some("a"), Some("a"), &["b"], &[], Nobodys),
+            // Taken over since.
+            (Some("b"), Some("a"), &["b"], &[], Served),
+        ] {
+            assert_eq!(
+                whose(claimed, kept, &there(pods, silent)),
+                expected,
+                "{claimed:?} {kept:?} {pods:?} {silent:?}"
+            );
+        }
     }
 
     #[test]
-    fn what_was_unmounted_is_forgotten_and_a_new_mount_can_be_lost_anew() {
+    fn one_at_a_time_does_something_about_a_volume_and_ever_more_seldom_until_an_agent_has_it() {
         let lost = Lost::default();
-        lost.heard("one", &[mount("a", Health::Dead)]);
-        lost.told("a");
-        lost.heard("one", &[]);
-        assert!(suspects(&lost).is_empty());
-        lost.heard("two", &[mount("a", Health::Mounted)]);
-        lost.heard("two", &[mount("a", Health::Dead)]);
-        assert_eq!(suspects(&lost), ["a"]);
-        lost.forget("a");
-        assert!(suspects(&lost).is_empty());
-    }
-
-    #[test]
-    fn what_is_mounted_anew_or_whose_container_is_started_again_is_not_lost() {
-        let lost = Lost::default();
-        let mut reviving = mount("a", Health::Dead);
+        assert!(lost.begin("t"));
+        assert!(!lost.begin("t"));
+        assert_eq!(lost.failed("t", "no".into()), 0);
+        assert!(!lost.begin("t"), "it waits");
+        assert_eq!(lost.failed("t", "no image".into()), 1);
+        assert_eq!(lost.why("t"), "no image");
+        lost.heard("one", &[mount("t", Health::Dead)]);
+        assert!(!lost.begin("t"), "nothing has changed");
+        let mut reviving = mount("t", Health::Dead);
         reviving.reviving = Some(Reviving::default());
-        lost.heard("two", &[reviving, mount("b", Health::Mounted)]);
-        assert!(suspects(&lost).is_empty());
-        // Its agent is away.
-        assert!(suspects(&lost).is_empty());
+        lost.heard("one", &[reviving]);
+        assert!(lost.begin("t"));
+        lost.done("t", true);
+        assert!(lost.is_told("t") && !lost.begin("t"));
+        lost.heard("one", &[mount("t", Health::Mounted)]);
+        assert!(lost.begin("t"));
+        lost.forget("t");
+        assert!(lost.begin("t"));
+    }
+
+    #[test]
+    fn the_volumes_are_those_of_the_mount_table_and_of_two_on_one_directory_the_uppermost() {
+        let line = |id: u32, name: &str, kind: &str| {
+            format!("{id} 1 0:{id} / /k/pods/u/volumes/mooring.dev~vcs/{name} rw - {kind} src rw\n")
+        };
+        let text = [
+            line(1, "a", "ext4"),
+            line(2, "a", "fuse.sshfs"),
+            line(3, "b/deeper", "ext4"),
+            "4 1 0:4 / /k/pods/u/volumes/kubernetes.io~secret/s rw - tmpfs tmpfs rw\n".to_owned(),
+        ];
+        let table = Table::parse(text.concat().as_bytes());
+        let found = volumes(&table, Path::new("/k"));
+        let found: Vec<_> = found.iter().map(|(target, entry)| (target.name(), entry.id)).collect();
+        assert_eq!(found, [("a", 2)]);
     }
 }

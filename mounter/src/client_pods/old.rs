@@ -39,6 +39,16 @@ impl Origin {
         })
     }
 
+    /// Its image, the name in full.
+    pub(super) fn image(&self) -> &str {
+        &self.image
+    }
+
+    /// Whether volumes name its image.
+    pub(super) fn is_by_volume(&self) -> bool {
+        self.by_volume
+    }
+
     /// Whether no new mount comes to a Pod of this origin any more.
     pub(super) fn is_old(&self, agent_image: &str, servings: &BTreeMap<String, Serving>) -> bool {
         if self.agent_image != agent_image {

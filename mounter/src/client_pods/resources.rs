@@ -15,6 +15,10 @@ const UNITS: [&str; 15] = [
 /// CPU and memory that a client Pod requests unless told otherwise.
 const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
 
+/// Memory that a client Pod may use unless told otherwise: as much as dozens of volumes of any client were seen to take
+/// (docs/performance.md). It is there for a program that takes ever more, which would else cost the node its Pods.
+const LIMITS: [(&str, &str); 1] = [("memory", "2Gi")];
+
 /// Flags about what client Pods request and may use. They count for Pods that are made from then on.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ResourceArgs {
@@ -27,7 +31,7 @@ pub struct ResourceArgs {
     /// CPU that a client Pod may use, no limit unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for none.
     #[arg(long, env = "MOORING_CLIENT_CPU_LIMIT", value_delimiter = ',')]
     pub client_cpu_limit: Vec<Amount>,
-    /// Memory that a client Pod may use, no limit unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for none.
+    /// Memory that a client Pod may use, `2Gi` unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for none.
     /// A FUSE program that is killed for it is started again, but what was open is lost.
     #[arg(long, env = "MOORING_CLIENT_MEMORY_LIMIT", value_delimiter = ',')]
     pub client_memory_limit: Vec<Amount>,
@@ -50,10 +54,14 @@ impl ResourceArgs {
             .map(|(name, value)| (name, Some(value)))
             .into_iter()
             .chain(said.into_iter().filter(|(_, value)| value.is_some()));
-        let limits = [
+        let said = [
             ("cpu", amount(client_cpu_limit, client)),
             ("memory", amount(client_memory_limit, client)),
         ];
+        let limits = LIMITS
+            .map(|(name, value)| (name, Some(value)))
+            .into_iter()
+            .chain(said.into_iter().filter(|(_, value)| value.is_some()));
         ResourceRequirements {
             requests: quantities(requests),
             limits: quantities(limits),
@@ -142,7 +150,8 @@ mod tests {
 
     #[test]
     fn what_is_said_about_a_client_goes_before_what_is_said_about_all() {
-        let nothing = json!({"requests": {"cpu": "10m", "memory": "32Mi"}});
+        let requests = json!({"cpu": "10m", "memory": "32Mi"});
+        let nothing = json!({"requests": requests, "limits": {"memory": "2Gi"}});
         assert_eq!(of(&ResourceArgs::default(), "s3"), nothing);
         let args = ResourceArgs {
             client_memory_request: amounts(&["s3=64Mi"]),
@@ -158,7 +167,7 @@ mod tests {
             of(&args, "sshfs"),
             json!({"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}})
         );
-        assert_eq!(of(&args, "block"), nothing);
+        assert_eq!(of(&args, "block"), json!({"requests": requests}));
     }
 
     #[test]

@@ -11,11 +11,13 @@ use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
 use crate::client::{Client, MountError, MountJob};
 use crate::client_pods::allowed::ImageError;
+use crate::client_pods::kept::Record;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
-use crate::client_pods::{ClientPods, Lease, PodError};
+use crate::client_pods::{ClientPods, Lease, Need, PodError};
 use crate::target::Target;
 use crate::thread;
+use crate::waits::{Waiting, Waits};
 
 /// Kept back from the job's time to tell the kubelet why it ran out.
 const ANSWER_RESERVE: Duration = Duration::from_secs(2);
@@ -32,12 +34,13 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Mounts through client Pods.
 pub struct ContainerClient {
     pods: Arc<ClientPods>,
+    waits: Waits,
 }
 
 impl ContainerClient {
     /// Mounts through these Pods.
-    pub fn new(pods: Arc<ClientPods>) -> Self {
-        Self { pods }
+    pub fn new(pods: Arc<ClientPods>, waits: Waits) -> Self {
+        Self { pods, waits }
     }
 
     /// What the agents of this node, of whatever image, have to do with a target.
@@ -78,11 +81,12 @@ impl ContainerClient {
         let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
         let call = Call::Mount(Box::new(mount_call(job, limit)));
         // The agent has the same limit and answers by itself; a little more time lets its words through.
-        let answer = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2).await;
+        let asking = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2);
+        let answer = self.waits.watch(Waiting::of(job), asking).await;
         match answer {
             Ok(Answer::Mounted) => Ok(()),
             Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
-            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted) => Err(container_error(
+            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_)) => Err(container_error(
                 job,
                 format!("the agent of Pod {} gave an answer to another question", lease.name),
             )),
@@ -111,18 +115,37 @@ impl Client for ContainerClient {
                 if let Some(message) = self.revival(&job.target).await {
                     return Err(container_error(job, message));
                 }
+                // Also for whoever uses it already.
+                if let Some(failed) = self.pods.revive(&job.target) {
+                    let message = format!(
+                        "the client Pod that served this volume is gone, and it is being mounted anew {failed}"
+                    );
+                    return Err(container_error(job, message));
+                }
                 // Nobody will ever mount it anew: whoever uses it can't go on.
                 kernel::unmount_target(&job.target, true).map_err(|e| failed("unmount the dead mount on", job, &e))?;
                 self.unmounted(&job.target).await;
             }
         }
         let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
-        let lease = self
-            .pods
-            .lease(job, image, deadline)
-            .await
-            .map_err(|error| no_pod(job, &error))?;
+        let need = Need {
+            client: &job.volume.client,
+            image,
+            by_volume: job.image_by_volume(),
+            target: &job.target,
+            source: &job.volume.source,
+        };
+        let lease = self.pods.lease(need, deadline).await;
+        let lease = lease.map_err(|error| no_pod(job, &error))?;
         let mounted = self.ask(&lease, job).await;
+        if mounted.is_ok() {
+            self.pods.keep(Record {
+                by: lease.uid.clone(),
+                image: image.clone(),
+                by_volume: need.by_volume,
+                call: mount_call(job, Duration::ZERO),
+            });
+        }
         drop(lease);
         self.pods.changed();
         mounted
@@ -131,6 +154,7 @@ impl Client for ContainerClient {
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
     /// whatever else the image's program set up. An agent that does not hear of it finds out by itself.
     async fn unmounted(&self, target: &Target) {
+        self.pods.forget(target);
         let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
         // It goes on if it takes longer; the volume is unmounted whatever comes of it.
         let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;

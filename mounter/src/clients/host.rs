@@ -101,6 +101,7 @@ mod tests {
     use super::{clear, mount};
     use crate::sys::fake::{Fake, target, task};
 
+    /// Proves: M4
     #[test]
     fn the_host_s_mount_gets_its_arguments_as_they_are_and_its_mount_ends_at_the_target() {
         let fake = Fake::default();

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
 use super::{Core, Places};
 use crate::client::{Client, MountError, MountJob, PodRef, Secrets};
 use crate::clients::registry::Registry;
 use crate::metrics::Metrics;
+use crate::origin::Volumes;
 use crate::target::Target;
 
 /// A client container whose server `dead` never answers.
@@ -64,6 +66,7 @@ fn job(line: &str, name: &str) -> MountJob {
     }
 }
 
+/// Proves: M1
 #[tokio::test]
 async fn a_dead_server_is_asked_once_and_delays_no_other() {
     let container = Arc::new(Container::default());
@@ -100,6 +103,20 @@ async fn where_no_pod_would_see_a_mount_none_is_made() {
 }
 
 #[tokio::test]
+async fn where_no_policy_holds_the_mounter_nothing_is_mounted_until_one_does() {
+    let container = Arc::new(Container::default());
+    let unheld = super::Obstacle::default();
+    let core = core(&container).unless_there_is(unheld.clone());
+    let alive = "client=nfs,source=alive:/x";
+    assert!(unheld.set(Some("no policy".to_owned())));
+    let error = core.mount(job(alive, "a")).await.unwrap_err();
+    assert_eq!(error.category(), "node");
+    assert!(error.to_string().contains("no policy"), "{error}");
+    assert!(unheld.set(None));
+    core.mount(job(alive, "a")).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_volume_that_nobody_serves_says_where_to_name_somebody() {
     let core = core(&Arc::default());
     let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();
@@ -107,6 +124,73 @@ async fn a_volume_that_nobody_serves_says_where_to_name_somebody() {
     let target = job("client=ceph", "a").target;
     let grown = Volume::from_line("client=nfs,source=h:/x").unwrap();
     core.expand(&grown, &target, 1, Instant::now() + Duration::from_secs(1))
+        .await
+        .unwrap();
+}
+
+/// The `PersistentVolumes` of a cluster: `hers` is an administrator's.
+struct Hers;
+
+#[async_trait]
+impl Volumes for Hers {
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String> {
+        let volume = serde_json::json!({"metadata": {"name": name}, "spec": {"flexVolume": {
+            "driver": "mooring.dev/vcs", "options": {"client": "nfs5", "source": "/dev/loop1"}}}});
+        match name {
+            "hers" => Ok(serde_json::from_value(volume).ok()),
+            "silent" => std::future::pending().await,
+            _ => Ok(None),
+        }
+    }
+}
+
+/// A device of the node is given out by nobody's word but an administrator's, which the API shows.
+#[tokio::test]
+async fn nothing_of_the_node_itself_is_mounted_unless_an_administrator_gave_it() {
+    let container = Arc::new(Container::default());
+    for source in ["/dev/loop1", "//dev/loop1", "/", "./x", "UUID=1-2"] {
+        let device = format!("client=ext4,client-image=a/b:1,source={source}");
+        for core in [core(&container), core(&container).asking(Some(Arc::new(Hers)))] {
+            for name in ["v", "hers"] {
+                let error = core.mount(job(&device, name)).await.unwrap_err();
+                assert_eq!(error.category(), "forbidden", "{device}: {error}");
+            }
+        }
+    }
+    let core = core(&container).asking(Some(Arc::new(Hers)));
+    let hers = "client=nfs5,source=/dev/loop1";
+    let error = core.mount(job(hers, "hers")).await.unwrap_err();
+    assert_eq!(error.category(), "not-served", "let through: {error}");
+    let mut silent = job(hers, "silent");
+    silent.deadline = Instant::now() + Duration::from_millis(20);
+    let error = core.mount(silent).await.unwrap_err();
+    assert!(error.to_string().contains("no answer in time"), "{error}");
+    assert_eq!(container.asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_anybody_is_asked() {
+    let container = Arc::new(Container::default());
+    let core = core(&container);
+    for line in [
+        "client=nfs,source=//dev/loop1",
+        "client=nfs,source=h:/x,server=dead",
+        "client=nfs,source=h:/x,fs-type=ext4",
+        "client=nfs,source=h:/x,mount-options=bind",
+    ] {
+        let error = core.mount(job(line, "a")).await.unwrap_err();
+        assert_eq!(error.category(), "bad-options", "{line}: {error}");
+    }
+    assert_eq!(container.asked.load(Ordering::Relaxed), 0);
+}
+
+/// The breaker goes by where a volume is mounted from, not by what a tenant says.
+#[tokio::test]
+async fn nobody_s_options_trip_another_s_server() {
+    let core = core(&Arc::new(Container::default()));
+    let lying = "client=x,client-image=a/b:1,source=dead:/x,server=alive";
+    assert_eq!(core.mount(job(lying, "a")).await.unwrap_err().category(), "timeout");
+    core.mount(job("client=x,client-image=a/b:1,source=alive:/x", "b"))
         .await
         .unwrap();
 }

@@ -28,6 +28,9 @@ const PEER_LIMIT: Duration = Duration::from_secs(5);
 /// Kept back of a call-out's time, for the answer's own way.
 const MARGIN: Duration = Duration::from_secs(2);
 
+/// The kubelet's user.
+const ROOT: u32 = 0;
+
 /// A pause after an accept that failed, as it does when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -58,6 +61,8 @@ pub struct Socket {
     directory: PathBuf,
     /// Which socket of that name it is: a newer mounter's is not ours to remove.
     inode: u64,
+    /// The user who may ask.
+    asker: u32,
 }
 
 impl Socket {
@@ -86,6 +91,7 @@ impl Socket {
             listener,
             directory: directory.to_owned(),
             inode,
+            asker: ROOT,
         })
     }
 
@@ -102,7 +108,7 @@ impl Socket {
                     continue;
                 }
             };
-            if !is_root(&stream) {
+            if !is_of(&stream, self.asker) {
                 continue;
             }
             let (core, room) = (Arc::clone(&core), Arc::clone(&room));
@@ -146,12 +152,12 @@ pub fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Only the kubelet's own user may ask; its file mode says the same.
-fn is_root(stream: &UnixStream) -> bool {
+/// Whether this user asks: only the kubelet's own may. The socket's file mode says the same.
+fn is_of(stream: &UnixStream, asker: u32) -> bool {
     match stream.peer_cred() {
-        Ok(peer) if peer.uid() == 0 => true,
+        Ok(peer) if peer.uid() == asker => true,
         Ok(peer) => {
-            warn!(peer.uid = peer.uid(), "refused a call-out of somebody who is not root");
+            warn!(peer.uid = peer.uid(), "refused a call-out of another user than {asker}");
             false
         }
         Err(error) => {

@@ -9,7 +9,7 @@ use crate::node_pods::Seen;
 /// How long after a Pod's grace period its volumes may be unmounted the usual way.
 pub(super) const BOUND: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// What is to become of a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It may use its volumes yet.

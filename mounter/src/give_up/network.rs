@@ -41,7 +41,7 @@ struct Asked {
     doubted: bool,
 }
 
-/// See the module.
+/// Which volumes of the kernel's network file systems were asked, and which do not answer.
 pub(super) struct Network {
     kubelet_root: PathBuf,
     workers: Workers,

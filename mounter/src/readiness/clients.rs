@@ -39,6 +39,9 @@ const BY_KERNEL: [(&str, &str, &str); 7] = [
     ("9p", "9p", "9p"),
 ];
 
+/// Those of them that are mounted in the node's network, and so need the kubelet's namespaces.
+const IN_NETWORK: [&str; 5] = ["nfs", "nfs4", "smb", "cifs", "smb3"];
+
 /// What is published of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
@@ -88,6 +91,7 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> 
                 .or_else(|_| kernel.can_have("xfs", "xfs"))
         }
         Serving::Host => need(HOST_NAMESPACE),
+        Serving::Kernel if IN_NETWORK.contains(&client) && need(HOST_NAMESPACE).is_err() => need(HOST_NAMESPACE),
         Serving::Kernel => match BY_KERNEL.iter().find(|(name, ..)| *name == client) {
             Some((_, fs_type, module)) => kernel.can_have(fs_type, module),
             None => Ok(()),
@@ -178,7 +182,7 @@ mod tests {
             (FUSE, &["block", "cephfs", "rbd", "sshfs"][..]),
             (LOOP_DEVICES, &["block", "local", "rbd"]),
             (POOL, &["local", "pool"]),
-            (HOST_NAMESPACE, &["zfs"]),
+            (HOST_NAMESPACE, &["nfs", "smb", "zfs"]),
             (ISCSID, &["iscsi"]),
         ] {
             assert_eq!(able_without(&[missing], &kernel), but(unable), "without {missing}");

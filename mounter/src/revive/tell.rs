@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use mooring_contract::names::{MOUNTER, reasons};
+use kube::runtime::events::EventType;
+use mooring_contract::names::reasons;
 use tracing::{info, warn};
 
 use crate::client::PodRef;
+use crate::events::{self, Events, about_pod};
 use crate::target::Target;
-
-/// Longest note that an Event may have.
-const MAX_NOTE: usize = 1000;
 
 /// What there is to tell of a volume.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +27,7 @@ pub enum News {
 }
 
 impl News {
-    fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Revived(_) => reasons::VOLUME_REVIVED,
             Self::Failed(_) | Self::Stuck(_) => reasons::VOLUME_NOT_REVIVED,
@@ -50,7 +47,7 @@ impl News {
 
     /// In words, with what to do.
     pub fn note(&self, volume: &str) -> String {
-        let mut note = match self {
+        match self {
             Self::Revived(seconds) => format!(
                 "the program that served volume {volume} ended; it was mounted anew and can be used again after \
                  {seconds:.1} s. Files that were open must be opened again"
@@ -72,36 +69,28 @@ impl News {
                  on this node have the same file system of its server, and would get errors with it. This Pod goes when the server is \
                  back, or when they are deleted too. An NFS volume with mount option nosharecache has a file system of its own"
             ),
-        };
-        while note.len() > MAX_NOTE {
-            note.pop();
         }
-        note
     }
 }
 
 /// Tells each thing once.
 pub struct Teller {
-    recorder: Recorder,
+    events: Events,
     /// The last that was told of each target.
     told: BTreeMap<Target, News>,
 }
 
 impl Teller {
-    /// One who tells in the name of the mounter on this node.
-    pub fn new(client: Client, node: Option<String>) -> Self {
-        let reporter = Reporter {
-            controller: MOUNTER.to_owned(),
-            instance: node,
-        };
+    /// One who has told nothing yet.
+    pub fn new(events: Events) -> Self {
         Self {
-            recorder: Recorder::new(client, reporter),
+            events,
             told: BTreeMap::new(),
         }
     }
 
-    /// Tells the user of a Pod, unless this was the last that was told; whether it was told now.
-    pub async fn tell(&mut self, target: &Target, pod: Option<&PodRef>, news: News) -> bool {
+    /// Has the user of a Pod told, unless this was the last that was told; whether it is told now.
+    pub fn tell(&mut self, target: &Target, pod: Option<&PodRef>, news: News) -> bool {
         if self.told.get(target) == Some(&news) {
             return false;
         }
@@ -113,15 +102,16 @@ impl Teller {
             warn!(target.path = %target, "{note}");
         }
         if let Some(pod) = pod.filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty()) {
-            let event = Event {
+            let event = events::News {
                 type_: if well { EventType::Normal } else { EventType::Warning },
-                reason: news.reason().to_owned(),
-                note: Some(note),
-                action: news.action().to_owned(),
-                secondary: None,
+                reason: news.reason(),
+                action: news.action(),
+                note,
+                about: about_volume(pod, target),
+                joined: true,
             };
-            if let Err(error) = self.recorder.publish(&event, &reference(pod, target)).await {
-                warn!(%error, pod = format!("{}/{}", pod.namespace, pod.name), "failed to make an Event");
+            if !self.events.tell(event) {
+                return false;
             }
         }
         self.told.insert(target.clone(), news);
@@ -136,31 +126,22 @@ impl Teller {
 
 /// The Pod, and which of its volumes: what happens to the same part of an object again is joined into one Event, which keeps the note
 /// of the first time.
-fn reference(pod: &PodRef, target: &Target) -> ObjectReference {
+pub(crate) fn about_volume(pod: &PodRef, target: &Target) -> ObjectReference {
     ObjectReference {
         // By the volume's directory, which is all that is known of it here: the PersistentVolume's name, or that of an inline volume.
         field_path: Some(format!("spec.volumes{{{}}}", target.name())),
-        api_version: Some("v1".into()),
-        kind: Some("Pod".into()),
-        name: Some(pod.name.clone()),
-        namespace: Some(pod.namespace.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
+        ..about_pod(pod)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::{Arc, Mutex};
 
-    use http::{Request, Response};
-    use kube::Client;
-    use kube::client::Body;
-    use serde_json::Value;
-
-    use super::{MAX_NOTE, News, Teller};
+    use super::{News, Teller};
     use crate::client::PodRef;
+    use crate::events::Events;
+    use crate::events::tests::{api, told};
     use crate::target::Target;
 
     #[test]
@@ -168,35 +149,12 @@ mod tests {
         assert!(News::Stuck("x".into()).note("v").contains("Delete this Pod"));
         assert!(News::Failed("no server".into()).note("v").contains("no server"));
         assert!(News::Revived(1.25).note("v").contains("opened again"));
-        assert!(News::Failed("ä".repeat(2000)).note("v").len() <= MAX_NOTE);
-    }
-
-    /// What an API server was told: the verb and the Event.
-    type Told = Arc<Mutex<Vec<(String, Value)>>>;
-
-    /// An API server that keeps each Event as it is told.
-    fn api() -> (Client, Told) {
-        let told = Told::default();
-        let heard = Arc::clone(&told);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let heard = Arc::clone(&heard);
-            async move {
-                let verb = request.method().to_string();
-                let bytes = request.into_body().collect_bytes().await?;
-                heard
-                    .lock()
-                    .unwrap()
-                    .push((verb, serde_json::from_slice(&bytes).unwrap()));
-                Ok::<_, kube::Error>(Response::new(Body::from(bytes.to_vec())))
-            }
-        });
-        (Client::new(service, "default"), told)
     }
 
     #[tokio::test]
     async fn two_volumes_of_a_pod_are_told_of_apart_and_one_that_is_lost_again_is_counted() {
-        let (client, told) = api();
-        let mut teller = Teller::new(client, Some("node-1".into()));
+        let (client, heard) = api(0);
+        let mut teller = Teller::new(Events::start(client, Some("node-1".into())));
         let pod = PodRef {
             name: "web-0".into(),
             namespace: "shop".into(),
@@ -213,9 +171,9 @@ mod tests {
             ("one", News::Stuck("in use".into())),
             ("one", News::Revived(2.0)),
         ] {
-            assert!(teller.tell(&target(volume), Some(&pod), news).await);
+            assert!(teller.tell(&target(volume), Some(&pod), news));
         }
-        let told = told.lock().unwrap();
+        let told = told(&heard, 5).await;
         let said: Vec<_> = told
             .iter()
             .map(|(verb, event)| {

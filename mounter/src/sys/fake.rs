@@ -59,7 +59,7 @@ struct State {
     statd: bool,
 }
 
-/// See the module.
+/// The kernel in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Fake(RefCell<State>);
 

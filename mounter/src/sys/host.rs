@@ -54,15 +54,12 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
 fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     let attempted = "find the kubelet's mount namespace";
     let ours = Table::read().map_err(|e| SysError::io(attempted, &e))?;
-    let kubelets = kubelet::kubelets().map_err(|e| SysError::io(attempted, &e))?;
-    let found = kubelets
-        .into_iter()
-        .find(|process| kubelet::shares(process, &ours, &target.path()));
+    let found = kubelet::beside(Path::new("/proc"), &ours, &target.path()).map_err(|e| SysError::io(attempted, &e))?;
     found.map(|process| process.join("ns/mnt")).ok_or_else(|| SysError {
         attempted: attempted.to_owned(),
         errno: Some(Errno::SRCH),
-        words: "no process named kubelet shares the kubelet's root with this Pod: give the mounter's Pod hostPID and \
-                mountPropagation Bidirectional, or set --host-mount-namespace"
+        words: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the mounter's Pod \
+                hostPID and mountPropagation Bidirectional, or set --host-mount-namespace"
             .to_owned(),
     })
 }

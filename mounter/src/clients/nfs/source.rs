@@ -22,7 +22,7 @@ pub(super) enum BadSource {
     TooLong(String),
 }
 
-/// See the module.
+/// A server and a path there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     /// The server's name or address.

@@ -23,7 +23,7 @@ pub(super) enum BadSource {
     TooLong(String),
 }
 
-/// See the module.
+/// A server, a share and a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     /// The server's name or address.

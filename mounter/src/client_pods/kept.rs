@@ -1,0 +1,198 @@
+//! With what each volume was mounted through a client container, its Secret among it: should the container's Pod go, another one mounts it
+//! anew by that.
+//!
+//! It is kept in a memory file system of the mounter's Pod, as the kubelet keeps Secrets, so that it outlives a mounter that crashes. A
+//! new Pod of the mounter's asks the agents for theirs.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::statfs;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tracing::warn;
+
+use crate::agent::protocol::MountCall;
+use crate::agent::store::hex;
+
+/// What `statfs` says of a tmpfs (`linux/magic.h`).
+const TMPFS: u64 = 0x0102_1994;
+
+/// A volume that a client container has mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Uid of the container's Pod.
+    pub by: String,
+    /// Its image.
+    pub image: String,
+    /// Whether the volume names the image.
+    pub by_volume: bool,
+    /// With what it was mounted.
+    pub call: MountCall,
+}
+
+/// What is remembered of the volumes that client containers have mounted.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// None where there is no memory file system.
+    dir: Option<PathBuf>,
+    /// By target.
+    records: Mutex<BTreeMap<String, Record>>,
+}
+
+impl Kept {
+    /// Takes up what an earlier mounter of this Pod has left in `dir`, if that is in memory.
+    pub fn open(dir: &Path) -> Self {
+        let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
+        if !is_memory {
+            warn!(
+                "{} is no file system in memory: volumes whose client Pod goes while no mounter runs are not mounted anew",
+                dir.display()
+            );
+            return Self::default();
+        }
+        Self::within(dir)
+    }
+
+    fn within(dir: &Path) -> Self {
+        let files = fs::read_dir(dir).into_iter().flatten().flatten();
+        let read = |path: PathBuf| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok();
+        let records = files.filter_map(|file| read(file.path()));
+        Self {
+            records: Mutex::new(records.map(|record| (record.call.target.clone(), record)).collect()),
+            dir: Some(dir.to_owned()),
+        }
+    }
+
+    /// Remembers a volume.
+    pub fn put(&self, record: Record) {
+        let mut records = self.lock();
+        if records.get(&record.call.target) == Some(&record) {
+            return;
+        }
+        if let Some(path) = self.path(&record.call.target)
+            && let Err(error) = write(&path, &record)
+        {
+            // It is known until this mounter ends.
+            warn!(target.path = record.call.target, %error, "failed to keep with what a volume was mounted");
+            let _ = fs::remove_file(&path);
+        }
+        records.insert(record.call.target.clone(), record);
+    }
+
+    /// What is remembered of a volume.
+    pub fn get(&self, target: &str) -> Option<Record> {
+        self.lock().get(target).cloned()
+    }
+
+    /// The Pod that had mounted a volume.
+    pub fn by(&self, target: &str) -> Option<String> {
+        self.lock().get(target).map(|record| record.by.clone())
+    }
+
+    /// Forgets a volume.
+    pub fn remove(&self, target: &str) {
+        self.lock().remove(target);
+        if let Some(path) = self.path(target) {
+            // Mostly there is none.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Forgets those that are not mounted.
+    pub fn retain(&self, is_mounted: impl Fn(&str) -> bool) {
+        let targets: Vec<_> = self.lock().keys().cloned().collect();
+        for target in targets.iter().filter(|target| !is_mounted(target)) {
+            self.remove(target);
+        }
+    }
+
+    fn path(&self, target: &str) -> Option<PathBuf> {
+        let name = hex(&Sha256::digest(target.as_bytes())[..10]);
+        Some(self.dir.as_ref()?.join(name).with_extension("json"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// So that it is there as a whole or not at all, and root's alone.
+fn write(path: &Path, record: &Record) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::{Kept, Record};
+    use crate::agent::protocol::{MountCall, SecretBytes};
+    use crate::client::PodRef;
+
+    pub(crate) fn record(target: &str, by: &str) -> Record {
+        Record {
+            by: by.into(),
+            image: "mooring.dev/client-sshfs:1".into(),
+            by_volume: false,
+            call: MountCall {
+                target: target.into(),
+                client: "sshfs".into(),
+                source: "a@b:/c".into(),
+                fs_type: String::new(),
+                mount_options: Vec::new(),
+                options: BTreeMap::new(),
+                secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
+                fs_group: None,
+                pod: PodRef::default(),
+                limit_ms: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn what_a_mounter_kept_its_successor_has_and_nobody_else_may_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::within(dir.path());
+        for target in ["a", "b", "c"] {
+            kept.put(record(target, "one"));
+        }
+        kept.put(record("b", "two"));
+        kept.remove("c");
+        for file in std::fs::read_dir(dir.path()).unwrap() {
+            let mode = file.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        std::fs::write(dir.path().join("x.json"), "{").unwrap();
+        let next = Kept::within(dir.path());
+        assert_eq!(next.get("a"), Some(record("a", "one")));
+        assert_eq!(next.by("b").as_deref(), Some("two"));
+        assert_eq!(next.get("c"), None);
+        next.retain(|target| target == "b");
+        assert_eq!(Kept::within(dir.path()).get("a"), None);
+    }
+
+    #[test]
+    fn secrets_are_never_kept_on_a_disk() {
+        // Neither is any directory that is not there.
+        for dir in ["/proc/self", "/nonexistent"] {
+            let kept = Kept::open(dir.as_ref());
+            assert_eq!(kept.dir, None);
+            kept.put(record("a", "one"));
+            assert!(kept.get("a").is_some());
+        }
+    }
+}
