@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
-use mooring_contract::volume::{ClientName, NodeAccess, Volume, VolumeError};
+use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError};
 
 use crate::capacity;
 use crate::topology::{self, Node};
@@ -89,6 +89,9 @@ pub enum Refusal {
     /// Something of the node's own.
     #[error("its options reach for the node itself: {0}")]
     NodeAccess(#[from] NodeAccess),
+    /// What its client's record does not have.
+    #[error("its options can't be mounted: {0}")]
+    Check(CheckError),
     /// An image file that may be another volume's.
     #[error(
         "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local volume's file after pv-name"
@@ -314,14 +317,16 @@ fn check_options(
         Err(error) => return refusals.push(Refusal::Options(error)),
     };
     if [ClientName::POOL, HOST].contains(&volume.client.as_str()) {
-        refusals.push(Refusal::Client(volume.client.to_string()));
+        return refusals.push(Refusal::Client(volume.client.to_string()));
     }
     if volume.fs_type.is_empty() {
         // The mounter goes by the source's own field then.
         fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
-    if let Err(error) = volume.check_elsewhere(expected.class_options) {
-        refusals.push(Refusal::NodeAccess(error));
+    match volume.check(Speaker::Image, expected.class_options) {
+        Ok(()) => {}
+        Err(CheckError::Node(error)) => refusals.push(Refusal::NodeAccess(error)),
+        Err(error) => refusals.push(Refusal::Check(error)),
     }
     if volume.client.as_str() == ClientName::LOCAL && !volume.source.contains(expected.pv_name) {
         refusals.push(Refusal::NotItsFile {
@@ -439,6 +444,7 @@ pub(crate) mod tests {
         assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = unable), []);
     }
 
+    /// Proves: P2
     #[test]
     fn anything_else_is_refused_and_named() {
         let swap = |pv: &mut Value, source: &str, value: Value| {
@@ -503,6 +509,23 @@ pub(crate) mod tests {
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("/dev/vda1")),
                 "path or a device of the node",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] = json!({"client": "ext4", "source": "//dev/loop1"});
+                }),
+                "path or a device of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["port"] = json!("2049")),
+                "client nfs has no option \"port\"",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] =
+                        json!({"client": "glusterfs", "source": "h:/x", "backup-servers": "-x"});
+                }),
+                "write servers' names",
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("h:/x/../../etc")),

@@ -32,6 +32,8 @@ pub enum Phase {
     Starting,
     /// Another replica leads, and this one would take over.
     StandingBy,
+    /// No admission policy holds it, so it does nothing.
+    NotHeld,
     /// It works.
     Leading,
     /// It ends what it is at.
@@ -72,6 +74,11 @@ impl Health {
             } else {
                 (StatusCode::SERVICE_UNAVAILABLE, "reading provisioner config maps\n")
             }
+        } else if phase == Phase::NotHeld as u8 {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no admission policy holds this controller: see its log\n",
+            )
         } else if phase == Phase::Stopping as u8 {
             (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
         } else {
@@ -148,6 +155,7 @@ mod tests {
         for (phase, expected) in [
             (Phase::Starting, no),
             (Phase::StandingBy, StatusCode::OK),
+            (Phase::NotHeld, no),
             (Phase::Leading, no),
             (Phase::Stopping, no),
         ] {

@@ -18,6 +18,7 @@ pub mod context;
 pub mod election;
 pub mod events;
 pub mod health;
+mod held;
 pub mod lint;
 pub mod metrics;
 pub mod mirror;
@@ -40,4 +41,5 @@ pub mod trust;
 pub mod volume_controller;
 pub mod wake;
 pub mod watched;
-pub mod yaml;
+
+pub use mooring_yaml as yaml;

@@ -42,6 +42,9 @@ pub struct Limits {
     pub orphan_age: Duration,
     /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
     pub overdue: Duration,
+    /// A node that is not in the cluster may be back within this time: its Node object was deleted and is made again, and its disk is as it
+    /// was.
+    pub node_grace: Duration,
 }
 
 impl Default for Limits {
@@ -53,6 +56,7 @@ impl Default for Limits {
             elsewhere_grace: Duration::from_mins(5),
             orphan_age: Duration::from_mins(1),
             overdue: Duration::from_mins(1),
+            node_grace: Duration::from_hours(1),
         }
     }
 }

@@ -218,6 +218,7 @@ mod tests {
         }
     }
 
+    /// Proves: P1
     #[test]
     fn an_orphan_is_settled_step_by_step_with_itself_as_the_record() {
         let provision = |age, status: &_| pod("provision", 1, age, status);

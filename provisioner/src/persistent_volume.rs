@@ -247,9 +247,10 @@ mod tests {
         let mut request = silver();
         request.mount_options = vec!["noatime".into()];
         request.fs_type = "xfs".into();
+        request.access_modes = vec!["ReadWriteOncePod".into()];
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": request.pvc_name, "namespace": request.pvc_namespace, "uid": request.pvc_uid},
-            "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"],
+            "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOncePod"],
                      "resources": {"requests": {"storage": "5Gi"}}},
         }))
         .unwrap();
@@ -274,6 +275,8 @@ mod tests {
         assert_eq!(host_of(&pv), Some("host-a"));
         let spec = pv.spec.as_ref().unwrap();
         assert_eq!(client_of(spec), Some("local"));
+        // The API server takes this mode alone only.
+        assert_eq!(spec.access_modes, Some(vec!["ReadWriteOncePod".to_owned()]));
         let affinity = serde_json::to_value(&spec.node_affinity).unwrap();
         assert_eq!(
             affinity["required"]["nodeSelectorTerms"],

@@ -403,7 +403,7 @@ mod tests {
             }
         }
         pod.metadata.annotations = None;
-        insta::assert_snapshot!(serde_yaml::to_string(&pod).unwrap());
+        insta::assert_snapshot!(crate::yaml::to_string(&pod).unwrap());
     }
 
     #[test]
@@ -426,6 +426,7 @@ mod tests {
         assert_eq!(image(&[("backend-volume", "client=pool")]), None);
     }
 
+    /// Proves: P6
     #[test]
     fn the_secret_belongs_to_its_pod_alone() {
         let mut pod = pod(&[], None);
@@ -478,6 +479,7 @@ mod tests {
     }
 
     proptest! {
+        /// Proves: P5
         #[test]
         fn no_config_map_shapes_anything_dangerous(
             key in "(host-network|hostPath|privileged|pod-template|command|security-context|volumes|[a-z][a-z-]{0,12})",

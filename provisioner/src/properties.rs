@@ -276,6 +276,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
+        /// Proves: P6
         #[test]
         fn every_value_is_in_the_secret_and_none_in_a_variable(key in "[a-z][a-z0-9-]{0,20}", value in "[^\0]{0,40}") {
             let mut request = silver();

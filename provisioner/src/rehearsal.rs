@@ -346,6 +346,7 @@ fn scripts(deleted_after: Option<usize>) -> Vec<Script> {
     scripts
 }
 
+/// Proves: P1
 #[tokio::test]
 async fn a_claim_that_stands_ends_with_one_volume_whatever_fails() {
     for script in scripts(None) {
@@ -362,16 +363,19 @@ async fn deleted_at(turns: &[usize]) {
     }
 }
 
+/// Proves: P1, P3
 #[tokio::test]
 async fn a_claim_that_is_deleted_early_ends_with_none_whatever_fails() {
     deleted_at(&[0, 1, 2]).await;
 }
 
+/// Proves: P1, P3
 #[tokio::test]
 async fn a_claim_that_is_deleted_midway_ends_with_none_whatever_fails() {
     deleted_at(&[3, 4, 5]).await;
 }
 
+/// Proves: P1, P3
 #[tokio::test]
 async fn a_claim_that_is_deleted_late_ends_with_none_whatever_fails() {
     deleted_at(&[6, 9]).await;
@@ -381,6 +385,7 @@ async fn a_claim_that_is_deleted_late_ends_with_none_whatever_fails() {
 const MADE: usize = 6;
 const WHOLE_LIFE: usize = 10;
 
+/// Proves: P7
 #[tokio::test]
 async fn a_claim_costs_no_more_writes_than_its_budget() {
     // Events come on top: they are told in their own time.

@@ -21,6 +21,7 @@ use crate::context::{Context, Settings};
 use crate::election::{Election, Timing};
 use crate::events::Publisher;
 use crate::health::{self, Health, ListenError, Phase};
+use crate::held;
 use crate::metrics::Metrics;
 use crate::provisioning;
 use crate::trust::Trust;
@@ -122,6 +123,10 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
     let end_of_probes = CancellationToken::new();
     let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
 
+    let in_cluster = kubeconfig.is_none();
+    if in_cluster && !held::wait(client.clone(), &namespace, &health, &stop).await {
+        return Ok(());
+    }
     let mut election = Election::new(
         client::unlimited(&config, &metrics)?,
         &namespace,

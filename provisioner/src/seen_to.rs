@@ -21,11 +21,23 @@ struct State {
     spoken_of: HashSet<String>,
     /// Resource version of the last write.
     written: HashMap<String, u64>,
+    /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
+    away: HashMap<String, Timestamp>,
     /// Claims without a ConfigMap to go by, and since when that is known.
     unserved: HashMap<String, Timestamp>,
 }
 
 impl SeenTo {
+    /// Since when a node is known to be missing; a restart of the controller begins anew.
+    pub fn away_since(&self, host: &str, now: Timestamp) -> Timestamp {
+        *self.lock().away.entry(host.to_owned()).or_insert(now)
+    }
+
+    /// A node is there.
+    pub fn is_back(&self, host: &str) {
+        self.lock().away.remove(host);
+    }
+
     /// Whether the PV has been let go.
     pub fn is_let_go(&self, uid: &str) -> bool {
         self.lock().let_go.contains(uid)

@@ -19,6 +19,7 @@ use crate::config_store::NoConfig;
 use crate::operation::delete::{ObservedVolume, is_ours, plan_volume};
 use crate::operation::record::Record;
 use crate::operation::{Decision, waiting};
+use crate::persistent_volume;
 use crate::pod;
 use crate::retry::Retries;
 
@@ -123,6 +124,14 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         claim.name.as_deref().unwrap_or_default(),
         &uid,
     );
+    let now = Timestamp::now();
+    let away_since = persistent_volume::host_of(volume).and_then(|host| {
+        if watched.node_by_host(host).is_some() {
+            shared.seen_to.is_back(host);
+            return None;
+        }
+        Some(shared.seen_to.away_since(host, now))
+    });
     let decision = plan_volume(
         &ObservedVolume {
             volume,
@@ -132,10 +141,11 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
             delete_pod: delete_pod.as_deref(),
             claimed,
             by_host: &|host| watched.node_by_host(host),
+            away_since,
             kube_api: &shared.context.settings.kube_api,
             limits: &shared.limits,
         },
-        Timestamp::now(),
+        now,
     );
     if !matches!(decision, Decision::Start(_)) {
         shared.slots.forget(&name);

@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
-use mooring_contract::volume::{Volume, check_options, split_list};
+use mooring_contract::volume::{Speaker, Volume, check_options, split_list};
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
-use super::near_miss::{near_miss, slips};
+use super::near_miss::near_miss;
 use super::problem::{ConfigProblem, ProblemKind, Severity};
 use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
@@ -82,7 +82,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let volume_source = reader.volume_source();
     let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
         let volume = Volume::from_line(text).map_err(|error| error.to_string())?;
-        volume.check_elsewhere(&[]).map_err(|error| error.to_string())?;
+        volume.check(Speaker::Image, &[]).map_err(|error| error.to_string())?;
         Ok(volume)
     });
     let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
                 format!("is missing: {cure}"),
             ),
             Some(name) if ours.contains(&name) => {}
-            Some(name) if ours.iter().any(|ours| slips(ours, name) <= 3) => {
+            Some(name) if ours.iter().any(|ours| strsim::osa_distance(ours, name) <= 3) => {
                 self.error(
                     ProblemKind::NearMiss,
                     keys::PLUGIN_NAME,

@@ -181,6 +181,7 @@ mod tests {
         good.pass_through.get("zone").map(String::as_str)
     }
 
+    /// Proves: P5
     #[test]
     fn a_bad_version_leaves_the_good_one_in_force_also_after_a_restart() {
         let good = judge(&config_map("zone: west"), None);

@@ -59,6 +59,9 @@ pub struct LetGo {
     pub took: Option<Duration>,
 }
 
+/// How often it is looked whether a node is back.
+const NODE_PERIOD: Duration = Duration::from_secs(30);
+
 /// What is known of a PV and all that belongs to it.
 pub struct ObservedVolume<'a> {
     /// The PV.
@@ -75,6 +78,8 @@ pub struct ObservedVolume<'a> {
     pub claimed: bool,
     /// The node with this value of the label `kubernetes.io/hostname`.
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// Since when the node that the volume lives on has been seen to be missing, if it is.
+    pub away_since: Option<Timestamp>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     /// Limits of waiting.
@@ -148,14 +153,27 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     };
     let host = persistent_volume::host_of(seen.volume);
     let node = match host {
-        Some(host) if config.is_node_local() => match (seen.by_host)(host) {
-            Some(node) => Some(node.name),
-            None => {
-                return let_go(format!(
-                    "node {host} ({HOSTNAME}) has left the cluster, and the volume with it"
-                ));
-            }
-        },
+        Some(host) if config.is_node_local() => {
+            let Some(node) = (seen.by_host)(host) else {
+                let away = seen.away_since.map_or(Duration::ZERO, |since| elapsed(since, now));
+                let left = seen.limits.node_grace.saturating_sub(away);
+                if left.is_zero() {
+                    return let_go(format!(
+                        "node {host} ({HOSTNAME}) has left the cluster, and the volume with it"
+                    ));
+                }
+                let text = format!(
+                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within {} minutes, \
+                     the volume is taken to be gone with it",
+                    seen.limits.node_grace.as_secs() / 60
+                );
+                return Decision::Wait {
+                    after: Some(left.min(NODE_PERIOD)),
+                    say: Some(waiting(Operation::Delete, text)),
+                };
+            };
+            Some(node.name)
+        }
         _ => None,
     };
     let annotation = |key: &str| seen.volume.metadata.annotations.as_ref()?.get(key).cloned();

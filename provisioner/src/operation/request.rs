@@ -66,18 +66,10 @@ pub fn provision(
     if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
         return Err(ClaimError::Attributes);
     }
-    if config.volume_source == Some(VolumeSourceKind::FlexVolume) {
-        if spec.volume_mode.as_deref() == Some("Block") {
-            return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
-        }
-        if spec
-            .access_modes
-            .iter()
-            .flatten()
-            .any(|mode| mode == "ReadWriteOncePod")
-        {
-            return Err(ClaimError::FlexVolume("access mode ReadWriteOncePod", "ReadWriteOnce"));
-        }
+    // ReadWriteOncePod it can: the scheduler keeps that, by the claim.
+    let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
+    if by_flex && spec.volume_mode.as_deref() == Some("Block") {
+        return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
     }
     let size = asked_bytes(claim)?;
     Ok(of_claim(
@@ -271,9 +263,6 @@ mod tests {
             ask(json!({"volumeMode": "Block"}), &flex),
             Some(ClaimError::FlexVolume(..))
         ));
-        assert!(matches!(
-            ask(json!({"accessModes": ["ReadWriteOncePod"]}), &flex),
-            Some(ClaimError::FlexVolume(..))
-        ));
+        assert_eq!(ask(json!({"accessModes": ["ReadWriteOncePod"]}), &flex), None);
     }
 }

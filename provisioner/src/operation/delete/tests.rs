@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
@@ -213,6 +214,7 @@ struct Released {
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
     pod: Option<Pod>,
     claimed: bool,
+    away_since: Option<Timestamp>,
 }
 
 impl Released {
@@ -234,6 +236,7 @@ impl Released {
             config: Ok(Arc::new(config(&[]))),
             pod: None,
             claimed: false,
+            away_since: None,
         }
     }
 
@@ -253,6 +256,7 @@ impl Released {
                         labels: [].into(),
                     })
                 },
+                away_since: self.away_since,
                 kube_api: "https://k:1",
                 limits: &Limits::default(),
             },
@@ -397,6 +401,16 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
     world.volume["spec"]["nodeAffinity"] = on("node-a");
     assert!(matches!(world.plan(), Decision::Start(start) if start.node.as_deref() == Some("node-a")));
     world.volume["spec"]["nodeAffinity"] = on("gone");
+    // Its Node object may be made again, and its disk has the volume.
+    let minutes_ago = |minutes: i64| ago(minutes * 60).parse::<Timestamp>().unwrap();
+    for since in [None, Some(0), Some(59)] {
+        world.away_since = since.map(minutes_ago);
+        let Decision::Wait { say: Some(say), .. } = world.plan() else {
+            panic!("{since:?}")
+        };
+        assert!(say.text.contains("is not back within 60 minutes"), "{}", say.text);
+    }
+    world.away_since = Some(minutes_ago(60));
     let Decision::LetGo(go) = world.plan() else { panic!() };
     assert!(go.delete && go.say.unwrap().text.contains("gone"));
 }

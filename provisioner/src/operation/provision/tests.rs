@@ -186,12 +186,13 @@ fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
     let table = [
         (r#"{"client":"nfs","source":"h:/x"}"#, "make volume"),
         (r#"{"client":"pool"}"#, "fail refused 2"),
+        (r#"{"client":"nfs"}"#, "fail refused 2"),
         (
-            r#"{"client":"nfs","secret-name":"s","secret-namespace":"kube-system"}"#,
+            r#"{"client":"nfs","source":"h:/x","secret-name":"s","secret-namespace":"kube-system"}"#,
             "fail refused 2",
         ),
         (
-            r#"{"client":"nfs","secret-name":"s","secret-namespace":"admin"}"#,
+            r#"{"client":"nfs","source":"h:/x","secret-name":"s","secret-namespace":"admin"}"#,
             "make volume",
         ),
         ("done", "fail refused 2"),
