@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # The monitors of a Ceph cluster as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak in
 # one way. Read by the programs of clients that have the kernel speak with a cluster, which have $monitors, $shape, $no_such_monitor and fail.
 

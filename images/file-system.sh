@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # Read by clients whose volumes are block devices: the file system on one. They have `fail` before it, and $source and $directory
 # when they call mount_file_system, which is not for fs-type=raw.
 #

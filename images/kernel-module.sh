@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # Read by clients that need a driver of the node's kernel.
 
 # Has the kernel load a module: to ask for a network device of that name has it call the node's own modprobe, with the node's own modules. Whether that

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # Read by clients whose volumes are block devices: with fs-type=raw a volume is a directory with one file, "disk", that has the device's bytes. They
 # have `fail`, $directory and $read_only before it, and a daemon that speaks NBD. Here is also how such a daemon is ended.
 

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # What the clients of this image have in common: a device of a server is shown as a file by qemu-storage-daemon (over FUSE), a loop
 # device is set on that, and the file system is mounted from there. With fs-type=raw there is none, and the volume is a directory with that file.
 #
@@ -21,6 +22,7 @@ eval "directory=\${$#}"
 # One per volume and Pod: the agent's directory has a name of its own for each.
 state=/run/mooring-block/${directory##*/}
 
+# shellcheck source=images/raw-device.sh
 . /usr/libexec/mooring-raw-device.sh
 
 held() {
@@ -32,6 +34,8 @@ held() {
 
 # Lets the loop device and the daemon go. To be repeated until it succeeds; what is not there is fine.
 let_go() {
+    # Ours, where a mount has failed: while it is open the device stays.
+    exec 8>&-
     if [ -s "$state/loop" ]; then
         loop=$(cat "$state/loop")
         tries=0
@@ -62,6 +66,7 @@ fi
 
 source=$2
 
+# shellcheck source=images/file-system.sh
 . /usr/libexec/mooring-file-system.sh
 # How long a server may be silent, in seconds; 0: for ever.
 io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
@@ -102,7 +107,12 @@ mount_device() {
     [ -b "$loop" ] || mknod "$loop" b 7 "${loop#/dev/loop}"
     losetup ${read_only:+--read-only} "$loop" "$state/disk"
     echo "$loop" >"$state/loop"
+    # A device that is let go while it is in use goes with its last user: this shell, and then the mount. So none is left when the
+    # container is killed, and with it all that is known of it here.
+    exec 8<"$loop"
+    losetup --detach "$loop"
     mount_from "$loop"
+    exec 8>&-
 }
 
 # Ends the daemon when its server has been silent for too long, so that whoever waits gets an error: processes that wait in the kernel can't be ended, and with

@@ -1,6 +1,9 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # An image of a Ceph cluster as a device of the node's kernel. Read by the client's program, before what clients of this image have in
 # common: what it maps is let go of with the rest.
+# shellcheck source=images/ceph-monitors.sh
 . /usr/libexec/mooring-ceph-monitors.sh
+# shellcheck source=images/kernel-module.sh
 . /usr/libexec/mooring-kernel-module.sh
 
 rbd_bus=/sys/bus/rbd

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # CephFS by ceph-fuse. Read by the client's program.
 
 # ceph-fuse mounts in $state, and what is mounted there goes to the agent's directory as well. When the server wants memory back, ceph-fuse

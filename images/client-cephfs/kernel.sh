@@ -1,4 +1,6 @@
+# shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # CephFS by the node's kernel. Read by the client's program.
+# shellcheck source=images/ceph-monitors.sh
 . /usr/libexec/mooring-ceph-monitors.sh
 
 # Whether the kernel has it; it loads its module when it is first asked for a file system of that name.
