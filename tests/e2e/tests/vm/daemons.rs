@@ -276,14 +276,22 @@ async fn sessions_end(scope: &Scope) -> Result<()> {
     .await
 }
 
-/// Takes the DaemonSet away, whatever has become of the test.
+/// Takes the DaemonSet away, and what it keeps on the nodes that outlive the machine, whatever has become of the test.
 struct Locks<'a>(&'a Scope);
 
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
         let folder = repository().join("configmaps/nfs-locks");
-        let mut delete = self.0.target.kubectl(["delete", "--ignore-not-found", "-k"]);
-        if let Err(error) = output(delete.arg(folder)) {
+        let mut delete = self
+            .0
+            .target
+            .kubectl(["delete", "--ignore-not-found", "--cascade=foreground", "-k"]);
+        let deleted = output(delete.arg(folder)).map(drop).map_err(anyhow::Error::from);
+        let swept = self.0.own_cluster().and_then(|cluster| {
+            let mut nodes = 1..=cluster.description.nodes;
+            nodes.try_for_each(|index| self.0.on_node(index, "rm -rf /var/lib/mooring/nfs").map(drop))
+        });
+        if let Err(error) = deleted.and(swept) {
             note(format!("nfs-locks is not gone: {error:#}"));
         }
     }
