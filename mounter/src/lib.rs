@@ -38,6 +38,7 @@ pub mod mount_table;
 pub mod node_pods;
 pub mod origin;
 pub mod plugins;
+pub mod pool_usage;
 pub mod privilege;
 pub mod publish;
 pub mod readiness;

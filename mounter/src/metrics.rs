@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::flex::answer::Answer;
+use crate::pool_usage::PoolUsage;
 
 /// Call-outs that have a name of their own; any other is `other`.
 const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"];
@@ -63,6 +64,17 @@ struct Inner {
     left_behind: Gauge,
     bad_config: Gauge,
     ready: Gauge,
+    pool: PoolGauges,
+}
+
+/// Of class `local`, in bytes but for `volumes`.
+#[derive(Debug, Default)]
+struct PoolGauges {
+    disk: Gauge,
+    free: Gauge,
+    volumes: Gauge,
+    promised: Gauge,
+    written: Gauge,
 }
 
 /// All counters of the daemon; its clones share them.
@@ -80,6 +92,8 @@ pub struct Snapshot {
     pub left_behind: usize,
     /// Whether the node is ready.
     pub ready: bool,
+    /// The node's pool, if it can be looked at.
+    pub pool: Option<PoolUsage>,
 }
 
 impl Default for Metrics {
@@ -122,6 +136,21 @@ impl Default for Metrics {
             bad_config.clone(),
         );
         registry.register("ready", "Whether the node can mount", ready.clone());
+        let pool = PoolGauges::default();
+        let of_pool = [
+            ("disk_bytes", "Size of the disk of the node's pool", &pool.disk),
+            ("free_bytes", "What is free on that disk", &pool.free),
+            ("volumes", "Volumes of the pool", &pool.volumes),
+            ("promised_bytes", "The sizes of all volumes of the pool", &pool.promised),
+            (
+                "written_bytes",
+                "What the volumes of the pool hold of its disk",
+                &pool.written,
+            ),
+        ];
+        for (name, help, gauge) in of_pool {
+            registry.register(format!("pool_{name}"), help, gauge.clone());
+        }
         Self(Arc::new(Inner {
             registry,
             calls,
@@ -134,6 +163,7 @@ impl Default for Metrics {
             left_behind,
             bad_config,
             ready,
+            pool,
         }))
     }
 }
@@ -184,6 +214,25 @@ impl Metrics {
     /// All metrics as text.
     pub fn encode(&self, now: &Snapshot) -> Result<String, std::fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        if let Some(now) = &now.pool {
+            let PoolGauges {
+                disk,
+                free,
+                volumes,
+                promised,
+                written,
+            } = &self.0.pool;
+            let of_pool = [
+                (disk, now.disk),
+                (free, now.free),
+                (volumes, now.volumes),
+                (promised, now.promised),
+                (written, now.written),
+            ];
+            for (gauge, value) in of_pool {
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+        }
         self.0.mounts.clear();
         for fs_type in &now.mounts {
             let labels = ByType {
@@ -204,6 +253,7 @@ impl Metrics {
 mod tests {
     use super::{Metrics, Snapshot};
     use crate::flex::answer::Answer;
+    use crate::pool_usage::PoolUsage;
     use std::time::Duration;
 
     #[test]
@@ -218,6 +268,10 @@ mod tests {
         let now = Snapshot {
             mounts: vec!["ext4".into(), "ext4".into()],
             tripped: vec!["10.0.0.4 (sshfs)".into()],
+            pool: Some(PoolUsage {
+                promised: 3 << 30,
+                ..PoolUsage::default()
+            }),
             ..Snapshot::default()
         };
         let text = metrics.encode(&now).unwrap();
@@ -231,6 +285,7 @@ mod tests {
             r#"mooring_mounter_given_up_total{client="cephfs"} 1"#,
             "mooring_mounter_tripped_servers 1",
             "mooring_mounter_ready 0",
+            "mooring_mounter_pool_promised_bytes 3221225472",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

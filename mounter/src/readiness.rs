@@ -65,14 +65,16 @@ pub fn kernel() -> Kernel {
     Kernel::look(&kubelets().unwrap_or_default())
 }
 
-/// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not.
-pub fn checks(args: &ServeArgs, installed: Result<String, String>) -> Vec<Check> {
+/// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not; `unheld` that no admission
+/// policy holds the mounter, once that is known.
+pub fn checks(args: &ServeArgs, installed: Result<String, String>, unheld: Option<String>) -> Vec<Check> {
     let table = Table::read().unwrap_or_default();
     let kernel = kernel();
     let proc = Path::new("/proc");
     let of_node = kubelets_of(&table, args.node.kubelet_root());
     let root = directories::root(&of_node, args.node.kubelet_root());
-    vec![
+    let policies = unheld.map(|cure| Check::new("admission-policies", true, Err(cure)));
+    let looked_at = [
         // What is wrong about the root explains the rest.
         Check::new("kubelet-root", true, root),
         Check::new("propagation", true, propagation(&table, args.node.kubelet_root())),
@@ -86,7 +88,8 @@ pub fn checks(args: &ServeArgs, installed: Result<String, String>) -> Vec<Check>
         Check::new(ISCSID, false, daemons::iscsid(proc, of_node.first())),
         Check::new("nfs-version-3-locks", false, daemons::nfs_locks(proc, of_node.first())),
         Check::new("selinux", false, selinux::check(&of_node)),
-    ]
+    ];
+    policies.into_iter().chain(looked_at).collect()
 }
 
 /// What keeps mounts beneath the kubelet's root from reaching the host, as things are now; nothing if they do.

@@ -10,6 +10,7 @@ use crate::args::ServeArgs;
 use crate::clients::registry::Registry;
 use crate::core::{Core, Obstacle};
 use crate::metrics::Snapshot;
+use crate::pool_usage::PoolUsage;
 use crate::readiness::clients::Readiness;
 use crate::readiness::{Check, checks, kernel};
 
@@ -42,6 +43,8 @@ pub struct Report {
     pub clients: BTreeMap<String, String>,
     /// Types that this node can't mount, and what to do.
     pub unable: BTreeMap<String, String>,
+    /// Volumes of class `local`; nothing if the pool can't be looked at, which a check says.
+    pub pool: Option<PoolUsage>,
     /// What is wrong with the ConfigMap `mounter-config`.
     pub config_error: Option<String>,
     /// Servers that did not answer and that something is wanted of.
@@ -85,13 +88,13 @@ impl Status {
     pub fn checks(&self) -> Vec<Check> {
         let installed = self.lock().installed.clone();
         let installed = installed.unwrap_or_else(|| Err("the shim is not installed yet".to_owned()));
-        checks(&self.args, installed)
+        checks(&self.args, installed, self.unheld().get())
     }
 
     /// Which clients the node can mount; nothing before the kubelet's door was opened, or could not be.
     pub fn readiness(&self, registry: &Registry) -> Option<Readiness> {
         let installed = self.lock().installed.clone()?;
-        let checks = checks(&self.args, installed);
+        let checks = checks(&self.args, installed, self.unheld().get());
         Some(Readiness::of(&checks, &kernel(), &registry.servings()))
     }
 
@@ -101,7 +104,6 @@ impl Status {
         let stopping = self.lock().stopping.then(|| "the mounter is stopping".to_owned());
         checks
             .map(|check| format!("{}: {}", check.name, check.message))
-            .chain(self.unheld().get())
             .chain(stopping)
             .collect()
     }
@@ -115,6 +117,7 @@ impl Status {
             checks: self.checks(),
             clients: core.registry().rules(),
             unable: readiness.map(|found| found.unable()).unwrap_or_default(),
+            pool: self.pool(),
             config_error: self.lock().config.clone(),
             tripped_servers: core.trips().tripped(Instant::now()),
             mounts: mounts
@@ -133,7 +136,12 @@ impl Status {
             tripped: core.trips().tripped(Instant::now()),
             left_behind: core.workers().left_behind(),
             ready: self.obstacles().is_empty(),
+            pool: self.pool(),
         }
+    }
+
+    fn pool(&self) -> Option<PoolUsage> {
+        PoolUsage::of(&self.args.pool_dir).ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -161,6 +169,9 @@ impl Report {
                 .map(|words| format!(", not on this node: {words}"));
             format!("  {client} = {serving}{}", unable.unwrap_or_default())
         }));
+        if let Some(pool) = &self.pool {
+            lines.push(format!("pool of local volumes: {pool}"));
+        }
         if let Some(error) = &self.config_error {
             lines.push(format!(
                 "ConfigMap mounter-config is not in force as it stands: {error}"

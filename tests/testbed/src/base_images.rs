@@ -26,7 +26,7 @@ pub const DEBIAN: &str = "docker.io/library/debian:trixie-slim";
 pub const BASES: [&str; 2] = ["busybox:1", "debian:trixie-slim"];
 
 /// Raised when what the images are made of changes.
-const RECIPE: u32 = 3;
+const RECIPE: u32 = 4;
 
 /// Longest time for a package to be fetched, and for Debian's to be fetched and installed: a minute or so is usual.
 const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
@@ -148,6 +148,7 @@ fn busybox_layer(work: &Path, layer: &Path) -> Result<()> {
         ("etc", 0o755),
         ("root", 0o700),
         ("tmp", 0o1777),
+        ("usr/share/doc/busybox", 0o755),
         ("var", 0o755),
     ] {
         make_folder(&root.join(name))?;
@@ -155,6 +156,9 @@ fn busybox_layer(work: &Path, layer: &Path) -> Result<()> {
             .context("failed to set a mode")?;
     }
     std::fs::copy(&busybox, root.join("bin/busybox")).context("failed to copy busybox")?;
+    let copyright = unpacked.join("usr/share/doc/busybox-static/copyright");
+    std::fs::copy(copyright, root.join("usr/share/doc/busybox/copyright"))
+        .context("failed to copy the copyright of busybox")?;
     for applet in output(&mut command(&busybox, ["--list"]))?
         .lines()
         .filter(|name| *name != "busybox")

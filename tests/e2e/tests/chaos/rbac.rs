@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
@@ -531,6 +531,43 @@ fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
         };
         let unused: Vec<_> = rights.all().into_iter().filter(|right| !used(right)).collect();
         ensure!(unused.is_empty(), "rights that nothing needs: {unused:?}");
+        mooring.finish(&rights).await
+    });
+}
+
+#[test]
+fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
+    in_namespace("rbac-unheld", async |scope| {
+        scope.require_mooring().await?;
+        let rights = Rights::installed(&scope).await?;
+        let mooring = Mooring::start(&scope, "unheld", &rights).await?;
+        wait_until("the controller to say that nothing holds it", LIMIT, async || {
+            let log = mooring.kubectl(["logs", "controller"])?;
+            Ok(log
+                .contains("no admission policy holds this controller, so it does nothing")
+                .then_some(()))
+        })
+        .await?;
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/controller:8080/proxy/readyz",
+            mooring.namespace
+        );
+        let ready = scope.client.request_text(http_get(&path)?).await;
+        let Err(kube::Error::Api(status)) = ready else {
+            bail!("it says that it is ready: {ready:?}")
+        };
+        ensure!(status.code == 503, "{status:?}");
+        let made: BTreeSet<_> = mooring.requests().await?;
+        let asked = ("create".to_owned(), "pods".to_owned(), 201);
+        assert_eq!(made, BTreeSet::from([asked]), "it did more than ask, by dry run");
+
+        hold(&scope).await?;
+        let class = &mooring.namespace;
+        mooring
+            .class(class, "to be made by a controller that is held", |class| {
+                class.is_some()
+            })
+            .await?;
         mooring.finish(&rights).await
     });
 }

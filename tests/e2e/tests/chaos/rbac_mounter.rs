@@ -373,6 +373,10 @@ fn a_mounter_that_no_admission_policy_holds_is_not_ready_until_one_does() {
             scope.volume("none", &json!({"client": "sshfs", "source": "nobody@192.0.2.1:/x"}))?;
             scope.pod("none", node, "none", Value::Null)?;
             scope.event("none", "no admission policy holds this mounter").await?;
+            // Whoever has no volume there yet hears of it on the Node.
+            scope
+                .event_in("default", node, "no admission policy holds this mounter")
+                .await?;
             anyhow::Ok(())
         }
         .await;

@@ -6,11 +6,14 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
-use mooring_harness::provisioner::{claim, until, user_of};
-use mooring_harness::{Scope, in_namespace};
+use mooring_harness::provisioner::{Provisioner, claim, until, user_of};
+use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::json;
 
 const EXAMPLE: &str = include_str!("../../../../configmaps/examples/local.yaml");
+
+/// Longest until a claim for which there was no room is tried again, and has it.
+const ROOM_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest until the scheduler has said why a Pod waits.
 const WAITS_LIMIT: Duration = Duration::from_mins(1);
@@ -113,16 +116,109 @@ fn the_size_asked_for_is_the_size_there_is() {
     });
 }
 
+/// The stock image, with keys of a test's own to come.
+fn like_local(provisioner: Provisioner) -> Provisioner {
+    provisioner
+        .key("image", "mooring.dev/provisioner-local:0.1.0")
+        .key("backend-volume", "client=pool")
+        .key("volume-source", "flexVolume")
+        .key("volume-binding-mode", "WaitForFirstConsumer")
+}
+
+/// A claim, and a Pod that brings it to a node.
+async fn claim_on(scope: &Scope, node: &str, name: &str, class: &str, size: u64) -> Result<String> {
+    let uid = scope.claim(name, class, &size.to_string()).await?;
+    let mut user = user_of(name, name, "sleep 1000000");
+    user["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+    scope.apply(&user.to_string())?;
+    Ok(uid)
+}
+
+/// Of these claims, those that have a volume.
+async fn served<'a>(scope: &Scope, claims: &'a [(String, String)]) -> Result<Vec<&'a str>> {
+    let mut served = Vec::new();
+    for (name, uid) in claims {
+        if scope.provisioned(uid).await?.is_some() {
+            served.push(name.as_str());
+        }
+    }
+    Ok(served)
+}
+
+#[test]
+fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_thin() {
+    in_namespace("local-promises", async |scope| {
+        let node = scope.node(1).await?;
+        let pool = &scope.mounter_status(&node).await?["pool"];
+        let bytes = |name: &str| pool[name].as_u64().with_context(|| format!("no {name} in {pool}"));
+        // Half of what nobody was promised yet is kept in reserve, so one volume of a third fits, and no two.
+        let room = bytes("free")? - (bytes("promised")? - bytes("written")?);
+        let (reserve, size) = (room / 2, room / 3);
+        let thick = like_local(scope.provisioner()).key("reserve", reserve.to_string());
+        thick.apply().await?;
+        let mut claims = Vec::new();
+        for name in ["one", "two", "three"] {
+            claims.push((
+                name.to_owned(),
+                claim_on(&scope, &node, name, &thick.class, size).await?,
+            ));
+        }
+        let first = wait_until("one of the claims to have a volume", ROOM_LIMIT, async || {
+            Ok(served(&scope, &claims).await?.first().map(|name| (*name).to_owned()))
+        })
+        .await?;
+        for (name, _) in claims.iter().filter(|(name, _)| *name != first) {
+            let event = scope.event(name, "the node's pool has room for").await?;
+            ensure!(event.reason.as_deref() == Some("ProvisioningFailed"), "{event:?}");
+        }
+        assert_eq!(served(&scope, &claims).await?, [first.as_str()]);
+        let metrics = scope.mounter_metrics(&node).await?;
+        let promised = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("mooring_mounter_pool_promised_bytes "))
+            .context("what is promised is not among the metrics")?;
+        ensure!(promised.parse::<u64>()? >= size, "{promised} of at least {size}");
+
+        // Thin, the same disk has room for another one of that size.
+        let thin = scope.provisioner_named("thin");
+        let thin = like_local(thin).key("reserve", reserve.to_string()).key("thin", "true");
+        thin.apply().await?;
+        let also = claim_on(&scope, &node, "thin", &thin.class, size).await?;
+        scope.claim_bound("thin").await?;
+        ensure!(scope.provisioned(&also).await?.is_some(), "a thin volume was refused");
+
+        // With these two gone, there is room for one of those that wait.
+        for name in [first.as_str(), "thin"] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+            scope.claim_gone(name).await?;
+        }
+        claims.retain(|(name, _)| *name != first);
+        wait_until("a claim that waited to have a volume", ROOM_LIMIT, async || {
+            Ok((!served(&scope, &claims).await?.is_empty()).then_some(()))
+        })
+        .await
+    });
+}
+
+#[test]
+fn a_reserve_that_is_no_size_is_said_with_what_to_write() {
+    in_namespace("local-reserve", async |scope| {
+        let wrong = like_local(scope.provisioner()).key("reserve", "ten percent");
+        wrong.apply().await?;
+        let node = scope.node(1).await?;
+        claim_on(&scope, &node, "data", &wrong.class, 16 << 20).await?;
+        let words = "reserve \"ten percent\" is no size: write a share of the disk such as 5%";
+        let event = scope.event("data", words).await?;
+        ensure!(event.reason.as_deref() == Some("ProvisioningGivenUp"), "{event:?}");
+        Ok(())
+    });
+}
+
 #[test]
 fn a_retained_volume_outlives_its_claim() {
     in_namespace("local-retain", async |scope| {
-        let provisioner = scope
-            .provisioner()
-            .key("image", "mooring.dev/provisioner-local:0.1.0")
-            .key("backend-volume", "client=pool")
-            .key("volume-source", "flexVolume")
-            .key("volume-binding-mode", "WaitForFirstConsumer")
-            .key("reclaim-policy", "Retain");
+        let provisioner = like_local(scope.provisioner()).key("reclaim-policy", "Retain");
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "16Mi").await?;
         scope.apply(&user_of("writer", "data", "echo kept >/data/file").to_string())?;
@@ -210,13 +306,7 @@ fn a_claim_for_one_pod_is_served_and_a_second_pod_waits_until_the_first_is_gone(
 #[test]
 fn mount_options_of_the_class_reach_the_mount() {
     in_namespace("local-options", async |scope| {
-        let provisioner = scope
-            .provisioner()
-            .key("image", "mooring.dev/provisioner-local:0.1.0")
-            .key("backend-volume", "client=pool")
-            .key("volume-source", "flexVolume")
-            .key("volume-binding-mode", "WaitForFirstConsumer")
-            .key("mount-options", "noexec,noatime");
+        let provisioner = like_local(scope.provisioner()).key("mount-options", "noexec,noatime");
         provisioner.apply().await?;
         scope.claim("data", &provisioner.class, "16Mi").await?;
         scope.apply(&user_of("user", "data", "grep ' /data ' /proc/mounts").to_string())?;
