@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mooring_contract::volume::clients::{Need, Needs, record};
+
 use super::kernel::Kernel;
 use super::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use crate::clients::registry::Serving;
@@ -9,38 +11,8 @@ use crate::clients::registry::Serving;
 /// Nothing, or what to do.
 pub type Verdict = Result<(), String>;
 
-/// Clients whose images mount by FUSE. Of an image that Mooring does not know, nobody knows what it needs.
-const BY_FUSE: [&str; 4] = ["sshfs", "glusterfs", "s3", "block"];
-
-/// Clients whose images mount by the kernel's own file system (what it is called, and its module), or else by FUSE.
-const BY_EITHER: [(&str, &str, &str); 1] = [("cephfs", "ceph", "ceph")];
-
-/// Clients that need loop devices beside that.
-const BY_LOOP: [&str; 1] = ["block"];
-
-/// Clients whose images take a driver of the kernel where it can be had (its module), or else FUSE and loop devices.
-const BY_DRIVER: [(&str, &str); 1] = [("rbd", "rbd")];
-
-/// Clients whose images run a daemon of which a node can have one only, and the check of whether it has one.
-const BY_DAEMON: [(&str, &str); 1] = [("iscsi", ISCSID)];
-
-/// Clients whose images need a driver of the kernel, which the kernel loads when they ask for it.
-const BY_MODULE: [(&str, &str); 1] = [("iscsi", "iscsi_tcp")];
-
-/// Clients served by the kernel that name a file system of it, and the module that has it. By any other name a volume says its
-/// file system itself.
-const BY_KERNEL: [(&str, &str, &str); 7] = [
-    ("nfs", "nfs4", "nfsv4"),
-    ("nfs4", "nfs4", "nfsv4"),
-    ("smb", "cifs", "cifs"),
-    ("cifs", "cifs", "cifs"),
-    ("smb3", "smb3", "cifs"),
-    ("ceph", "ceph", "ceph"),
-    ("9p", "9p", "9p"),
-];
-
-/// Those of them that are mounted in the node's network, and so need the kubelet's namespaces.
-const IN_NETWORK: [&str; 5] = ["nfs", "nfs4", "smb", "cifs", "smb3"];
+/// File systems of the kernel that no client is about, as types that the kernel serves.
+const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
 
 /// What is published of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,51 +46,42 @@ impl Readiness {
 }
 
 fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> Verdict {
-    let need = |name: &str| {
-        checks
-            .iter()
-            .filter(|check| check.name == name)
-            .try_for_each(Check::verdict)
+    let has = |need: &Need| is_there(need, checks, kernel);
+    let record = record(client, "");
+    match (serving, record) {
+        (Serving::Host, _) => has(&Need::HostNamespace),
+        (Serving::Kernel | Serving::Local | Serving::Pool, Some(record)) => all_of(record.kernel_needs, has),
+        (Serving::Container(_), Some(record)) => all_of(record.image_needs, has),
+        (Serving::Kernel, None) if OTHER_FILE_SYSTEMS.contains(&client) => kernel.can_have(client, client),
+        // What the volume says its file system is, or what is in a vendor's image, nobody knows beforehand.
+        (_, None) => Ok(()),
+    }
+}
+
+/// Nothing if of each line one alternative is there; else how to come by the first of those that are not.
+fn all_of(needs: Needs, has: impl Fn(&Need) -> Verdict) -> Verdict {
+    needs.iter().try_for_each(|alternatives| {
+        let verdicts: Vec<_> = alternatives.iter().map(&has).collect();
+        if verdicts.iter().any(Verdict::is_ok) {
+            return Ok(());
+        }
+        verdicts.into_iter().next().unwrap_or(Ok(()))
+    })
+}
+
+fn is_there(need: &Need, checks: &[Check], kernel: &Kernel) -> Verdict {
+    let check = |name: &str| {
+        let named = checks.iter().find(|check| check.name == name);
+        named.map_or(Ok(()), Check::verdict)
     };
-    match serving {
-        Serving::Pool => need(POOL),
-        Serving::Local => {
-            need(POOL)?;
-            need(LOOP_DEVICES)?;
-            // A volume has one of them.
-            kernel
-                .can_have("ext4", "ext4")
-                .or_else(|_| kernel.can_have("xfs", "xfs"))
-        }
-        Serving::Host => need(HOST_NAMESPACE),
-        Serving::Kernel if IN_NETWORK.contains(&client) && need(HOST_NAMESPACE).is_err() => need(HOST_NAMESPACE),
-        Serving::Kernel => match BY_KERNEL.iter().find(|(name, ..)| *name == client) {
-            Some((_, fs_type, module)) => kernel.can_have(fs_type, module),
-            None => Ok(()),
-        },
-        Serving::Container(_) => {
-            if let Some((_, check)) = BY_DAEMON.iter().find(|(name, _)| *name == client) {
-                need(check)?;
-            }
-            if let Some((_, module)) = BY_MODULE.iter().find(|(name, _)| *name == client) {
-                kernel.can_load(module)?;
-            }
-            if BY_FUSE.contains(&client) {
-                need(FUSE)?;
-            }
-            if let Some((_, fs_type, module)) = BY_EITHER.iter().find(|(name, ..)| *name == client) {
-                // FUSE is the easier to come by.
-                need(FUSE).or_else(|cure| kernel.can_have(fs_type, module).map_err(|_| cure))?;
-            }
-            if let Some((_, module)) = BY_DRIVER.iter().find(|(name, _)| *name == client) {
-                let without = need(FUSE).and_then(|()| need(LOOP_DEVICES));
-                without.or_else(|cure| kernel.can_load(module).map_err(|_| cure))?;
-            }
-            if BY_LOOP.contains(&client) {
-                need(LOOP_DEVICES)?;
-            }
-            Ok(())
-        }
+    match *need {
+        Need::Pool => check(POOL),
+        Need::LoopDevices => check(LOOP_DEVICES),
+        Need::Fuse => check(FUSE),
+        Need::HostNamespace => check(HOST_NAMESPACE),
+        Need::NoIscsid => check(ISCSID),
+        Need::FileSystem { name, module } => kernel.can_have(name, module),
+        Need::Module(module) => kernel.can_load(module),
     }
 }
 

@@ -1,6 +1,7 @@
-//! What may be said about a volume, per client: each option with who may set it and how its value is judged.
+//! One record per client: what may be said about its volumes (each option with who may set it and how its value is judged), and what
+//! it needs of a node.
 //!
-//! The one list. [`Volume::check`](super::Volume::check) goes by it: for the controller, for `lint` and for the mounter. The tables in
+//! The one list of clients. The mounter judges a node by what they need. [`Volume::check`](super::Volume::check) goes by it: for the controller, for `lint` and for the mounter. The tables in
 //! `configmaps/install/admission.yaml` are the same ones, which tests of `tests/e2e` compare word for word and with generated volumes, and
 //! so are those in `docs/clients/`.
 //!
@@ -37,7 +38,34 @@ pub struct OptionRule {
     pub value: Value,
 }
 
-/// What may be said about the volumes of one client.
+/// What a client needs of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A directory for local volumes.
+    Pool,
+    /// Loop devices.
+    LoopDevices,
+    /// FUSE.
+    Fuse,
+    /// The kubelet's namespaces: what the kernel serves from the node's network is mounted there.
+    HostNamespace,
+    /// No iSCSI daemon of the node's own, of which a node can have one only.
+    NoIscsid,
+    /// A file system of the kernel, there or to be loaded.
+    FileSystem {
+        /// As the kernel lists it.
+        name: &'static str,
+        /// The module that has it.
+        module: &'static str,
+    },
+    /// A driver of the kernel, which the kernel loads when it is asked for.
+    Module(&'static str),
+}
+
+/// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node without any is told.
+pub type Needs = &'static [&'static [Need]];
+
+/// One client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// The client, and what its file system is called besides.
@@ -50,6 +78,10 @@ pub struct Record {
     pub tenant_fs_types: &'static [&'static str],
     /// Its own options.
     pub options: &'static [OptionRule],
+    /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
+    pub image_needs: Needs,
+    /// What it needs where the mounter or the kernel serves it (`TYPE=self`).
+    pub kernel_needs: Needs,
 }
 
 /// Mount options that a tenant may have.
@@ -131,6 +163,21 @@ pub const RECORDS: &[Record] = &[
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
         options: &[],
+        image_needs: &[],
+        kernel_needs: &[
+            &[Need::Pool],
+            &[Need::LoopDevices],
+            &[
+                Need::FileSystem {
+                    name: "ext4",
+                    module: "ext4",
+                },
+                Need::FileSystem {
+                    name: "xfs",
+                    module: "xfs",
+                },
+            ],
+        ],
     },
     Record {
         names: &["pool"],
@@ -141,6 +188,8 @@ pub const RECORDS: &[Record] = &[
         fs_types: &[],
         tenant_fs_types: &[],
         options: &[],
+        image_needs: &[],
+        kernel_needs: &[&[Need::Pool]],
     },
     Record {
         names: &["nfs", "nfs4"],
@@ -151,6 +200,14 @@ pub const RECORDS: &[Record] = &[
         fs_types: &["nfs", "nfs4"],
         tenant_fs_types: &[],
         options: &[],
+        image_needs: &[],
+        kernel_needs: &[
+            &[Need::HostNamespace],
+            &[Need::FileSystem {
+                name: "nfs4",
+                module: "nfsv4",
+            }],
+        ],
     },
     Record {
         names: &["smb", "smb3", "cifs"],
@@ -161,6 +218,14 @@ pub const RECORDS: &[Record] = &[
         fs_types: &["smb", "smb3", "cifs"],
         tenant_fs_types: &[],
         options: &[],
+        image_needs: &[],
+        kernel_needs: &[
+            &[Need::HostNamespace],
+            &[Need::FileSystem {
+                name: "cifs",
+                module: "cifs",
+            }],
+        ],
     },
     Record {
         names: &["sshfs"],
@@ -180,6 +245,8 @@ pub const RECORDS: &[Record] = &[
                 "yes or accept-new",
             ),
         ],
+        image_needs: &[&[Need::Fuse]],
+        kernel_needs: &[],
     },
     Record {
         names: &["glusterfs"],
@@ -196,6 +263,8 @@ pub const RECORDS: &[Record] = &[
             r"^[A-Za-z0-9_][A-Za-z0-9._-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)*$",
             "servers' names or IPv4 addresses with colons between them",
         )],
+        image_needs: &[&[Need::Fuse]],
+        kernel_needs: &[],
     },
     Record {
         names: &["cephfs"],
@@ -216,6 +285,14 @@ pub const RECORDS: &[Record] = &[
             ),
             DRIVER,
         ],
+        image_needs: &[&[
+            Need::Fuse,
+            Need::FileSystem {
+                name: "ceph",
+                module: "ceph",
+            },
+        ]],
+        kernel_needs: &[],
     },
     Record {
         names: &["rbd"],
@@ -226,6 +303,11 @@ pub const RECORDS: &[Record] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
+        image_needs: &[
+            &[Need::Fuse, Need::Module("rbd")],
+            &[Need::LoopDevices, Need::Module("rbd")],
+        ],
+        kernel_needs: &[],
     },
     Record {
         names: &["block"],
@@ -242,6 +324,8 @@ pub const RECORDS: &[Record] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         options: &[INITIATOR, IO_TIMEOUT],
+        image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
+        kernel_needs: &[],
     },
     Record {
         names: &["iscsi"],
@@ -252,6 +336,8 @@ pub const RECORDS: &[Record] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         options: &[INITIATOR],
+        image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
+        kernel_needs: &[],
     },
     Record {
         names: &["s3"],
@@ -266,6 +352,8 @@ pub const RECORDS: &[Record] = &[
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
             option("size-gi", Speaker::Tenant, r"^[0-9]{1,9}$", "a number of GiB"),
         ],
+        image_needs: &[&[Need::Fuse]],
+        kernel_needs: &[],
     },
 ];
 
