@@ -3,7 +3,7 @@
 //! # What the mounter's Pod needs
 //! | | |
 //! | --- | --- |
-//! | host path | `/var/lib/kubelet` at the same path, `mountPropagation: Bidirectional`, wherever the kubelet's root is: see [`crate::kubelet_root`] |
+//! | host path | `/var/lib/kubelet` at the same path, `mountPropagation: Bidirectional`, wherever the kubelet's root is: see [`crate::node::kubelet_root`] |
 //! | host path | `/dev`, for loop devices as they appear, and `/dev/fuse` |
 //! | host path | `/var/lib/mooring` (`DirectoryOrCreate`), parent of `--pool-dir` |
 //! | emptyDir in memory | `--kept-dir`: what is mounted through client containers, with its Secrets |
@@ -24,10 +24,10 @@ use mooring_contract::names;
 
 use crate::agent;
 use crate::client_pods::args::{ClientPodArgs, parse_duration};
-use crate::clients::registry::Rule;
-use crate::kubelet::ROOT;
-use crate::kubelet_root::{self, Lost};
-use crate::status_socket::{SOCKET, StatusArgs};
+use crate::daemon::status_socket::{SOCKET, StatusArgs};
+use crate::node::kubelet::ROOT;
+use crate::node::kubelet_root::{self, Lost};
+use crate::volume::registry::Rule;
 
 /// The node daemon of Mooring.
 #[derive(Debug, Parser)]

@@ -1,12 +1,15 @@
-//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone.
+//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone. Runs in the
+//! daemon.
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
+//! [`client`] (the core's client for volumes that they serve),
 //! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew
 //! by), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
+pub mod client;
 pub mod idle;
 pub mod kept;
 pub mod link;
@@ -44,10 +47,10 @@ use self::plan::{Decision, Seen, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::Problem;
 use crate::agent::protocol::{Answer, Call, Hello, MountState};
-use crate::clients::registry::Registry;
-use crate::events::Events;
-use crate::node_pods::NodePods;
-use crate::target::Target;
+use crate::api::recorder::Events;
+use crate::node::node_pods::NodePods;
+use crate::volume::registry::Registry;
+use crate::volume::target::Target;
 
 /// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
@@ -609,9 +612,9 @@ mod tests {
 
     use super::kept::Kept;
     use super::{ClientPodArgs, ClientPods, Cluster, Identity, lost};
+    use crate::api::recorder::Events;
     use crate::api::tests::{SHORT, silent_server};
-    use crate::clients::registry::Registry;
-    use crate::events::Events;
+    use crate::volume::registry::Registry;
 
     #[derive(Parser)]
     struct Flags {

@@ -1,4 +1,13 @@
-//! The core that both doors lead to: a volume is guarded, its server watched over, its client asked.
+//! What every driver calls: a volume is guarded, its server watched over, its client asked. Runs in the daemon.
+//!
+//! Files: [`guard`] (one operation at a time on a volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a
+//! volume), [`waits`] (tells of a mount that takes long), [`metrics`] (what is counted).
+
+pub mod circuit_breaker;
+pub mod guard;
+pub mod metrics;
+pub mod origin;
+pub mod waits;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +16,16 @@ use std::time::{Duration, Instant};
 use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
-use crate::client::{Client, MountError, MountJob};
-use crate::clients::registry::{Registry, Serving};
-use crate::guard::Guards;
-use crate::metrics::Metrics;
-use crate::mount_options;
-use crate::mount_table::Table;
-use crate::origin::{self, Volumes};
-use crate::target::Target;
-use crate::trip::{End, Trips};
-use crate::waits::{Waiting, Waits};
+use self::circuit_breaker::{End, Trips};
+use self::guard::Guards;
+use self::metrics::Metrics;
+use self::origin::Volumes;
+use self::waits::{Waiting, Waits};
+use crate::volume::job::{Client, MountError, MountJob};
+use crate::volume::mount_options;
+use crate::volume::mount_table::Table;
+use crate::volume::registry::{Registry, Serving};
+use crate::volume::target::Target;
 use crate::worker::{MountTask, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.

@@ -1,4 +1,15 @@
-//! `mounter serve`: puts the parts together, and takes them apart.
+//! The daemon's process, `mounter serve`: puts the parts together, and takes them apart.
+//!
+//! Files: [`status`] (its state) and who asks for that: [`http`] (health and metrics), [`status_socket`] (`mounter status`), [`publish`]
+//! (the cluster); [`config_watch`] (the ConfigMap), `held` (whether admission policies hold it), [`privilege`] (its capabilities).
+
+pub mod config_watch;
+mod held;
+pub mod http;
+pub mod privilege;
+pub mod publish;
+pub mod status;
+pub mod status_socket;
 
 use std::io;
 use std::sync::Arc;
@@ -8,25 +19,27 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use self::publish::Publisher;
+use self::status::Status;
+use crate::api;
+use crate::api::recorder::Events;
+use crate::api::volume_events::Teller;
 use crate::args::{LogFormat, ServeArgs};
-use crate::client::Client;
+use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
-use crate::clients::container::ContainerClient;
-use crate::clients::registry::Registry;
+use crate::core::metrics::Metrics;
+use crate::core::origin::Volumes;
+use crate::core::waits::Waits;
 use crate::core::{Core, Places};
-use crate::events::Events;
-use crate::give_up::GiveUp;
-use crate::kubelet_root::Lost;
-use crate::metrics::Metrics;
-use crate::node_pods::NodePods;
-use crate::origin::Volumes;
-use crate::publish::{self, Publisher};
-use crate::revive::Reviver;
-use crate::revive::tell::Teller;
-use crate::status::Status;
-use crate::waits::Waits;
-use crate::{api, config_watch, door, held, http, privilege, readiness, status_socket, uninstall};
+use crate::drivers::{endpoint, uninstall};
+use crate::node::kubelet_root::Lost;
+use crate::node::node_pods::NodePods;
+use crate::node::readiness;
+use crate::recovery::give_up::GiveUp;
+use crate::recovery::revive::Reviver;
+use crate::volume::job::Client;
+use crate::volume::registry::Registry;
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -150,7 +163,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             status.clone(),
         ));
     }
-    let door = tokio::spawn(door::keep(
+    let door = tokio::spawn(endpoint::keep(
         Arc::clone(&args),
         Arc::clone(&core),
         status.clone(),

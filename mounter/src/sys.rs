@@ -1,6 +1,7 @@
 //! Every system call that mounting takes, behind one trait, so that the logic above is tested without root.
 //!
-//! A call's error says what was attempted on what. Nothing here decides anything.
+//! A call's error says what was attempted on what. Nothing here decides anything. Runs in workers and in client containers; [`thread`] is
+//! for calls that the daemon makes itself.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -9,6 +10,7 @@ mod host;
 mod kernel;
 mod raw;
 mod rpcbind;
+pub mod thread;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,10 +22,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
-use crate::mount_table::Table;
-use crate::target::{Target, TargetError};
+use crate::volume::job::Secrets;
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::Table;
+use crate::volume::target::{Target, TargetError};
 
 pub use kernel::Kernel;
 

@@ -3,9 +3,16 @@
 //!
 //! The daemon itself never touches a volume's directory or device: a dead server can hold a process in the kernel where
 //! no signal reaches it, and then it is only a worker that hangs. It is left behind and reaped when the kernel lets go.
+//!
+//! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`] (mounts), [`unmount`],
+//! [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is; agents use it too).
 
+pub mod clients;
+pub mod force;
+pub mod graft;
 mod process;
 pub mod task;
+pub mod unmount;
 
 pub use process::{WorkerError, Workers};
 pub use task::{MountTask, Task};
@@ -16,16 +23,14 @@ use std::io::{Read, Write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use self::clients::{host, kernel, local, pool};
 use crate::agent;
 use crate::agent::kernel::Found;
-use crate::client::MountError;
-use crate::clients::{host, kernel, local, pool};
-use crate::give_up::force;
-use crate::mount_table::Table;
 use crate::sys::graft::Node;
 use crate::sys::{Kernel, Sys};
-use crate::target::Target;
-use crate::{graft, unmount};
+use crate::volume::job::MountError;
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
 use task::{END, Report};
 
 /// A worker's name (`comm`) from when it has its task: until then it is called as its program is.

@@ -18,10 +18,10 @@ use tracing::warn;
 
 use super::kernel::KernelError;
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
+use crate::sys::thread;
 use crate::sys::{DeviceNumber, Kernel, NewMount, Sys as _};
-use crate::thread;
+use crate::volume::job::Secrets;
+use crate::volume::mount_options::MountFlags;
 
 /// How long a mount has not answered before it may be given up.
 pub const SILENCE: Duration = Duration::from_secs(30);

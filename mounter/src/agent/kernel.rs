@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, mknodat, open, statx};
 use rustix::io::Errno;
 
-use crate::graft::{self, Replaced};
-use crate::mount_options::MountFlags;
 use crate::sys::graft::{Grafts as _, Node};
 use crate::sys::{DeviceNumber, Kernel, Sys as _, SysError, Unmount, UnmountError};
-use crate::target::{Target, TargetError};
+use crate::volume::mount_options::MountFlags;
+use crate::volume::target::{Target, TargetError};
+use crate::worker::graft::{self, Replaced};
 
 /// What is mounted on a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

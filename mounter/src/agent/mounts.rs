@@ -18,9 +18,9 @@ use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, V
 use super::revive::Revivals;
 use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
-use crate::mount_options::{self, MountFlags};
-use crate::target::{Target, TargetError};
-use crate::thread;
+use crate::sys::thread;
+use crate::volume::mount_options::{self, MountFlags};
+use crate::volume::target::{Target, TargetError};
 
 /// Longest that a program may take to clear up after an unmount.
 pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);

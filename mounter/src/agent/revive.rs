@@ -18,8 +18,8 @@ use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall, Reviving};
 use super::run;
 use crate::sys::DeviceNumber;
-use crate::target::Target;
-use crate::thread;
+use crate::sys::thread;
+use crate::volume::target::Target;
 
 /// Longest that a mount program may take for a volume that is in use already.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -303,7 +303,7 @@ fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
     use crate::agent::protocol::MountCall;
-    use crate::client::PodRef;
+    use crate::volume::job::PodRef;
 
     #[test]
     fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_passed_over() {

@@ -2,7 +2,7 @@
 //!
 //! They are found from the mount table and from what the agents of the Pods that are there say, never from having seen a Pod go: it may
 //! go while no mounter runs. Another Pod's agent mounts them anew ([`Call::Adopt`]) with what was kept of them ([`super::kept`]), and the
-//! rest is as after a crash ([`crate::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
+//! rest is as after a crash ([`crate::recovery::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,14 +22,14 @@ use super::status::Phase;
 use super::{ClientPods, Need, PodError};
 use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Health, MountState};
-use crate::client::PodRef;
-use crate::clients::registry::Serving;
-use crate::events::News as Event;
-use crate::mount_table::{Entry, Table};
-use crate::node_pods::NodePodsError;
-use crate::revive::tell::{News, about_volume};
-use crate::target::Target;
-use crate::thread;
+use crate::api::recorder::News as Event;
+use crate::api::volume_events::{News, about_volume};
+use crate::node::node_pods::NodePodsError;
+use crate::sys::thread;
+use crate::volume::job::PodRef;
+use crate::volume::mount_table::{Entry, Table};
+use crate::volume::registry::Serving;
+use crate::volume::target::Target;
 
 /// How long a mount may take to say that it is there. One that takes longer is served.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);

@@ -13,10 +13,10 @@ use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
 use super::{DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
-use crate::mount_table::{Entry, Table};
-use crate::target::{Target, TargetError};
+use crate::volume::job::Secrets;
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::{Entry, Table};
+use crate::volume::target::{Target, TargetError};
 use crate::worker::task::MountTask;
 
 /// The target of tests.

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{MountError, MountJob, Secrets};
-use crate::graft::GraftTask;
-use crate::target::Target;
+use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::target::Target;
+use crate::worker::graft::GraftTask;
 
 /// One thing for a worker to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
