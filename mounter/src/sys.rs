@@ -20,11 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{Target, TargetError};
 
 pub use kernel::Kernel;
@@ -63,15 +62,6 @@ impl SysError {
 
 /// What the system calls give.
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
-
-/// A device by its numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DeviceNumber {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
 
 /// A loop device with a file behind it. It goes by itself when the last mount and the last handle are gone.
 #[derive(Debug)]

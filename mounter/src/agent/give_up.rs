@@ -19,9 +19,10 @@ use tracing::warn;
 use super::kernel::KernelError;
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
 use crate::sys::thread;
-use crate::sys::{DeviceNumber, Kernel, NewMount, Sys as _};
+use crate::sys::{Kernel, NewMount, Sys as _};
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::DeviceNumber;
 
 /// How long a mount has not answered before it may be given up.
 pub const SILENCE: Duration = Duration::from_secs(30);

@@ -10,8 +10,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFla
 use rustix::io::Errno;
 
 use crate::sys::graft::{Grafts as _, Node};
-use crate::sys::{DeviceNumber, Kernel, Sys as _, SysError, Unmount, UnmountError};
+use crate::sys::{Kernel, Sys as _, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
 use crate::worker::graft::{self, Replaced};
 

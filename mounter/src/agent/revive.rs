@@ -17,8 +17,8 @@ use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags, no_th
 use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall, Reviving};
 use super::run;
-use crate::sys::DeviceNumber;
 use crate::sys::thread;
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 
 /// Longest that a mount program may take for a volume that is in use already.

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::kernel::is_mount_point;
 use super::protocol::{Dead, MountCall, SecretBytes};
-use crate::sys::DeviceNumber;
+use crate::volume::mount_table::DeviceNumber;
 
 /// Why the agent's own files fail it.
 #[derive(Debug, thiserror::Error)]

@@ -294,8 +294,8 @@ fn since(ms: u64) -> Duration {
 mod tests {
     use super::{Revived, is_mounted_anew};
     use crate::agent::protocol::Dead;
-    use crate::sys::DeviceNumber;
     use crate::sys::fake::target;
+    use crate::volume::mount_table::DeviceNumber;
     use crate::volume::mount_table::Table;
 
     #[test]

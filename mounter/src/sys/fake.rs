@@ -12,10 +12,10 @@ use std::time::Duration;
 use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
-use super::{DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
+use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
-use crate::volume::mount_table::{Entry, Table};
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
 use crate::volume::target::{Target, TargetError};
 use crate::worker::task::MountTask;
 

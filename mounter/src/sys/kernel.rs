@@ -21,11 +21,10 @@ use rustix::mount::{
 };
 
 use super::{
-    DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw,
-    rpcbind,
+    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw, rpcbind,
 };
 use crate::volume::mount_options::MountFlags;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{Target, TargetError};
 
 /// Where programs are looked for, in the mounter's image and on a host.

@@ -7,8 +7,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use mooring_contract::names::FLEX_DRIVER_DIR;
+use serde::{Deserialize, Serialize};
 
-use crate::sys::DeviceNumber;
+/// A device by its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceNumber {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::graft::{Grafts, Likeness};
-use crate::sys::{DeviceNumber, Result, SysError};
+use crate::sys::{Result, SysError};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::{Entry, Table};
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
 use crate::volume::target::Target;
 
 /// What the kernel adds to the root of a mount whose directory was removed, or is no longer known to be there.

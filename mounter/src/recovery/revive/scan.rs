@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use crate::sys::DeviceNumber;
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::mount_table::Table;
 
 /// A mount namespace.

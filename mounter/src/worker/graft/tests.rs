@@ -7,8 +7,8 @@ use rustix::mount::MountAttrFlags;
 use super::{GraftTask, dead_mounts, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
-use crate::sys::{DeviceNumber, Result, SysError};
-use crate::volume::mount_table::{Entry, Table};
+use crate::sys::{Result, SysError};
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
 use crate::volume::target::{Target, TargetError};
 
 const NODE: &str = "\
