@@ -1,5 +1,6 @@
-//! The clients that a worker runs: one file for each serving mode, and one for each file system that has more to it.
+//! The clients that a worker runs: one file for each serving mode, and one for each file system that has more to it. `checks` is what they share.
 
+mod checks;
 pub mod host;
 mod image;
 pub mod kernel;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use mooring_contract::volume::check_kind;
 
-use super::kernel::{already, check_not_here};
+use super::checks::{already, check_not_here};
 use crate::sys::{Program, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_options;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use mooring_contract::volume::check_kind;
 
+use super::checks::{already, check_not_here};
 use super::{nfs, smb};
 use crate::sys::{NewMount, Sys};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options;
-use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 
 /// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's mount
@@ -49,28 +49,4 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     })?;
     let directory = sys.open_target(&task.target)?;
     Ok(sys.attach(&mount, &directory)?)
-}
-
-/// Refuses a source by which a file or device would be found without saying so: what begins with a slash is meant, but a
-/// relative name that happens to be there is not seen for what it is when a volume is judged.
-pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
-    if !source.starts_with('/') && sys.is_here(Path::new(source)) {
-        return Err(MountError::BadOptions(format!(
-            "option source={source:?} is the name of a file of the node: write its whole path if that is what is meant"
-        )));
-    }
-    Ok(())
-}
-
-/// What is mounted already is right if it is the same source as the same type.
-pub(super) fn already(entry: &Entry, task: &MountTask, fs_type: &str, source: &str) -> Result<(), MountError> {
-    // `mount -t nfs` shows nfs4, `mount -t sshfs` fuse.sshfs: the kernel's name has the asked one in it.
-    if entry.source == source && entry.fs_type.contains(fs_type) {
-        return Ok(());
-    }
-    Err(MountError::Occupied {
-        target: task.target.to_string(),
-        found: format!("{} ({})", entry.source, entry.fs_type),
-        wanted: format!("{source} ({fs_type})"),
-    })
 }

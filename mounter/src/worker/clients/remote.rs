@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::kernel::already;
+use super::checks::already;
 use crate::sys::{Sys, SysError};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Entry;
