@@ -97,11 +97,6 @@ fn is_fuse(fs_type: &str) -> bool {
     fs_type == FUSE || fs_type.strip_prefix(FUSE).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// In milliseconds.
-pub(super) fn in_ms(silence: Duration) -> u64 {
-    u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Ends the FUSE connection behind a device. One that has ended is success.
 fn end_connection(device: DeviceNumber) -> Result<(), KernelError> {
     let name = format!("{}/abort", connection_of(device));

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::give_up;
 use super::kernel::{self, Found, KernelError};
 use super::program::{self, Brings, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
-use super::revive::Revivals;
+use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
 use crate::sys::thread;
@@ -218,7 +217,7 @@ impl Mounts {
             mounts.push(MountState {
                 dead: self.store.dead(&call.target),
                 reviving: self.reviving.of(&call.target),
-                silent_ms: self.silence(&call.target).map(give_up::in_ms),
+                silent_ms: self.silence(&call.target).map(in_ms),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,
@@ -451,6 +450,11 @@ impl Mounts {
             Err(AgentError::InProgress(target.to_owned()))
         }
     }
+}
+
+/// In milliseconds.
+fn in_ms(silence: Duration) -> u64 {
+    u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// No thread for a target.
