@@ -29,8 +29,7 @@ use tracing::warn;
 
 use self::mounts::Mounts;
 use self::store::Store;
-use crate::args::LogFormat;
-use crate::daemon::start_log;
+use crate::log::{self, LogFormat};
 
 /// Longest for an image's own start: until then no volume is mounted.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -66,7 +65,7 @@ pub enum AgentError {
 /// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
 /// once more and stays beside it: see [`supervise`].
 pub fn run(args: Args) -> Result<(), AgentError> {
-    start_log(LogFormat::Text);
+    log::start(LogFormat::Text);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,8 +1,9 @@
 //! The daemon's process, `mounter serve`: puts the parts together, and takes them apart.
 //!
-//! Files: [`status`] (its state) and who asks for that: [`http`] (health and metrics), [`status_socket`] (`mounter status`), [`publish`]
+//! Files: [`args`] (its flags), [`status`] (its state) and who asks for that: [`http`] (health and metrics), [`status_socket`] (`mounter status`), [`publish`]
 //! (the cluster); [`config_watch`] (the ConfigMap), `held` (whether admission policies hold it), [`privilege`] (its capabilities).
 
+pub mod args;
 pub mod config_watch;
 mod held;
 pub mod http;
@@ -19,12 +20,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use self::args::ServeArgs;
 use self::publish::Publisher;
 use self::status::Status;
 use crate::api;
 use crate::api::recorder::Events;
 use crate::api::volume_events::Teller;
-use crate::args::{LogFormat, ServeArgs};
 use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
@@ -33,6 +34,7 @@ use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::{endpoint, uninstall};
+use crate::log;
 use crate::node::kubelet_root::Lost;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
@@ -68,7 +70,7 @@ pub enum DaemonError {
 
 /// Runs the daemon until it is told to end.
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
-    start_log(args.log_format);
+    log::start(args.log_format);
     args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.
@@ -79,19 +81,6 @@ pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     let result = runtime.block_on(serve(Arc::new(args)));
     runtime.shutdown_background();
     result
-}
-
-/// The log goes to standard error.
-pub(crate) fn start_log(format: LogFormat) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MOORING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    match format {
-        LogFormat::Text => log.with_ansi(false).with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
 }
 
 async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {

@@ -24,6 +24,7 @@ pub mod client_pods;
 pub mod core;
 pub mod daemon;
 pub mod drivers;
+pub mod log;
 pub mod node;
 pub mod recovery;
 pub mod sys;

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::args::ServeArgs;
 use crate::core::metrics::Snapshot;
 use crate::core::{Core, Obstacle};
+use crate::daemon::args::ServeArgs;
 use crate::node::pool_usage::PoolUsage;
 use crate::node::readiness::clients::Readiness;
 use crate::node::readiness::{Check, checks, kernel};

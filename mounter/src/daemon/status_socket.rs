@@ -12,11 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
+use super::args::STATUS_SOCKET;
+use super::status::Status;
 use crate::core::Core;
-use crate::daemon::status::Status;
-
-/// The socket, unless said otherwise.
-pub const SOCKET: &str = "/run/mooring/status.sock";
 
 /// Longest that one caller may take: they are answered one after the other.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -32,7 +30,7 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
     /// The mounter's socket.
-    #[arg(long, env = "MOORING_STATUS_SOCKET", default_value = SOCKET)]
+    #[arg(long, env = "MOORING_STATUS_SOCKET", default_value = STATUS_SOCKET)]
     pub status_socket: PathBuf,
 }
 

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::args::ServeArgs;
 use crate::core::Core;
+use crate::daemon::args::ServeArgs;
 use crate::daemon::status::Status;
 use crate::drivers::flexvolume::socket::{Socket, SocketError};
 use crate::drivers::install::{InstallError, driver_directory, install, is_whole, make, uninstall};

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
-use crate::args::NodeArgs;
+use crate::node::args::NodeArgs;
 use crate::node::kubelet::{self, Directories, FIRST, PLUGINS, clean};
 use crate::volume::mount_table::Table;
 

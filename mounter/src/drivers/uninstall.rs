@@ -7,11 +7,20 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
 use tracing::{info, warn};
 
-use crate::args::{NodeArgs, ServeArgs, UninstallArgs};
+use crate::daemon::args::ServeArgs;
 use crate::drivers::install::{InstallError, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
+use crate::node::args::NodeArgs;
 use crate::node::kubelet_root::Lost;
 use crate::volume::mount_table::Table;
+
+/// Flags of `uninstall`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct UninstallArgs {
+    /// Where things are on the node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
 
 /// Longest that the API may take to tell whether the DaemonSet is still wanted: the Pod's grace is running.
 const API_LIMIT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
-use crate::args::ServeArgs;
+use crate::daemon::args::ServeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
 use clients::Verdict;

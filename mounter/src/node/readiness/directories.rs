@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::args::NodeArgs;
+use crate::node::args::NodeArgs;
 use crate::node::kubelet::{self, Directories, clean};
 
 /// Whether the kubelet's root is the one that the mounter was given: what is mounted elsewhere no Pod sees. `kubelets` are those of
@@ -78,7 +78,7 @@ fn compare(found: &[Directories], given: &NodeArgs) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::{compare, has_pods, judge_root};
-    use crate::args::NodeArgs;
+    use crate::node::args::NodeArgs;
     use crate::node::kubelet::Directories;
     use std::path::Path;
 
