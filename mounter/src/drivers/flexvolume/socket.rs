@@ -188,7 +188,7 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
     async {
         let (answer, category) = super::handle(core, &args, start + limit.saturating_sub(MARGIN)).await;
         let took = start.elapsed();
-        core.metrics().called(&call, &answer, category, took);
+        core.metrics().called(&call, answer.status(), category, took);
         let milliseconds = took.as_millis();
         match &answer {
             Answer::Failure(message) => warn!(milliseconds, category, "answered with a failure: {message}"),
@@ -204,7 +204,8 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
 async fn refuse(core: &Core, stream: UnixStream, words: String) {
     warn!("a request could not be read: {words}");
     let answer = Answer::failure(format!("the call-out could not be read: {words}"));
-    core.metrics().called("", &answer, "bad-request", Duration::ZERO);
+    core.metrics()
+        .called("", answer.status(), "bad-request", Duration::ZERO);
     reply(stream, &answer).await;
 }
 
