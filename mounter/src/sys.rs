@@ -8,6 +8,7 @@ pub(crate) mod fake;
 pub mod graft;
 mod host;
 mod kernel;
+pub mod look;
 mod raw;
 mod rpcbind;
 pub mod thread;

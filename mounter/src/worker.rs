@@ -24,9 +24,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use self::clients::{host, kernel, local, pool};
-use crate::agent;
-use crate::agent::kernel::Found;
 use crate::sys::graft::Node;
+use crate::sys::look::{self, Found};
 use crate::sys::{Kernel, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
@@ -78,7 +77,7 @@ fn end_with_the_daemon() -> bool {
 }
 
 fn look(target: &Target) -> Result<(), MountError> {
-    match agent::kernel::look(target) {
+    match look::look(target) {
         Ok(Found::Nothing | Found::Alive) => Ok(()),
         Ok(Found::Dead) => Err(MountError::Failed {
             attempted: format!("look at {target}"),

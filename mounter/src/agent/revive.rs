@@ -11,12 +11,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-use super::kernel::{self, Found};
+use super::kernel;
 use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall};
 use super::revivals::End;
 use super::run;
+use crate::sys::look::{self, Found};
 use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
@@ -139,7 +140,7 @@ impl Mounts {
 /// Looks at a target whoever else is looking. One that does not answer in time is alive: a dead one answers at once.
 async fn look_now(target: &Target) -> Result<Found, AgentError> {
     let path = target.clone();
-    let looked = thread::run(move || kernel::look(&path));
+    let looked = thread::run(move || look::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Ok(Ok(found)) => Ok(found?),
         Ok(Err(source)) => Err(no_thread(&target.to_string())(source)),

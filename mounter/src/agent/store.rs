@@ -17,8 +17,8 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::kernel::is_mount_point;
 use super::protocol::{Dead, MountCall, SecretBytes};
+use crate::sys::look::is_mount_point;
 use crate::volume::mount_table::DeviceNumber;
 
 /// Why the agent's own files fail it.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tracing::warn;
 
-use crate::agent::kernel::{self, Found};
+use crate::agent::kernel;
 use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::Record;
@@ -15,6 +15,7 @@ use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, Need, PodError};
 use crate::core::waits::{Waiting, Waits};
+use crate::sys::look::{self, Found};
 use crate::sys::thread;
 use crate::volume::job::{Client, MountError, MountJob};
 use crate::volume::target::Target;
@@ -193,11 +194,11 @@ async fn look(target: &Target) -> Result<Found, MountError> {
         message,
     };
     // Most have nothing mounted, and then nobody needs to be waited for.
-    if !kernel::is_mounted(target).map_err(|error| failed(error.to_string()))? {
+    if !look::is_mounted(target).map_err(|error| failed(error.to_string()))? {
         return Ok(Found::Nothing);
     }
     let path = target.clone();
-    let looked = thread::run(move || kernel::look(&path));
+    let looked = thread::run(move || look::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Err(_) => Ok(Found::Alive),
         Ok(Ok(Ok(found))) => Ok(found),

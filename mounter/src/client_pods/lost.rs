@@ -20,11 +20,11 @@ use super::kept::Record;
 use super::link::LinkError;
 use super::status::Phase;
 use super::{ClientPods, Need, PodError};
-use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Health, MountState};
 use crate::api::recorder::News as Event;
 use crate::api::volume_events::{News, about_volume};
 use crate::node::node_pods::NodePodsError;
+use crate::sys::look::{self, Found};
 use crate::sys::thread;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::{Entry, Table};
@@ -334,7 +334,7 @@ async fn look(pods: &Arc<ClientPods>, target: &Target) -> Found {
     }
     let (held, target) = (Arc::clone(pods), target.clone());
     let looked = thread::run(move || {
-        let found = kernel::look(&target);
+        let found = look::look(&target);
         held.lost.lock().looking.remove(&path);
         found
     });
