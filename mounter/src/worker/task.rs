@@ -142,3 +142,20 @@ pub enum Report {
     /// It is not, and this is why.
     Failed(MountError),
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{MountTask, Secrets, Volume};
+    use crate::sys::fake::target;
+
+    /// A mount of a volume onto the target of tests.
+    pub(crate) fn task(line: &str) -> MountTask {
+        MountTask {
+            volume: (&Volume::from_line(line).unwrap()).into(),
+            target: target(),
+            read_only: false,
+            secrets: Secrets::default(),
+            fs_group: None,
+        }
+    }
+}

@@ -99,7 +99,8 @@ fn is_plain_type(fs_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{clear, mount};
-    use crate::sys::fake::{Fake, target, task};
+    use crate::sys::fake::{Fake, target};
+    use crate::worker::task::tests::task;
 
     /// Proves: M4
     #[test]

@@ -1,6 +1,7 @@
 use super::{expand, mount};
-use crate::sys::fake::{Fake, Image, target, task};
+use crate::sys::fake::{Fake, Image, target};
 use crate::volume::job::MountError;
+use crate::worker::task::tests::task;
 use rustix::io::Errno;
 use std::path::Path;
 

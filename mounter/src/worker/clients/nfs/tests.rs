@@ -1,7 +1,8 @@
 use super::mount;
-use crate::sys::fake::{Fake, target, task};
+use crate::sys::fake::{Fake, target};
 use crate::volume::job::MountError;
 use crate::worker::clients::kernel;
+use crate::worker::task::tests::task;
 use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 

@@ -1,7 +1,8 @@
-use crate::sys::fake::{Fake, target, task};
+use crate::sys::fake::{Fake, target};
 use crate::volume::job::{MountError, Secrets};
 use crate::worker::clients::kernel;
 use crate::worker::task::MountTask;
+use crate::worker::task::tests::task;
 use rustix::io::Errno;
 
 const LINE: &str = "client=smb,source=//10.0.0.4/volumes/a";
