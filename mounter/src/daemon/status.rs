@@ -87,14 +87,13 @@ impl Status {
     /// The checks of the node.
     pub fn checks(&self) -> Vec<Check> {
         let installed = self.lock().installed.clone();
-        let installed = installed.unwrap_or_else(|| Err("the shim is not installed yet".to_owned()));
-        checks(&self.args, installed, self.unheld().get())
+        self.checks_with(installed.unwrap_or_else(|| Err("the shim is not installed yet".to_owned())))
     }
 
     /// Which clients the node can mount; nothing before the kubelet's door was opened, or could not be.
     pub fn readiness(&self, registry: &Registry) -> Option<Readiness> {
         let installed = self.lock().installed.clone()?;
-        let checks = checks(&self.args, installed, self.unheld().get());
+        let checks = self.checks_with(installed);
         Some(Readiness::of(&checks, &kernel(), &registry.servings()))
     }
 
@@ -138,6 +137,18 @@ impl Status {
             ready: self.obstacles().is_empty(),
             pool: self.pool(),
         }
+    }
+
+    fn checks_with(&self, installed: Result<String, String>) -> Vec<Check> {
+        let args = &self.args;
+        let host_mount_namespace = args.host_mount_namespace.as_deref();
+        checks(
+            &args.node,
+            &args.pool_dir,
+            host_mount_namespace,
+            installed,
+            self.unheld().get(),
+        )
     }
 
     fn pool(&self) -> Option<PoolUsage> {

@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{Access, access, makedev};
 use serde::Serialize;
 
-use crate::daemon::args::ServeArgs;
+use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
 use clients::Verdict;
@@ -67,24 +67,34 @@ pub fn kernel() -> Kernel {
 
 /// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not; `unheld` that no admission
 /// policy holds the mounter, once that is known.
-pub fn checks(args: &ServeArgs, installed: Result<String, String>, unheld: Option<String>) -> Vec<Check> {
+pub fn checks(
+    node: &NodeArgs,
+    pool_dir: &Path,
+    host_mount_namespace: Option<&Path>,
+    installed: Result<String, String>,
+    unheld: Option<String>,
+) -> Vec<Check> {
     let table = Table::read().unwrap_or_default();
     let kernel = kernel();
     let proc = Path::new("/proc");
-    let of_node = kubelets_of(&table, args.node.kubelet_root());
-    let root = directories::root(&of_node, args.node.kubelet_root());
+    let of_node = kubelets_of(&table, node.kubelet_root());
+    let root = directories::root(&of_node, node.kubelet_root());
     let policies = unheld.map(|cure| Check::new("admission-policies", true, Err(cure)));
     let looked_at = [
         // What is wrong about the root explains the rest.
         Check::new("kubelet-root", true, root),
-        Check::new("propagation", true, propagation(&table, args.node.kubelet_root())),
+        Check::new("propagation", true, propagation(&table, node.kubelet_root())),
         Check::new("plugin-directory", true, installed),
-        Check::new("kubelet-directories", false, directories::check(&of_node, &args.node)),
+        Check::new("kubelet-directories", false, directories::check(&of_node, node)),
         Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
         Check::new("local-file-systems", false, local_file_systems(&kernel)),
-        Check::new(POOL, false, pool(&args.pool_dir)),
+        Check::new(POOL, false, pool(pool_dir)),
         Check::new(FUSE, false, fuse(Path::new("/dev/fuse"))),
-        Check::new(HOST_NAMESPACE, false, host_namespace(args, &table)),
+        Check::new(
+            HOST_NAMESPACE,
+            false,
+            host_namespace(host_mount_namespace, &table, node.kubelet_root()),
+        ),
         Check::new(ISCSID, false, daemons::iscsid(proc, of_node.first())),
         Check::new("nfs-version-3-locks", false, daemons::nfs_locks(proc, of_node.first())),
         Check::new("selinux", false, selinux::check(&of_node)),
@@ -172,8 +182,8 @@ fn fuse(device: &Path) -> Result<String, String> {
 }
 
 /// What types that are served by host enter, and those that the kernel serves from the node's network.
-fn host_namespace(args: &ServeArgs, table: &Table) -> Result<String, String> {
-    if let Some(path) = args.host_mount_namespace.as_deref() {
+fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> Result<String, String> {
+    if let Some(path) = named {
         return if path.exists() {
             Ok(format!("the host's mount namespace is {}", path.display()))
         } else {
@@ -183,7 +193,7 @@ fn host_namespace(args: &ServeArgs, table: &Table) -> Result<String, String> {
             ))
         };
     }
-    let found = beside(Path::new("/proc"), table, args.node.kubelet_root());
+    let found = beside(Path::new("/proc"), table, kubelet_root);
     match found.map_err(|error| format!("/proc can't be read: {error}"))? {
         Some(process) => Ok(format!("the kubelet's namespaces are those of {}", process.display())),
         None => Err(
