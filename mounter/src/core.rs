@@ -70,7 +70,7 @@ impl Obstacle {
     }
 }
 
-/// What does the work of every call-out, by whichever door it came.
+/// What does the work of every call-out, by whichever driver it came.
 pub struct Core {
     places: Places,
     registry: Registry,

@@ -152,12 +152,19 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             status.clone(),
         ));
     }
-    let door = tokio::spawn(endpoint::keep(
-        Arc::clone(&args),
-        Arc::clone(&core),
-        status.clone(),
-        stop.clone(),
-    ));
+    let settings = endpoint::EndpointSettings {
+        node: args.node.clone(),
+        shim: args.shim.clone(),
+        call_timeout: args.call_timeout,
+    };
+    let shown = status.clone();
+    let installed = move |result, is_new| {
+        shown.installed(result);
+        if is_new {
+            say_checks(&shown);
+        }
+    };
+    let endpoint = tokio::spawn(endpoint::keep(settings, Arc::clone(&core), installed, stop.clone()));
     let socket = args.status_socket.clone();
     tokio::spawn(status_socket::serve(socket, Arc::clone(&core), status.clone()));
     let listen = args.listen;
@@ -168,12 +175,13 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    let plugins = door.await.unwrap_or_else(|error| {
-        error!(%error, "the door's task broke");
+    let plugins = endpoint.await.unwrap_or_else(|error| {
+        error!(%error, "the endpoint's task broke");
         Vec::new()
     });
     if let Some(kube) = kube {
-        let unwanted = uninstall::if_unwanted(kube.clone(), &args, plugins).await;
+        let unwanted =
+            uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
         if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
             // What it has begun to say comes before it is taken back.
             let _ = publisher.await;
@@ -245,4 +253,14 @@ fn client_pods(
     let kept = Kept::open(&args.kept_dir);
     let args = args.client_pods.clone();
     Some(ClientPods::start(api, identity, args, registry.clone(), kept))
+}
+
+fn say_checks(status: &Status) {
+    for check in status.checks() {
+        if check.ok {
+            info!(check = check.name, "{}", check.message);
+        } else {
+            warn!(check = check.name, check.required, "{}", check.message);
+        }
+    }
 }

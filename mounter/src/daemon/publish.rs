@@ -29,7 +29,7 @@ use crate::volume::registry::Registry;
 /// How often the node is looked at.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether the kubelet's door was tried yet, before there is anything to publish.
+/// How often it is looked whether the kubelet's endpoint was tried yet, before there is anything to publish.
 const START_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often the same is written again, in case somebody has taken it away: a write that changes nothing is none.

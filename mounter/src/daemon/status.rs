@@ -90,7 +90,7 @@ impl Status {
         self.checks_with(installed.unwrap_or_else(|| Err("the shim is not installed yet".to_owned())))
     }
 
-    /// Which clients the node can mount; nothing before the kubelet's door was opened, or could not be.
+    /// Which clients the node can mount; nothing before the kubelet's endpoint was opened, or could not be.
     pub fn readiness(&self, registry: &Registry) -> Option<Readiness> {
         let installed = self.lock().installed.clone()?;
         let checks = self.checks_with(installed);

@@ -1,6 +1,7 @@
-//! The kubelet's door to the mounter, shim and socket in its plugin directory: opened as often as it takes, and moved when the kubelet
+//! The endpoint that the kubelet calls, shim and socket in its plugin directory: opened as often as it takes, and moved when the kubelet
 //! looks elsewhere.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::core::Core;
-use crate::daemon::args::ServeArgs;
-use crate::daemon::status::Status;
 use crate::drivers::flexvolume::socket::{Socket, SocketError};
 use crate::drivers::install::{InstallError, driver_directory, install, is_whole, make, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
+use crate::node::args::NodeArgs;
 
 /// How often the kubelet's directory is looked at, and one that could not be used is tried again.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// Why the kubelet has no door to the mounter.
+/// Why the kubelet has no endpoint to call.
 #[derive(Debug, thiserror::Error)]
-enum DoorError {
+enum EndpointError {
     #[error(transparent)]
     Plugins(#[from] PluginsError),
     #[error(transparent)]
@@ -29,44 +29,53 @@ enum DoorError {
     Socket(#[from] SocketError),
 }
 
-/// A door that is open.
-struct Door {
+/// An endpoint that is open.
+struct Endpoint {
     directory: PluginDirectory,
     stop: CancellationToken,
     serving: JoinHandle<()>,
 }
 
-/// The doors that are open.
+/// The endpoints that are open.
 #[derive(Default)]
-struct Doors {
+struct Endpoints {
     /// Where the kubelet looks, by what is known now.
-    now: Option<Door>,
+    now: Option<Endpoint>,
     /// Where a kubelet looks that has not read its configuration since that was changed. The next one finds the shim in the new
     /// directory from its start, and so all that is mounted.
-    before: Vec<Door>,
+    before: Vec<Endpoint>,
 }
 
-/// Keeps the door open and answers until told to stop; gives the directories in which the shim was at the end.
+/// What the endpoint is made from.
+pub(crate) struct EndpointSettings {
+    /// Where things are on the node.
+    pub(crate) node: NodeArgs,
+    /// The shim to install.
+    pub(crate) shim: PathBuf,
+    /// Longest that a call-out may take.
+    pub(crate) call_timeout: Duration,
+}
+
+/// Keeps the endpoint open and answers until told to stop; gives the directories in which the shim was at the end. `installed` is called
+/// with where the shim is, or what keeps it from being installed, and with whether it was installed just now.
 pub(crate) async fn keep(
-    args: Arc<ServeArgs>,
+    settings: EndpointSettings,
     core: Arc<Core>,
-    status: Status,
+    installed: impl Fn(Result<String, String>, bool),
     stop: CancellationToken,
 ) -> Vec<PluginDirectory> {
-    let mut doors = Doors::default();
+    let mut endpoints = Endpoints::default();
     loop {
-        match doors.look(&args, &core, &stop) {
+        match endpoints.look(&settings, &core, &stop) {
             Ok(is_new) => {
-                if let Some(door) = &doors.now {
-                    status.installed(Ok(format!("the shim is in {}", door.directory.name().display())));
-                }
-                if is_new {
-                    say_checks(&status);
+                if let Some(endpoint) = &endpoints.now {
+                    let directory = endpoint.directory.name().display();
+                    installed(Ok(format!("the shim is in {directory}")), is_new);
                 }
             }
             Err(error) => {
                 error!("the kubelet can't reach the mounter: {error}");
-                status.installed(Err(error.to_string()));
+                installed(Err(error.to_string()), false);
             }
         }
         if stop.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
@@ -74,20 +83,25 @@ pub(crate) async fn keep(
         }
     }
     let mut directories = Vec::new();
-    for door in doors.now.into_iter().chain(doors.before) {
-        if let Err(error) = door.serving.await {
+    for endpoint in endpoints.now.into_iter().chain(endpoints.before) {
+        if let Err(error) = endpoint.serving.await {
             error!(%error, "the socket's task broke");
         }
-        directories.push(door.directory);
+        directories.push(endpoint.directory);
     }
     directories
 }
 
-impl Doors {
-    /// Opens a door where the kubelet looks, if there is none, and closes those that it is through with; whether one was opened.
-    fn look(&mut self, args: &ServeArgs, core: &Arc<Core>, stop: &CancellationToken) -> Result<bool, DoorError> {
-        let now = self.now.as_ref().map(|door| &door.directory);
-        let found = match PluginDirectory::find(&args.node, now) {
+impl Endpoints {
+    /// Opens an endpoint where the kubelet looks, if there is none, and closes those that it is through with; whether one was opened.
+    fn look(
+        &mut self,
+        settings: &EndpointSettings,
+        core: &Arc<Core>,
+        stop: &CancellationToken,
+    ) -> Result<bool, EndpointError> {
+        let now = self.now.as_ref().map(|endpoint| &endpoint.directory);
+        let found = match PluginDirectory::find(&settings.node, now) {
             // It may be starting again.
             Err(PluginsError::NoKubelet) if now.is_some() => return Ok(false),
             found => found?,
@@ -95,44 +109,47 @@ impl Doors {
         // Another mounter's shim and socket are as good.
         let is_open = now.is_some_and(|now| now.is(&found)) && is_whole(&found);
         if is_open {
-            if let Some(door) = &mut self.now {
-                door.directory.witness_of(&found);
+            if let Some(endpoint) = &mut self.now {
+                endpoint.directory.witness_of(&found);
             }
         } else {
-            let opened = open(args, core, found, stop)?;
+            let opened = open(settings, core, found, stop)?;
             self.before.extend(self.now.replace(opened));
         }
-        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.before).into_iter().partition(|door| {
-            let is_now = self.now.as_ref().is_some_and(|now| now.directory.is(&door.directory));
-            !is_now && door.directory.is_looked_into()
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.before).into_iter().partition(|endpoint| {
+            let is_now = self
+                .now
+                .as_ref()
+                .is_some_and(|now| now.directory.is(&endpoint.directory));
+            !is_now && endpoint.directory.is_looked_into()
         });
         self.before = stay;
-        for door in go {
+        for endpoint in go {
             let others = self.now.iter().chain(&self.before);
-            let is_other = others.into_iter().all(|other| !other.directory.is(&door.directory));
-            door.close(is_other);
+            let is_other = others.into_iter().all(|other| !other.directory.is(&endpoint.directory));
+            endpoint.close(is_other);
         }
         Ok(!is_open)
     }
 }
 
 fn open(
-    args: &ServeArgs,
+    settings: &EndpointSettings,
     core: &Arc<Core>,
     directory: PluginDirectory,
     stop: &CancellationToken,
-) -> Result<Door, DoorError> {
-    let socket = put(args, &directory)?;
+) -> Result<Endpoint, EndpointError> {
+    let socket = put(settings, &directory)?;
     let stop = stop.child_token();
-    let serving = socket.serve(Arc::clone(core), args.call_timeout, stop.clone());
-    Ok(Door {
+    let serving = socket.serve(Arc::clone(core), settings.call_timeout, stop.clone());
+    Ok(Endpoint {
         directory,
         stop,
         serving: tokio::spawn(serving),
     })
 }
 
-impl Door {
+impl Endpoint {
     /// Takes no more calls here; those under way are finished. `clear`: nothing stays, since no kubelet looks here any more.
     fn close(self, clear: bool) {
         self.stop.cancel();
@@ -152,20 +169,10 @@ impl Door {
 }
 
 /// The socket comes before the shim, so that the shim's first call-out finds it.
-fn put(args: &ServeArgs, plugins: &PluginDirectory) -> Result<Socket, DoorError> {
+fn put(settings: &EndpointSettings, plugins: &PluginDirectory) -> Result<Socket, EndpointError> {
     let driver = make(plugins)?;
     let socket = Socket::bind(&driver).map_err(|error| error.of(&driver_directory(plugins.name())))?;
-    let installed = install(&args.shim, plugins)?;
+    let installed = install(&settings.shim, plugins)?;
     info!(?installed, directory = %driver_directory(plugins.name()).display(), "shim");
     Ok(socket)
-}
-
-fn say_checks(status: &Status) {
-    for check in status.checks() {
-        if check.ok {
-            info!(check = check.name, "{}", check.message);
-        } else {
-            warn!(check = check.name, check.required, "{}", check.message);
-        }
-    }
 }

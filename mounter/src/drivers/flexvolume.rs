@@ -1,4 +1,4 @@
-//! The `FlexVolume` door: what the kubelet asks through the shim, and what it is answered.
+//! The `FlexVolume` driver: what the kubelet asks through the shim, and what it is answered.
 //!
 //! Files: [`call`] reads a call-out, [`answer`] writes the answer, [`socket`] is where both pass.
 

@@ -7,7 +7,6 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
 use tracing::{info, warn};
 
-use crate::daemon::args::ServeArgs;
 use crate::drivers::install::{InstallError, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
 use crate::node::args::NodeArgs;
@@ -58,12 +57,17 @@ pub fn run(mut args: UninstallArgs) -> Result<(), UninstallError> {
 
 /// Removes shim and socket, from the directories in which they are now, if the DaemonSet is gone or going, and nothing is mounted any
 /// more; whether it is gone.
-pub async fn if_unwanted(client: Client, args: &ServeArgs, plugins: Vec<PluginDirectory>) -> bool {
-    let daemonset = &args.daemonset;
-    if !is_unwanted(client, &args.namespace, daemonset).await {
+pub async fn if_unwanted(
+    client: Client,
+    namespace: &str,
+    daemonset: &str,
+    node: &NodeArgs,
+    plugins: Vec<PluginDirectory>,
+) -> bool {
+    if !is_unwanted(client, namespace, daemonset).await {
         return false;
     }
-    match remove(&args.node, plugins) {
+    match remove(node, plugins) {
         Ok(()) => info!("DaemonSet {daemonset} is deleted: the shim is removed from the kubelet's plugin directory"),
         Err(error) => warn!("DaemonSet {daemonset} is deleted, but the shim stays: {error}"),
     }
