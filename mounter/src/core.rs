@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
-use self::circuit_breaker::{End, Trips};
+use self::circuit_breaker::{CircuitBreakers, Ended};
 use self::guard::Guards;
 use self::metrics::Metrics;
 use self::origin::Volumes;
@@ -76,7 +76,7 @@ pub struct Core {
     registry: Registry,
     container: Option<Arc<dyn Client>>,
     guards: Guards,
-    trips: Trips,
+    breakers: CircuitBreakers,
     workers: Workers,
     metrics: Metrics,
     obstacle: fn(&Path) -> Option<String>,
@@ -93,7 +93,7 @@ impl Core {
             registry,
             container,
             guards: Guards::default(),
-            trips: Trips::default(),
+            breakers: CircuitBreakers::default(),
             workers: Workers::default(),
             metrics,
             obstacle: |_| None,
@@ -142,8 +142,8 @@ impl Core {
     }
 
     /// Servers that did not answer.
-    pub fn trips(&self) -> &Trips {
-        &self.trips
+    pub fn breakers(&self) -> &CircuitBreakers {
+        &self.breakers
     }
 
     /// Workers.
@@ -181,24 +181,26 @@ impl Core {
         self.check(&job).await?;
         let serving = self.registry.serving(&job.volume)?;
         span.record("serving", serving.as_str());
-        let pass = if serving.is_remote() {
-            Some(self.trips.enter(&trip_name(&job.volume), Instant::now())?)
+        let permit = if serving.is_remote() {
+            Some(self.breakers.enter(&breaker_name(&job.volume), Instant::now())?)
         } else {
             None
         };
         let result = self.mount_by(serving, &mut job, &server).await;
-        if let Some(pass) = pass {
+        if let Some(permit) = permit {
             match &result {
                 Err(MountError::Timeout { .. }) => {
                     warn!(
                         server,
                         "server did not answer in time: its volumes are refused for a while"
                     );
-                    pass.end(End::Late, Instant::now());
+                    permit.end(Ended::Late, Instant::now());
                 }
                 // Says nothing about the server.
-                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => drop(pass),
-                _ => pass.end(End::Answered, Instant::now()),
+                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => {
+                    drop(permit);
+                }
+                _ => permit.end(Ended::Answered, Instant::now()),
             }
         }
         result
@@ -365,7 +367,7 @@ fn is_on_a_device(target: &Target) -> bool {
 }
 
 /// A server may be dead as one type of server and alive as another.
-fn trip_name(volume: &Volume) -> String {
+fn breaker_name(volume: &Volume) -> String {
     format!("{} ({})", volume.server(), volume.client)
 }
 

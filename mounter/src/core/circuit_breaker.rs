@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::volume::job::MountError;
 
-/// How long a server is left alone.
-const HOLD: Duration = Duration::from_secs(30);
+/// How long a breaker stays open: the server is left alone.
+const OPEN_FOR: Duration = Duration::from_secs(30);
 
 /// How long after the last mount that was asked for of a server it is spoken of: longer than the kubelet's longest pause
 /// between two tries, which is two minutes.
@@ -24,6 +24,7 @@ const MOST: usize = 32;
 #[derive(Debug, Default)]
 struct Server {
     running: usize,
+    /// Since when its breaker is open.
     tripped: Option<Instant>,
     /// When it was last asked for, whether or not that was let through.
     asked: Option<Instant>,
@@ -31,22 +32,22 @@ struct Server {
     probing: bool,
 }
 
-/// The servers that have something running or are tripped.
+/// One for each server that has something running or is tripped.
 #[derive(Debug, Clone, Default)]
-pub struct Trips(Arc<Mutex<HashMap<String, Server>>>);
+pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
 
 /// How an operation of a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum Ended {
     /// The server answered, whatever it was.
     Answered,
     /// It did not in time.
     Late,
 }
 
-impl Trips {
+impl CircuitBreakers {
     /// Begins an operation of a server, unless it is tripped or busy.
-    pub fn enter(&self, name: &str, now: Instant) -> Result<Pass, MountError> {
+    pub fn enter(&self, name: &str, now: Instant) -> Result<Permit, MountError> {
         let mut servers = self.lock();
         forget(&mut servers, now);
         let server = servers.entry(name.to_owned()).or_default();
@@ -54,11 +55,11 @@ impl Trips {
         let mut probe = false;
         if let Some(since) = server.tripped {
             let age = now.saturating_duration_since(since);
-            if age < HOLD || server.probing {
+            if age < OPEN_FOR || server.probing {
                 return Err(MountError::Tripped {
                     server: name.to_owned(),
                     seconds_ago: age.as_secs(),
-                    seconds_left: HOLD.saturating_sub(age).as_secs().max(1),
+                    seconds_left: OPEN_FOR.saturating_sub(age).as_secs().max(1),
                 });
             }
             server.probing = true;
@@ -70,11 +71,11 @@ impl Trips {
             });
         }
         server.running += 1;
-        Ok(Pass {
-            trips: self.clone(),
+        Ok(Permit {
+            breakers: self.clone(),
             name: name.to_owned(),
             probe,
-            end: None,
+            ended: None,
         })
     }
 
@@ -104,23 +105,23 @@ fn forget(servers: &mut HashMap<String, Server>, now: Instant) {
 
 /// One running operation of a server.
 #[derive(Debug)]
-pub struct Pass {
-    trips: Trips,
+pub struct Permit {
+    breakers: CircuitBreakers,
     name: String,
     probe: bool,
-    end: Option<(End, Instant)>,
+    ended: Option<(Ended, Instant)>,
 }
 
-impl Pass {
+impl Permit {
     /// Says how it ended. Without this, it says nothing about the server.
-    pub fn end(mut self, end: End, now: Instant) {
-        self.end = Some((end, now));
+    pub fn end(mut self, ended: Ended, now: Instant) {
+        self.ended = Some((ended, now));
     }
 }
 
-impl Drop for Pass {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut servers = self.trips.lock();
+        let mut servers = self.breakers.lock();
         let Some(server) = servers.get_mut(&self.name) else {
             return;
         };
@@ -128,9 +129,9 @@ impl Drop for Pass {
         if self.probe {
             server.probing = false;
         }
-        match self.end {
-            Some((End::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
-            Some((End::Answered, _)) => server.tripped = None,
+        match self.ended {
+            Some((Ended::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
+            Some((Ended::Answered, _)) => server.tripped = None,
             None => {}
         }
         if server.running == 0 && server.tripped.is_none() {
@@ -141,62 +142,62 @@ impl Drop for Pass {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, FORGET, HOLD, MOST, Trips};
+    use super::{CircuitBreakers, Ended, FORGET, MOST, OPEN_FOR};
     use crate::volume::job::MountError;
     use std::time::{Duration, Instant};
 
     #[test]
     fn a_server_that_was_late_is_refused_by_name_and_others_are_not() {
-        let (trips, now) = (Trips::default(), Instant::now());
-        trips.enter("a", now).unwrap().end(End::Late, now);
-        let error = trips.enter("a", now + Duration::from_secs(1)).unwrap_err();
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        let error = breakers.enter("a", now + Duration::from_secs(1)).unwrap_err();
         assert!(
             matches!(&error, MountError::Tripped { server, .. } if server == "a"),
             "{error}"
         );
-        trips.enter("b", now).unwrap();
-        assert_eq!(trips.tripped(now), ["a"]);
+        breakers.enter("b", now).unwrap();
+        assert_eq!(breakers.tripped(now), ["a"]);
     }
 
     #[test]
     fn after_a_while_one_is_let_through_and_decides_for_all() {
-        let (trips, now) = (Trips::default(), Instant::now());
-        trips.enter("a", now).unwrap().end(End::Late, now);
-        let later = now + HOLD;
-        let probe = trips.enter("a", later).unwrap();
-        assert!(trips.enter("a", later).is_err());
-        probe.end(End::Late, later);
-        assert!(trips.enter("a", later).is_err());
-        let probe = trips.enter("a", later + HOLD).unwrap();
-        probe.end(End::Answered, later + HOLD);
-        let _one = trips.enter("a", later + HOLD).unwrap();
-        let _two = trips.enter("a", later + HOLD).unwrap();
-        assert!(trips.tripped(later + HOLD).is_empty());
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        let later = now + OPEN_FOR;
+        let probe = breakers.enter("a", later).unwrap();
+        assert!(breakers.enter("a", later).is_err());
+        probe.end(Ended::Late, later);
+        assert!(breakers.enter("a", later).is_err());
+        let probe = breakers.enter("a", later + OPEN_FOR).unwrap();
+        probe.end(Ended::Answered, later + OPEN_FOR);
+        let _one = breakers.enter("a", later + OPEN_FOR).unwrap();
+        let _two = breakers.enter("a", later + OPEN_FOR).unwrap();
+        assert!(breakers.tripped(later + OPEN_FOR).is_empty());
     }
 
     #[test]
     fn a_server_that_nobody_asks_for_any_more_is_named_no_longer() {
-        let (trips, now) = (Trips::default(), Instant::now());
-        trips.enter("a", now).unwrap().end(End::Late, now);
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
         // Refused, so it is wanted still.
         let refused = now + Duration::from_secs(29);
-        trips.enter("a", refused).unwrap_err();
+        breakers.enter("a", refused).unwrap_err();
         let meanwhile = refused + FORGET / 2;
-        assert_eq!(trips.tripped(meanwhile), ["a"]);
-        assert!(trips.tripped(refused + FORGET).is_empty());
+        assert_eq!(breakers.tripped(meanwhile), ["a"]);
+        assert!(breakers.tripped(refused + FORGET).is_empty());
         // One that waits for its answer is not forgotten, however long it takes.
-        let pass = trips.enter("b", now).unwrap();
-        trips.enter("c", now + FORGET * 2).unwrap();
-        pass.end(End::Late, now + FORGET * 2);
-        assert_eq!(trips.tripped(now + FORGET * 2), ["b"]);
+        let permit = breakers.enter("b", now).unwrap();
+        breakers.enter("c", now + FORGET * 2).unwrap();
+        permit.end(Ended::Late, now + FORGET * 2);
+        assert_eq!(breakers.tripped(now + FORGET * 2), ["b"]);
     }
 
     #[test]
     fn one_server_can_t_take_all_the_room() {
-        let (trips, now) = (Trips::default(), Instant::now());
-        let mut passes: Vec<_> = (0..MOST).map(|_| trips.enter("a", now).unwrap()).collect();
-        assert!(trips.enter("a", now).is_err());
-        passes.pop();
-        assert!(trips.enter("a", now).is_ok());
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        let mut permits: Vec<_> = (0..MOST).map(|_| breakers.enter("a", now).unwrap()).collect();
+        assert!(breakers.enter("a", now).is_err());
+        permits.pop();
+        assert!(breakers.enter("a", now).is_ok());
     }
 }

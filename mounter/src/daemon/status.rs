@@ -118,7 +118,7 @@ impl Status {
             unable: readiness.map(|found| found.unable()).unwrap_or_default(),
             pool: self.pool(),
             config_error: self.lock().config.clone(),
-            tripped_servers: core.trips().tripped(Instant::now()),
+            tripped_servers: core.breakers().tripped(Instant::now()),
             mounts: mounts
                 .into_iter()
                 .map(|(path, fs_type)| (path.display().to_string(), fs_type))
@@ -132,7 +132,7 @@ impl Status {
         let mounts = core.mounts().unwrap_or_default();
         Snapshot {
             mounts: mounts.into_iter().map(|(_, fs_type)| fs_type).collect(),
-            tripped: core.trips().tripped(Instant::now()),
+            tripped: core.breakers().tripped(Instant::now()),
             left_behind: core.workers().left_behind(),
             ready: self.obstacles().is_empty(),
             pool: self.pool(),

@@ -69,7 +69,7 @@ impl MountJob {
         self.volume.client_image.is_some()
     }
 
-    /// The server that the volume lives on, for the Event and for the trip; see [`Volume::server`].
+    /// The server that the volume lives on, for the Event and for its circuit breaker; see [`Volume::server`].
     pub fn server(&self) -> String {
         self.volume.server().to_owned()
     }
@@ -140,7 +140,7 @@ pub enum MountError {
         server: String,
         /// When it was tripped.
         seconds_ago: u64,
-        /// How long the trip holds.
+        /// How long its circuit breaker stays open.
         seconds_left: u64,
     },
     /// No end in time.
