@@ -47,7 +47,7 @@ use self::plan::{Decision, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::{Problem, Seen};
 use crate::agent::protocol::{Answer, Call, Hello, MountState};
-use crate::api::recorder::Events;
+use crate::api::recorder::Recorder;
 use crate::node::node_pods::NodePods;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
@@ -79,7 +79,7 @@ pub struct Cluster {
     /// The API.
     pub client: kube::Client,
     /// Who tells Events.
-    pub events: Events,
+    pub events: Recorder,
     /// Who knows the Pods of this node, if anybody may.
     pub node_pods: Option<Arc<NodePods>>,
 }
@@ -194,7 +194,7 @@ struct Known {
 /// The client Pods of this node.
 pub struct ClientPods {
     client: kube::Client,
-    events: Events,
+    events: Recorder,
     node_pods: Option<Arc<NodePods>>,
     kept: Kept,
     identity: Identity,
@@ -612,7 +612,7 @@ mod tests {
 
     use super::kept::Kept;
     use super::{ClientPodArgs, ClientPods, Cluster, Identity, lost};
-    use crate::api::recorder::Events;
+    use crate::api::recorder::Recorder;
     use crate::api::tests::{SHORT, silent_server};
     use crate::volume::registry::Registry;
 
@@ -626,7 +626,7 @@ mod tests {
     async fn a_silent_api_does_not_hold_up_the_loop_that_lets_pods_go_and_looks_for_lost_volumes() {
         let client = silent_server("").await;
         let cluster = Cluster {
-            events: Events::start(client.clone(), None),
+            events: Recorder::start(client.clone(), None),
             client,
             node_pods: None,
         };

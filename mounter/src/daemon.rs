@@ -24,8 +24,8 @@ use self::args::ServeArgs;
 use self::publish::Publisher;
 use self::status::Status;
 use crate::api;
-use crate::api::recorder::Events;
-use crate::api::volume_events::Teller;
+use crate::api::recorder::Recorder;
+use crate::api::volume_events::VolumeRecorder;
 use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
@@ -96,7 +96,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
-    let events = kube.clone().map(|kube| Events::start(kube, args.node_name.clone()));
+    let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
     let node_pods = config.and_then(|config| node_pods(config, &args));
     let pods = kube
         .as_ref()
@@ -116,8 +116,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     );
     core.workers().start_ahead();
     if let (Some(events), Some(pods)) = (&events, pods.clone()) {
-        let teller = Teller::new(events.clone());
-        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
+        let recorder = VolumeRecorder::new(events.clone());
+        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), recorder);
         tokio::spawn(reviver.run());
     }
     if let (Some(events), Some(node_pods), Some(pods)) = (&events, node_pods, pods.clone()) {
@@ -129,7 +129,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             namespace,
             node_pods,
             metrics,
-            Teller::new(events.clone()),
+            VolumeRecorder::new(events.clone()),
         );
         tokio::spawn(give_up.run());
     }
@@ -228,7 +228,7 @@ fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
 
 fn client_pods(
     kube: &KubeClient,
-    events: &Events,
+    events: &Recorder,
     node_pods: Option<Arc<NodePods>>,
     args: &ServeArgs,
     registry: &Registry,

@@ -1,14 +1,14 @@
-//! Events, told by a task of its own: whoever has something to tell goes on at once, however long the API is silent.
+//! Records Events by a task of its own: its callers go on at once, however long the API is silent.
 //!
-//! What could not be told is tried again, behind what others have to tell, until it is too old to matter. There is room for a fixed
-//! number: what comes on top is left untold, and the teller knows it.
+//! An Event that could not be made is tried again, behind those of others, until it is too old to matter. There is room for a fixed
+//! number: what comes on top is left out, and its caller knows it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{self, EventType, Reporter};
 use mooring_contract::names::MOUNTER;
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -27,12 +27,12 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// How long it is tried to tell something.
+/// How long an Event is tried.
 const KEPT_FOR: Duration = Duration::from_hours(1);
 
-/// Something to tell.
+/// An Event to be made.
 #[derive(Debug, Clone)]
-pub struct News {
+pub struct Event {
     /// Whether it is well.
     pub type_: EventType,
     /// A word, out of `mooring_contract::names::reasons`.
@@ -47,27 +47,27 @@ pub struct News {
     pub joined: bool,
 }
 
-/// Where Events are left to be told.
+/// Where Events are left to be made.
 #[derive(Debug, Clone)]
-pub struct Events(mpsc::Sender<News>);
+pub struct Recorder(mpsc::Sender<Event>);
 
-impl Events {
-    /// Begins to tell in the name of the mounter on this node.
+impl Recorder {
+    /// Begins to record in the name of the mounter on this node.
     pub fn start(client: Client, node: Option<String>) -> Self {
         let (sender, receiver) = mpsc::channel(ROOM);
         let reporter = Reporter {
             controller: MOUNTER.to_owned(),
             instance: node,
         };
-        tokio::spawn(tell_all(client, reporter, receiver));
+        tokio::spawn(publish_all(client, reporter, receiver));
         Self(sender)
     }
 
-    /// Has something told, soon; `false` if there is no room for it, and it won't be.
+    /// Has an Event made, soon; `false` if there is no room for it, and it won't be.
     #[must_use]
-    pub fn tell(&self, mut news: News) -> bool {
-        cut(&mut news.note);
-        let taken = self.0.try_send(news);
+    pub fn record(&self, mut event: Event) -> bool {
+        cut(&mut event.note);
+        let taken = self.0.try_send(event);
         if let Err(error) = &taken {
             warn!("an Event is left out, since the API does not take those before it: {error}");
         }
@@ -93,41 +93,41 @@ fn cut(note: &mut String) {
     }
 }
 
-async fn tell_all(client: Client, reporter: Reporter, mut queue: mpsc::Receiver<News>) {
-    let joining = Recorder::new(client.clone(), reporter.clone());
-    let mut waiting: VecDeque<(News, Instant)> = VecDeque::new();
+async fn publish_all(client: Client, reporter: Reporter, mut queue: mpsc::Receiver<Event>) {
+    let joining = events::Recorder::new(client.clone(), reporter.clone());
+    let mut waiting: VecDeque<(Event, Instant)> = VecDeque::new();
     let mut wait = FIRST_WAIT;
     loop {
         while waiting.len() < ROOM
-            && let Ok(news) = queue.try_recv()
+            && let Ok(event) = queue.try_recv()
         {
-            waiting.push_back((news, Instant::now()));
+            waiting.push_back((event, Instant::now()));
         }
-        let Some((news, since)) = waiting.pop_front() else {
+        let Some((event, since)) = waiting.pop_front() else {
             match queue.recv().await {
-                Some(news) => waiting.push_back((news, Instant::now())),
+                Some(event) => waiting.push_back((event, Instant::now())),
                 None => return,
             }
             continue;
         };
-        let event = Event {
-            type_: news.type_,
-            reason: news.reason.to_owned(),
-            note: Some(news.note.clone()),
-            action: news.action.to_owned(),
+        let published = events::Event {
+            type_: event.type_,
+            reason: event.reason.to_owned(),
+            note: Some(event.note.clone()),
+            action: event.action.to_owned(),
             secondary: None,
         };
-        // A recorder of its own has told nothing before.
-        let own = (!news.joined).then(|| Recorder::new(client.clone(), reporter.clone()));
-        let about = news.about.name.as_deref().unwrap_or_default();
-        match own.as_ref().unwrap_or(&joining).publish(&event, &news.about).await {
+        // A recorder of its own has made none before.
+        let own = (!event.joined).then(|| events::Recorder::new(client.clone(), reporter.clone()));
+        let about = event.about.name.as_deref().unwrap_or_default();
+        match own.as_ref().unwrap_or(&joining).publish(&published, &event.about).await {
             Ok(()) => wait = FIRST_WAIT,
             Err(error) if is_final(&error) || since.elapsed() >= KEPT_FOR => {
-                warn!(%error, reason = news.reason, "failed to make an Event about {about}");
+                warn!(%error, reason = event.reason, "failed to make an Event about {about}");
             }
             Err(error) => {
-                warn!(%error, reason = news.reason, "failed to make an Event about {about}; trying again in {wait:?}");
-                waiting.push_back((news, since));
+                warn!(%error, reason = event.reason, "failed to make an Event about {about}; trying again in {wait:?}");
+                waiting.push_back((event, since));
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
@@ -151,17 +151,17 @@ pub(crate) mod tests {
     use kube::runtime::events::EventType;
     use serde_json::{Value, json};
 
-    use super::{Events, MAX_NOTE, News, ROOM, about_pod};
+    use super::{Event, MAX_NOTE, ROOM, Recorder, about_pod};
     use crate::api::tests::{SHORT, silent_server};
     use crate::volume::job::PodRef;
 
-    /// What an API server was told: the verb and the Event.
-    pub(crate) type Told = Arc<Mutex<Vec<(String, Value)>>>;
+    /// What an API server was sent: the verb and the Event.
+    pub(crate) type Recorded = Arc<Mutex<Vec<(String, Value)>>>;
 
-    /// An API server that keeps each Event as it is told, after it has refused as many as `down`.
-    pub(crate) fn api(down: usize) -> (Client, Told) {
-        let told = Told::default();
-        let heard = Arc::clone(&told);
+    /// An API server that keeps each Event as it is sent, after it has refused as many as `down`.
+    pub(crate) fn api(down: usize) -> (Client, Recorded) {
+        let recorded = Recorded::default();
+        let heard = Arc::clone(&recorded);
         let down = Arc::new(Mutex::new(down));
         let service = tower::service_fn(move |request: Request<Body>| {
             let (heard, down) = (Arc::clone(&heard), Arc::clone(&down));
@@ -188,23 +188,23 @@ pub(crate) mod tests {
                 Ok(Response::new(Body::from(bytes.to_vec())))
             }
         });
-        (Client::new(service, "default"), told)
+        (Client::new(service, "default"), recorded)
     }
 
-    /// Waits until so many Events were told.
-    pub(crate) async fn told(told: &Told, count: usize) -> Vec<(String, Value)> {
+    /// Waits until so many Events were made.
+    pub(crate) async fn recorded(recorded: &Recorded, count: usize) -> Vec<(String, Value)> {
         for _ in 0..500 {
-            let now = told.lock().unwrap().clone();
+            let now = recorded.lock().unwrap().clone();
             if now.len() >= count {
                 return now;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("not {count} Events: {:?}", told.lock().unwrap());
+        panic!("not {count} Events: {:?}", recorded.lock().unwrap());
     }
 
-    fn news(note: &str, joined: bool) -> News {
-        News {
+    fn event(note: &str, joined: bool) -> Event {
+        Event {
             type_: EventType::Warning,
             reason: "Reason",
             action: "Test",
@@ -220,9 +220,9 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn who_tells_something_to_a_silent_api_goes_on_at_once_and_what_finds_no_room_is_left_out() {
-        let events = Events::start(silent_server("").await, None);
+        let recorder = Recorder::start(silent_server("").await, None);
         let start = Instant::now();
-        let taken = (0..ROOM * 4).filter(|_| events.tell(news("x", false))).count();
+        let taken = (0..ROOM * 4).filter(|_| recorder.record(event("x", false))).count();
         assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
         assert!(taken <= ROOM * 2, "{taken}");
     }
@@ -230,10 +230,10 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn what_the_api_did_not_take_is_told_when_it_does() {
         let (client, heard) = api(1);
-        let events = Events::start(client, Some("node-1".into()));
-        assert!(events.tell(news("first", false)));
-        assert!(events.tell(news(&"ä".repeat(2000), false)));
-        let heard = told(&heard, 2).await;
+        let recorder = Recorder::start(client, Some("node-1".into()));
+        assert!(recorder.record(event("first", false)));
+        assert!(recorder.record(event(&"ä".repeat(2000), false)));
+        let heard = recorded(&heard, 2).await;
         let notes: Vec<_> = heard.iter().map(|(_, event)| event["note"].as_str().unwrap()).collect();
         assert!(notes[0].starts_with('ä') && notes[0].len() <= MAX_NOTE, "{notes:?}");
         assert_eq!(notes[1], "first");
@@ -242,11 +242,11 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn the_same_again_is_counted_only_where_that_is_wanted() {
         let (client, heard) = api(0);
-        let events = Events::start(client, Some("node-1".into()));
+        let recorder = Recorder::start(client, Some("node-1".into()));
         for joined in [true, true, false, false] {
-            assert!(events.tell(news("x", joined)));
+            assert!(recorder.record(event("x", joined)));
         }
-        let verbs: Vec<_> = told(&heard, 4).await.into_iter().map(|(verb, _)| verb).collect();
+        let verbs: Vec<_> = recorded(&heard, 4).await.into_iter().map(|(verb, _)| verb).collect();
         assert_eq!(verbs, ["POST", "PATCH", "POST", "POST"]);
     }
 }

@@ -7,13 +7,13 @@ use kube::runtime::events::EventType;
 use mooring_contract::names::reasons;
 use tracing::{info, warn};
 
-use super::recorder::{self, Events, about_pod};
+use super::recorder::{Event, Recorder, about_pod};
 use crate::volume::job::PodRef;
 use crate::volume::target::Target;
 
-/// What there is to tell of a volume.
+/// What became of a volume.
 #[derive(Debug, Clone, PartialEq)]
-pub enum News {
+pub enum VolumeEvent {
     /// It can be used again, after so many seconds.
     Revived(f64),
     /// It could not be mounted anew, for this reason.
@@ -26,7 +26,7 @@ pub enum News {
     Shared,
 }
 
-impl News {
+impl VolumeEvent {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Revived(_) => reasons::VOLUME_REVIVED,
@@ -73,54 +73,54 @@ impl News {
     }
 }
 
-/// Tells each thing once.
-pub struct Teller {
-    events: Events,
-    /// The last that was told of each target.
-    told: BTreeMap<Target, News>,
+/// Records each thing once.
+pub struct VolumeRecorder {
+    recorder: Recorder,
+    /// The last that was recorded of each target.
+    last: BTreeMap<Target, VolumeEvent>,
 }
 
-impl Teller {
-    /// One who has told nothing yet.
-    pub fn new(events: Events) -> Self {
+impl VolumeRecorder {
+    /// One that has recorded nothing yet.
+    pub fn new(recorder: Recorder) -> Self {
         Self {
-            events,
-            told: BTreeMap::new(),
+            recorder,
+            last: BTreeMap::new(),
         }
     }
 
-    /// Has the user of a Pod told, unless this was the last that was told; whether it is told now.
-    pub fn tell(&mut self, target: &Target, pod: Option<&PodRef>, news: News) -> bool {
-        if self.told.get(target) == Some(&news) {
+    /// Has an Event made about the Pod, unless this was the last of the volume; whether it is made now.
+    pub fn record(&mut self, target: &Target, pod: Option<&PodRef>, event: VolumeEvent) -> bool {
+        if self.last.get(target) == Some(&event) {
             return false;
         }
-        let note = news.note(target.name());
-        let well = matches!(news, News::Revived(_));
+        let note = event.note(target.name());
+        let well = matches!(event, VolumeEvent::Revived(_));
         if well {
             info!(target.path = %target, "{note}");
         } else {
             warn!(target.path = %target, "{note}");
         }
         if let Some(pod) = pod.filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty()) {
-            let event = recorder::News {
+            let made = Event {
                 type_: if well { EventType::Normal } else { EventType::Warning },
-                reason: news.reason(),
-                action: news.action(),
+                reason: event.reason(),
+                action: event.action(),
                 note,
                 about: about_volume(pod, target),
                 joined: true,
             };
-            if !self.events.tell(event) {
+            if !self.recorder.record(made) {
                 return false;
             }
         }
-        self.told.insert(target.clone(), news);
+        self.last.insert(target.clone(), event);
         true
     }
 
-    /// Forgets what was told of volumes that are gone.
+    /// Forgets what was recorded of volumes that are gone.
     pub fn keep(&mut self, is_there: impl Fn(&Target) -> bool) {
-        self.told.retain(|target, _| is_there(target));
+        self.last.retain(|target, _| is_there(target));
     }
 }
 
@@ -138,23 +138,23 @@ pub(crate) fn about_volume(pod: &PodRef, target: &Target) -> ObjectReference {
 mod tests {
     use std::path::Path;
 
-    use super::{News, Teller};
-    use crate::api::recorder::Events;
-    use crate::api::recorder::tests::{api, told};
+    use super::{VolumeEvent, VolumeRecorder};
+    use crate::api::recorder::Recorder;
+    use crate::api::recorder::tests::{api, recorded};
     use crate::volume::job::PodRef;
     use crate::volume::target::Target;
 
     #[test]
     fn whatever_is_not_well_says_what_to_do() {
-        assert!(News::Stuck("x".into()).note("v").contains("Delete this Pod"));
-        assert!(News::Failed("no server".into()).note("v").contains("no server"));
-        assert!(News::Revived(1.25).note("v").contains("opened again"));
+        assert!(VolumeEvent::Stuck("x".into()).note("v").contains("Delete this Pod"));
+        assert!(VolumeEvent::Failed("no server".into()).note("v").contains("no server"));
+        assert!(VolumeEvent::Revived(1.25).note("v").contains("opened again"));
     }
 
     #[tokio::test]
     async fn two_volumes_of_a_pod_are_told_of_apart_and_one_that_is_lost_again_is_counted() {
         let (client, heard) = api(0);
-        let mut teller = Teller::new(Events::start(client, Some("node-1".into())));
+        let mut recorder = VolumeRecorder::new(Recorder::start(client, Some("node-1".into())));
         let pod = PodRef {
             name: "web-0".into(),
             namespace: "shop".into(),
@@ -164,17 +164,17 @@ mod tests {
             let directory = format!("/k/pods/u/volumes/mooring.dev~vcs/{name}");
             Target::parse(Path::new("/k"), &directory).unwrap()
         };
-        for (volume, news) in [
-            ("one", News::Revived(1.0)),
-            ("two", News::Revived(1.0)),
-            ("one", News::Failed("no server".into())),
-            ("one", News::Stuck("in use".into())),
-            ("one", News::Revived(2.0)),
+        for (volume, event) in [
+            ("one", VolumeEvent::Revived(1.0)),
+            ("two", VolumeEvent::Revived(1.0)),
+            ("one", VolumeEvent::Failed("no server".into())),
+            ("one", VolumeEvent::Stuck("in use".into())),
+            ("one", VolumeEvent::Revived(2.0)),
         ] {
-            assert!(teller.tell(&target(volume), Some(&pod), news));
+            assert!(recorder.record(&target(volume), Some(&pod), event));
         }
-        let told = told(&heard, 5).await;
-        let said: Vec<_> = told
+        let events = recorded(&heard, 5).await;
+        let said: Vec<_> = events
             .iter()
             .map(|(verb, event)| {
                 let field = event["regarding"]["fieldPath"].as_str().unwrap();
@@ -191,6 +191,6 @@ mod tests {
                 ("PATCH", "spec.volumes{one}", "VolumeRevived"),
             ]
         );
-        assert!(told[1].1["note"].as_str().unwrap().contains("volume two"));
+        assert!(events[1].1["note"].as_str().unwrap().contains("volume two"));
     }
 }

@@ -21,8 +21,8 @@ use super::link::LinkError;
 use super::status::Phase;
 use super::{ClientPods, Need, PodError};
 use crate::agent::protocol::{Answer, Call, Health, MountState};
-use crate::api::recorder::News as Event;
-use crate::api::volume_events::{News, about_volume};
+use crate::api::recorder::Event;
+use crate::api::volume_events::{VolumeEvent, about_volume};
 use crate::node::node_pods::NodePodsError;
 use crate::sys::look::{self, Found};
 use crate::sys::thread;
@@ -440,13 +440,13 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
     if pod.name.is_empty() {
         return;
     }
-    let news = News::Failed(why);
+    let event = VolumeEvent::Failed(why);
     // One that finds no room stands in the log.
-    let _ = pods.events.tell(Event {
+    let _ = pods.events.record(Event {
         type_: EventType::Warning,
-        reason: news.reason(),
+        reason: event.reason(),
         action: "Mount",
-        note: news.note(target.name()),
+        note: event.note(target.name()),
         about: about_volume(pod, target),
         joined: false,
     });
@@ -475,7 +475,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<Mo
             None => user_of(&pods, target.pod_uid()).await,
         };
         let told = match pod {
-            Ok(Some(pod)) => pods.events.tell(lost(&pod, &target, &client, &source)),
+            Ok(Some(pod)) => pods.events.record(lost(&pod, &target, &client, &source)),
             // It is gone, or nobody may know it.
             Ok(None) => true,
             Err(error) => {

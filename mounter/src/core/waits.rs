@@ -7,7 +7,7 @@ use kube::runtime::events::EventType;
 use mooring_contract::names::reasons;
 use tracing::warn;
 
-use crate::api::recorder::{Events, News};
+use crate::api::recorder::{Event, Recorder};
 use crate::api::volume_events::about_volume;
 use crate::volume::job::{MountJob, PodRef};
 use crate::volume::target::Target;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Tells of mounts that wait long for a server.
 #[derive(Debug, Clone)]
 pub struct Waits {
-    events: Option<Events>,
+    events: Option<Recorder>,
     patience: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Waiting {
 
 impl Waits {
     /// Tells by Events, where there is an API.
-    pub fn new(events: Option<Events>) -> Self {
+    pub fn new(events: Option<Recorder>) -> Self {
         Self {
             events,
             patience: PATIENCE,
@@ -69,7 +69,7 @@ impl Waits {
             return;
         };
         // One that finds no room stands in the log.
-        let _ = events.tell(News {
+        let _ = events.record(Event {
             type_: EventType::Warning,
             reason: reasons::MOUNT_WAITS,
             action: "Mount",
@@ -89,8 +89,8 @@ mod tests {
     use std::time::Duration;
 
     use super::{Waiting, Waits};
-    use crate::api::recorder::Events;
-    use crate::api::recorder::tests::{api, told};
+    use crate::api::recorder::Recorder;
+    use crate::api::recorder::tests::{api, recorded};
     use crate::sys::fake::target;
     use crate::volume::job::PodRef;
 
@@ -98,7 +98,7 @@ mod tests {
     async fn who_waits_for_a_server_is_told_its_name_once_and_who_is_served_hears_nothing() {
         let (client, heard) = api(0);
         let waits = Waits {
-            events: Some(Events::start(client, None)),
+            events: Some(Recorder::start(client, None)),
             patience: Duration::from_millis(50),
         };
         let waiting = |server: &str| Waiting {
@@ -116,10 +116,10 @@ mod tests {
             2
         };
         assert_eq!(waits.watch(waiting("10.0.0.4"), slow).await, 2);
-        let told = told(&heard, 1).await;
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].1["reason"], "MountWaits");
-        let note = told[0].1["note"].as_str().unwrap();
+        let made = recorded(&heard, 1).await;
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].1["reason"], "MountWaits");
+        let note = made[0].1["note"].as_str().unwrap();
         assert!(note.contains("10.0.0.4"), "{note}");
     }
 }

@@ -12,7 +12,7 @@ use kube::{Client, Resource};
 use mooring_contract::names::{MOUNTER_CONFIG, reasons};
 use tracing::{debug, info, warn};
 
-use crate::api::recorder::{Events, News};
+use crate::api::recorder::{Event, Recorder};
 use crate::core::metrics::Metrics;
 use crate::daemon::status::Status;
 use crate::volume::registry::{BadConfig, Registry};
@@ -21,7 +21,7 @@ use crate::volume::registry::{BadConfig, Registry};
 pub async fn follow(
     client: Client,
     namespace: String,
-    events: Events,
+    events: Recorder,
     registry: Registry,
     metrics: Metrics,
     status: Status,
@@ -51,7 +51,7 @@ pub async fn follow(
 }
 
 fn take_over(
-    events: &Events,
+    events: &Recorder,
     config: Option<&ConfigMap>,
     data: &BTreeMap<String, String>,
     registry: &Registry,
@@ -67,15 +67,15 @@ fn take_over(
         Err(error) => {
             warn!("ConfigMap {MOUNTER_CONFIG} is not taken over, what was in force stays in force: {error}");
             if let Some(config) = config {
-                tell(events, config, &error);
+                record(events, config, &error);
             }
         }
     }
 }
 
-fn tell(events: &Events, config: &ConfigMap, error: &BadConfig) {
+fn record(events: &Recorder, config: &ConfigMap, error: &BadConfig) {
     // One that finds no room is in the log, the status and a metric all the same.
-    let _ = events.tell(News {
+    let _ = events.record(Event {
         type_: EventType::Warning,
         reason: reasons::BAD_CONFIG,
         action: "Configure",

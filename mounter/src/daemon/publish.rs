@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::api::recorder::{Events, News as EventNews};
+use crate::api::recorder::{Event, Recorder};
 use crate::client_pods::ClientPods;
 use crate::client_pods::old::OldPod;
 use crate::daemon::status::Status;
@@ -51,7 +51,7 @@ enum PublishError {
 /// One who publishes about a node.
 pub struct Publisher {
     client: Client,
-    events: Events,
+    events: Recorder,
     node: String,
     status: Status,
     registry: Registry,
@@ -81,7 +81,7 @@ struct Said {
 
 /// A change that is worth an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum News {
+enum Change {
     /// These can't be mounted, for one reason.
     Unable { clients: Vec<String>, words: String },
     /// These can be mounted again.
@@ -92,7 +92,7 @@ impl Publisher {
     /// One for this node.
     pub fn new(
         client: Client,
-        events: Events,
+        events: Recorder,
         node: String,
         status: Status,
         registry: Registry,
@@ -162,16 +162,16 @@ impl Publisher {
         let before = self.said.clone().unwrap_or_default();
         let there = apply(&self.client, &self.node, &marks(&found, &before)).await?;
         self.said = Some(said(&there));
-        for news in news(&before.clients, &found.readiness) {
-            self.tell(&there, &news);
+        for change in changes(&before.clients, &found.readiness) {
+            self.record(&there, &change);
         }
         self.published = Some((found, Instant::now()));
         Ok(())
     }
 
-    fn tell(&self, there: &ObjectMeta, news: &News) {
-        let (type_, reason, note) = match news {
-            News::Unable { clients, words } => (
+    fn record(&self, there: &ObjectMeta, change: &Change) {
+        let (type_, reason, note) = match change {
+            Change::Unable { clients, words } => (
                 EventType::Warning,
                 reasons::CLIENT_NOT_READY,
                 format!(
@@ -179,7 +179,7 @@ impl Publisher {
                     clients.join(", ")
                 ),
             ),
-            News::Able { clients } => (
+            Change::Able { clients } => (
                 EventType::Normal,
                 reasons::CLIENT_READY,
                 format!("volumes of {} can be mounted on this node again", clients.join(", ")),
@@ -194,7 +194,7 @@ impl Publisher {
             ..ObjectReference::default()
         };
         // What finds no room stands on the node all the same.
-        let _ = self.events.tell(EventNews {
+        let _ = self.events.record(Event {
             type_,
             reason,
             action: "Look",
@@ -295,7 +295,7 @@ fn said(node: &ObjectMeta) -> Said {
 }
 
 /// What has changed since the node said `before`, one for each reason.
-fn news(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<News> {
+fn changes(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<Change> {
     let mut unable: BTreeMap<&String, Vec<String>> = BTreeMap::new();
     let mut able = Vec::new();
     for (client, verdict) in &found.clients {
@@ -306,12 +306,12 @@ fn news(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<News> {
             _ => {}
         }
     }
-    let unable = unable.into_iter().map(|(words, clients)| News::Unable {
+    let unable = unable.into_iter().map(|(words, clients)| Change::Unable {
         clients,
         words: words.clone(),
     });
     let able = Some(able).filter(|clients| !clients.is_empty());
-    unable.chain(able.map(|clients| News::Able { clients })).collect()
+    unable.chain(able.map(|clients| Change::Able { clients })).collect()
 }
 
 fn cut(words: &str) -> String {
@@ -418,22 +418,22 @@ mod tests {
             ("gone", "ready"),
         ];
         let before = before.map(|(client, word)| (client.to_owned(), word.to_owned())).into();
-        let unable = |clients: &[&str], words: &str| News::Unable {
+        let unable = |clients: &[&str], words: &str| Change::Unable {
             clients: clients.iter().map(|&client| client.to_owned()).collect(),
             words: words.to_owned(),
         };
-        let able = News::Able {
+        let able = Change::Able {
             clients: vec!["d".into()],
         };
-        assert_eq!(news(&before, &found), [unable(&["a", "b"], "do this"), able]);
+        assert_eq!(changes(&before, &found), [unable(&["a", "b"], "do this"), able]);
         // A mounter that starts again finds on the node what it has told.
         let marked = ObjectMeta {
             labels: serde_json::from_value(marks_of(found.clone())["labels"].clone()).unwrap(),
             ..ObjectMeta::default()
         };
-        assert!(news(&said(&marked).clients, &found).is_empty());
+        assert!(changes(&said(&marked).clients, &found).is_empty());
         assert_eq!(
-            news(&BTreeMap::new(), &readiness(&[("a", "x"), ("b", "")])),
+            changes(&BTreeMap::new(), &readiness(&[("a", "x"), ("b", "")])),
             [unable(&["a"], "x")]
         );
     }

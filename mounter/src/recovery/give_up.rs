@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::agent::give_up::SILENCE;
 use crate::agent::protocol::{Answer, Call, Category};
-use crate::api::volume_events::{News, Teller};
+use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
 use crate::core::metrics::Metrics;
 use crate::node::node_pods::{NodePods, Seen};
@@ -66,7 +66,7 @@ pub struct GiveUp {
     host_namespace: Option<PathBuf>,
     node_pods: Arc<NodePods>,
     metrics: Metrics,
-    teller: Teller,
+    recorder: VolumeRecorder,
     asked: Option<Instant>,
     /// Since when Pods with silent volumes are not known to the API any more, by uid.
     missing: BTreeMap<String, Instant>,
@@ -80,7 +80,7 @@ impl GiveUp {
         host_namespace: Option<PathBuf>,
         node_pods: Arc<NodePods>,
         metrics: Metrics,
-        teller: Teller,
+        recorder: VolumeRecorder,
     ) -> Self {
         Self {
             network: Network::new(pods.kubelet_root().to_owned(), workers.clone()),
@@ -89,7 +89,7 @@ impl GiveUp {
             host_namespace,
             node_pods,
             metrics,
-            teller,
+            recorder,
             asked: None,
             missing: BTreeMap::new(),
         }
@@ -124,15 +124,15 @@ impl GiveUp {
             .filter(|uid| self.is_over(uid, &there))
             .collect();
         for mount in silent.iter().filter(|mount| over.contains(mount.target.pod_uid())) {
-            let news = match &mount.by {
+            let event = match &mount.by {
                 By::Agent(uid) => self.by_agent(uid, mount).await,
                 By::Kernel => self.by_kernel(mount, &over).await,
             };
-            if let Some(news) = news {
+            if let Some(event) = event {
                 let uid = mount.target.pod_uid();
                 let pod = there.iter().map(|seen| &seen.pod).find(|pod| pod.uid == uid);
-                let given_up = news == News::GivenUp;
-                if self.teller.tell(&mount.target, pod, news) && given_up {
+                let given_up = event == VolumeEvent::GivenUp;
+                if self.recorder.record(&mount.target, pod, event) && given_up {
                     self.metrics.given_up(&mount.client);
                 }
             }
@@ -162,7 +162,7 @@ impl GiveUp {
     /// Forgets what is no longer silent.
     fn keep(&mut self, silent: &[Silent]) {
         let targets: BTreeSet<_> = silent.iter().map(|mount| &mount.target).collect();
-        self.teller.keep(|target| targets.contains(target));
+        self.recorder.keep(|target| targets.contains(target));
         self.missing
             .retain(|uid, _| silent.iter().any(|mount| mount.target.pod_uid() == uid));
     }
@@ -183,7 +183,7 @@ impl GiveUp {
     }
 
     /// Has a mount's agent end its connection; what there is to tell of that.
-    async fn by_agent(&self, uid: &str, mount: &Silent) -> Option<News> {
+    async fn by_agent(&self, uid: &str, mount: &Silent) -> Option<VolumeEvent> {
         let target = mount.target.to_string();
         let call = Call::GiveUp { target: target.clone() };
         match self.pods.ask(uid, call, LIMIT).await {
@@ -196,7 +196,7 @@ impl GiveUp {
             Ok(_) => {
                 // The kubelet goes on, and the agent has something else to say.
                 self.pods.changed();
-                return Some(News::GivenUp);
+                return Some(VolumeEvent::GivenUp);
             }
             Err(error) => warn!(target.path = target, %error, "an agent was not told to give up a volume"),
         }
@@ -204,7 +204,7 @@ impl GiveUp {
     }
 
     /// Has the kernel end what waits for a mount, unless others than these Pods wait with it; what there is to tell of that.
-    async fn by_kernel(&self, mount: &Silent, over: &BTreeSet<String>) -> Option<News> {
+    async fn by_kernel(&self, mount: &Silent, over: &BTreeSet<String>) -> Option<VolumeEvent> {
         let task = Task::Force {
             namespace: self.host_namespace.clone(),
             target: mount.target.clone(),
@@ -212,10 +212,10 @@ impl GiveUp {
         };
         match self.workers.run(&task, Instant::now() + LIMIT).await {
             // One that hangs has told the kernel, and waits for the rest of the unmount.
-            Ok(()) | Err(WorkerError::Late { .. }) => Some(News::GivenUp),
+            Ok(()) | Err(WorkerError::Late { .. }) => Some(VolumeEvent::GivenUp),
             Err(WorkerError::Failed(error @ MountError::Shared { .. })) => {
                 info!(target.path = %mount.target, "not given up: {error}");
-                Some(News::Shared)
+                Some(VolumeEvent::Shared)
             }
             Err(error) => {
                 warn!(target.path = %mount.target, "failed to give up a volume: {error}");

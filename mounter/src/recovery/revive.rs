@@ -20,7 +20,7 @@ use tracing::warn;
 
 use self::scan::{Namespace, namespaces};
 use crate::agent::protocol::{Call, Dead, Health, MountState};
-use crate::api::volume_events::{News, Teller};
+use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
 use crate::client_pods::status::Phase;
 use crate::core::metrics::Metrics;
@@ -57,7 +57,7 @@ pub struct Reviver {
     pods: Arc<ClientPods>,
     workers: Workers,
     metrics: Metrics,
-    teller: Teller,
+    recorder: VolumeRecorder,
     /// Whose volumes are.
     known: BTreeMap<Target, PodRef>,
     /// Volumes that could not be given to all: how often, and when it is tried again.
@@ -77,12 +77,12 @@ struct Revived {
 
 impl Reviver {
     /// One for the volumes of these client Pods.
-    pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: Metrics, teller: Teller) -> Self {
+    pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: Metrics, recorder: VolumeRecorder) -> Self {
         Self {
             pods,
             workers,
             metrics,
-            teller,
+            recorder,
             known: BTreeMap::new(),
             stuck: BTreeMap::new(),
             over: BTreeMap::new(),
@@ -164,8 +164,8 @@ impl Reviver {
 
     fn tell_failure(&mut self, target: &Target, mount: &MountState) {
         if let Some(reviving) = mount.reviving.as_ref().filter(|reviving| reviving.failures > 0) {
-            let news = News::Failed(reviving.message.clone());
-            if self.teller.tell(target, Some(&mount.pod), news) {
+            let event = VolumeEvent::Failed(reviving.message.clone());
+            if self.recorder.record(target, Some(&mount.pod), event) {
                 self.metrics.not_revived(&mount.client);
             }
         }
@@ -174,7 +174,7 @@ impl Reviver {
     /// Forgets what is no longer mounted.
     fn keep(&mut self, table: &Table) {
         let is_there = |target: &Target| table.top(&target.path()).is_some();
-        self.teller.keep(is_there);
+        self.recorder.keep(is_there);
         self.known.retain(|target, _| is_there(target));
         self.stuck.retain(|target, _| is_there(target));
         self.over.retain(|target, _| is_there(target));
@@ -245,7 +245,7 @@ impl Reviver {
         // The first time it may be a process that has just ended.
         if failures > 1 {
             let pod = self.known.get(target).cloned();
-            if self.teller.tell(target, pod.as_ref(), News::Stuck(why)) {
+            if self.recorder.record(target, pod.as_ref(), VolumeEvent::Stuck(why)) {
                 self.metrics.not_revived(client);
             }
         }
@@ -273,8 +273,8 @@ impl Reviver {
         }
         self.metrics.revived(client, outage);
         let pod = self.known.get(target).cloned();
-        let news = News::Revived(outage.as_secs_f64());
-        self.teller.tell(target, pod.as_ref(), news);
+        let event = VolumeEvent::Revived(outage.as_secs_f64());
+        self.recorder.record(target, pod.as_ref(), event);
     }
 }
 
