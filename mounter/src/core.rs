@@ -1,9 +1,10 @@
 //! What every driver calls: a volume is guarded, its server watched over, its client asked. Runs in the daemon.
 //!
-//! Files: [`guard`] (one operation at a time on a volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a
+//! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a
 //! volume), [`waits`] (tells of a mount that takes long), [`metrics`] (what is counted).
 
 pub mod circuit_breaker;
+pub mod client;
 pub mod guard;
 pub mod metrics;
 pub mod origin;
@@ -17,11 +18,12 @@ use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CircuitBreakers, Ended};
+use self::client::Client;
 use self::guard::Guards;
 use self::metrics::Metrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
-use crate::volume::job::{Client, MountError, MountJob};
+use crate::volume::job::{MountError, MountJob};
 use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
 use crate::volume::registry::{Registry, Serving};

@@ -29,6 +29,7 @@ use crate::api::volume_events::VolumeRecorder;
 use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
+use crate::core::client::Client;
 use crate::core::metrics::Metrics;
 use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
@@ -40,7 +41,6 @@ use crate::node::node_pods::NodePods;
 use crate::node::readiness;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
-use crate::volume::job::Client;
 use crate::volume::registry::Registry;
 
 /// Why the daemon ended.

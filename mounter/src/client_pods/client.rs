@@ -14,10 +14,11 @@ use crate::client_pods::kept::Record;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, Need, PodError};
+use crate::core::client::Client;
 use crate::core::waits::{Waiting, Waits};
 use crate::sys::look::{self, Found};
 use crate::sys::thread;
-use crate::volume::job::{Client, MountError, MountJob};
+use crate::volume::job::{MountError, MountJob};
 use crate::volume::target::Target;
 
 /// Kept back from the job's time to tell the kubelet why it ran out.

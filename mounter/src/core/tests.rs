@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
+use super::client::Client;
 use super::{Core, Places};
 use crate::core::metrics::Metrics;
 use crate::core::origin::Volumes;
-use crate::volume::job::{Client, MountError, MountJob, PodRef, Secrets};
+use crate::volume::job::{MountError, MountJob, PodRef, Secrets};
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 
