@@ -1,11 +1,11 @@
-//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone. Runs in the
-//! daemon.
+//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone. Runs
+//! in the daemon.
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
-//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`client`] (the core's client for volumes that they serve),
-//! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew
-//! by), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an
+//! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (letting go), [`old`] (those of an
+//! earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew by), [`allowed`] (which
+//! images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;

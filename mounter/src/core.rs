@@ -1,7 +1,8 @@
 //! What every driver calls: a volume is guarded, its server watched over, its client asked. Runs in the daemon.
 //!
-//! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a
-//! volume), [`waits`] (tells of a mount that takes long), [`metrics`] (what is counted).
+//! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
+//! volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a volume), [`waits`] (tells of a
+//! mount that takes long), [`metrics`] (what is counted).
 
 pub mod circuit_breaker;
 pub mod client;

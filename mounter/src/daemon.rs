@@ -1,7 +1,8 @@
 //! The daemon's process, `mounter serve`: puts the parts together, and takes them apart.
 //!
-//! Files: [`args`] (its flags), [`status`] (its state) and who asks for that: [`http`] (health and metrics), [`status_socket`] (`mounter status`), [`publish`]
-//! (the cluster); [`config_watch`] (the ConfigMap), `held` (whether admission policies hold it), [`privilege`] (its capabilities).
+//! Files: [`args`] (its flags), [`status`] (its state) and who asks for that: [`http`] (health and metrics),
+//! [`status_socket`] (`mounter status`), [`publish`] (the cluster); [`config_watch`] (the ConfigMap), `held` (whether
+//! admission policies hold it), [`privilege`] (its capabilities).
 
 pub mod args;
 pub mod config_watch;

@@ -5,16 +5,25 @@
 //!                                                 └─> client_pods ─> agent in a client container
 //! ```
 //!
-//! One program, and three kinds of process:
+//! One program, and three kinds of process: the daemon (`mounter serve`), a worker (`mounter worker`), which the daemon
+//! starts for whatever may block, and an agent (`mounter agent`) in each client container. A room imports only from the
+//! rooms below it in this table:
 //!
-//! | process | command | rooms |
+//! | room | what it does | runs in |
 //! | --- | --- | --- |
-//! | the daemon | `serve` | [`daemon`], [`drivers`], [`core`], [`client_pods`], [`recovery`], [`node`], [`api`], and of [`worker`] what starts one |
-//! | a worker | `worker` | [`worker`] |
-//! | an agent, in a client container | `agent` | [`agent`] |
-//!
-//! [`volume`] and [`sys`] are what all three build on. A room imports only from rooms below it: [`args`] lists the commands at the top,
-//! [`volume`] is the ground.
+//! | [`args`] | the command line | each |
+//! | [`daemon`] | puts the parts together, shows their state | the daemon |
+//! | [`recovery`] | looks after volumes that fail while they are in use | the daemon |
+//! | [`drivers`] | how the kubelet reaches the mounter | the daemon |
+//! | [`client_pods`] | the client Pods of this node | the daemon |
+//! | [`core`] | what every driver calls: mount, unmount, expand | the daemon |
+//! | [`agent`] | mounts by the programs of a client image | a client container |
+//! | [`worker`] | mounts, unmounts and replaces mounts, with a deadline | a worker; `process` in the daemon |
+//! | [`sys`] | the system calls, behind one trait | workers, client containers |
+//! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers find the kubelet |
+//! | [`api`] | calls to the Kubernetes API, Events | the daemon |
+//! | [`volume`] | a mount, its target, its options, the mount table | each |
+//! | [`log`] | the log | the daemon, client containers |
 #![deny(unsafe_code)]
 
 pub mod agent;

@@ -1,7 +1,7 @@
 //! Every system call that mounting takes, behind one trait, so that the logic above is tested without root.
 //!
-//! A call's error says what was attempted on what. Nothing here decides anything. Runs in workers and in client containers; [`thread`] is
-//! for calls that the daemon makes itself.
+//! A call's error says what was attempted on what. Nothing here decides anything. Runs in workers and in client
+//! containers; [`thread`] is for calls that the daemon makes itself.
 
 #[cfg(test)]
 pub(crate) mod fake;

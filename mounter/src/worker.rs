@@ -1,11 +1,12 @@
-//! Whatever may block is done by a worker: the mounter's own program once more (`mounter worker`), in a process group of
-//! its own, with one task and a deadline.
+//! Whatever may block is done by a worker: the mounter's own program once more (`mounter worker`), in a process group
+//! of its own, with one task and a deadline.
 //!
 //! The daemon itself never touches a volume's directory or device: a dead server can hold a process in the kernel where
 //! no signal reaches it, and then it is only a worker that hangs. It is left behind and reaped when the kernel lets go.
 //!
-//! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`] (mounts), [`unmount`],
-//! [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is; agents use it too).
+//! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
+//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is;
+//! agents use it too).
 
 pub mod clients;
 pub mod force;

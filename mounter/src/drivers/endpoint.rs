@@ -1,5 +1,5 @@
-//! The endpoint that the kubelet calls, shim and socket in its plugin directory: opened as often as it takes, and moved when the kubelet
-//! looks elsewhere.
+//! The endpoint that the kubelet calls, shim and socket in its plugin directory: opened as often as it takes, and moved
+//! when the kubelet looks elsewhere.
 
 use std::path::PathBuf;
 use std::sync::Arc;
