@@ -1,11 +1,12 @@
-//! Volumes that nobody can use any more but that keep their Pod from going: their server does not answer, so neither do processes
-//! of the Pod end nor does the kubelet get to unmount them, since both wait in the kernel.
+//! Volumes that nobody can use any more but that keep their Pod from going: their server does not answer, so neither do
+//! processes of the Pod end nor does the kubelet get to unmount them, since both wait in the kernel.
 //!
-//! An agent says which of its mounts are silent ([`crate::agent::give_up`]); those of the kernel's own network file systems, whoever has
-//! mounted them, are asked from here (`network`). Only if there is one, the API is asked which Pods of this node are being deleted. When a
-//! Pod's grace period is over and some time more (`fate`), whoever waits for the volume gets an error: its agent ends the FUSE connection,
-//! or the kernel is told to end what waits for its server ([`crate::worker::force`]). A volume of any other Pod is left alone however long its server hangs:
-//! its users wait, and go on where they were when the server is back.
+//! An agent says which of its mounts are silent ([`crate::agent::give_up`]); those of the kernel's own network file
+//! systems, whoever has mounted them, are asked from here (`network`). Only if there is one, the API is asked which
+//! Pods of this node are being deleted. When a Pod's grace period is over and some time more (`fate`), whoever waits
+//! for the volume gets an error: its agent ends the FUSE connection, or the kernel is told to end what waits for its
+//! server ([`crate::worker::force`]). A volume of any other Pod is left alone however long its server hangs: its users
+//! wait, and go on where they were when the server is back.
 
 mod fate;
 mod network;

@@ -1,9 +1,10 @@
 //! Volumes whose FUSE daemon ended: sees to it that their users get them back, and says so.
 //!
-//! The agent mounts such a volume anew ([`crate::agent::revive`]) and remembers the devices of its dead mounts. This side hears
-//! of that by its own mount table, which the new mount is in at once; it puts the new mount where containers still have a
-//! dead one ([`crate::worker::graft`]), and when there is none left tells the agent to forget them. All that matters is in the mount
-//! tables and with the agent: a mounter that is killed in between finishes when it is back.
+//! The agent mounts such a volume anew ([`crate::agent::revive`]) and remembers the devices of its dead mounts. This
+//! side hears of that by its own mount table, which the new mount is in at once; it puts the new mount where containers
+//! still have a dead one ([`crate::worker::graft`]), and when there is none left tells the agent to forget them. All
+//! that matters is in the mount tables and with the agent: a mounter that is killed in between finishes when it is
+//! back.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
