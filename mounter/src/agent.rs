@@ -1,9 +1,12 @@
-//! The agent: this program run inside a client container, so that any image can be a client image.
+//! The agent: this program run inside a client container, so that any image can be a client image. Runs there; the
+//! daemon uses [`protocol`] to speak with it.
 //!
 //! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
-//! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what
-//! is said), [`serve`] (the socket), [`mounts`] (what is done), [`run`] (running a program), [`kernel`] (system calls
-//! on targets), [`revive`] (mounting anew what has died), [`give_up`] (ending what nobody waits for any more), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the Pod).
+//! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
+//! said), [`serve`] (the socket), [`mounts`] (what is done), [`run`] (running a program), [`kernel`] (system calls on
+//! targets), [`revive`] (mounting anew what has died, as often as [`revivals`] lets it), [`give_up`] (ending what
+//! nobody waits for any more), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the
+//! Pod).
 
 pub mod give_up;
 pub mod install;
@@ -11,6 +14,7 @@ pub mod kernel;
 pub mod mounts;
 pub mod program;
 pub mod protocol;
+pub mod revivals;
 pub mod revive;
 pub mod run;
 pub mod serve;
@@ -26,8 +30,7 @@ use tracing::warn;
 
 use self::mounts::Mounts;
 use self::store::Store;
-use crate::args::LogFormat;
-use crate::daemon::start_log;
+use crate::log::{self, LogFormat};
 
 /// Longest for an image's own start: until then no volume is mounted.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -63,7 +66,7 @@ pub enum AgentError {
 /// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
 /// once more and stays beside it: see [`supervise`].
 pub fn run(args: Args) -> Result<(), AgentError> {
-    start_log(LogFormat::Text);
+    log::start(LogFormat::Text);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,5 +1,10 @@
-//! The Kubernetes API as the mounter uses it: whoever makes a call, it ends after [`LIMIT`]. What must not be held up even for that
-//! long leaves its calls to a task of their own, as Events are ([`crate::events`]).
+//! The Kubernetes API as the mounter uses it: whoever makes a call, it ends after [`LIMIT`]. What must not be held up
+//! even for that long leaves its calls to a task of their own, as Events are ([`recorder`]). Runs in the daemon.
+//!
+//! Files: [`recorder`] (Events), [`volume_events`] (those that tell what became of a volume).
+
+pub mod recorder;
+pub mod volume_events;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,12 +1,15 @@
-//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone.
+//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone. Runs
+//! in the daemon.
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
-//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an agent),
-//! [`idle`] (letting go), [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew
-//! by), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an
+//! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (letting go), [`old`] (those of an
+//! earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew by), [`allowed`] (which
+//! images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
+pub mod client;
 pub mod idle;
 pub mod kept;
 pub mod link;
@@ -40,14 +43,14 @@ use self::args::ClientPodArgs;
 use self::kept::{Kept, Record};
 use self::link::{LinkError, ask};
 use self::old::{OldPod, Origin};
-use self::plan::{Decision, Seen, VolumeId, Wanted, plan};
+use self::plan::{Decision, VolumeId, Wanted, plan};
 use self::pod::Template;
-use self::status::Problem;
+use self::status::{Problem, Seen};
 use crate::agent::protocol::{Answer, Call, Hello, MountState};
-use crate::clients::registry::Registry;
-use crate::events::Events;
-use crate::node_pods::NodePods;
-use crate::target::Target;
+use crate::api::recorder::Recorder;
+use crate::node::node_pods::NodePods;
+use crate::volume::registry::Registry;
+use crate::volume::target::Target;
 
 /// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
@@ -76,7 +79,7 @@ pub struct Cluster {
     /// The API.
     pub client: kube::Client,
     /// Who tells Events.
-    pub events: Events,
+    pub events: Recorder,
     /// Who knows the Pods of this node, if anybody may.
     pub node_pods: Option<Arc<NodePods>>,
 }
@@ -191,7 +194,7 @@ struct Known {
 /// The client Pods of this node.
 pub struct ClientPods {
     client: kube::Client,
-    events: Events,
+    events: Recorder,
     node_pods: Option<Arc<NodePods>>,
     kept: Kept,
     identity: Identity,
@@ -609,9 +612,9 @@ mod tests {
 
     use super::kept::Kept;
     use super::{ClientPodArgs, ClientPods, Cluster, Identity, lost};
+    use crate::api::recorder::Recorder;
     use crate::api::tests::{SHORT, silent_server};
-    use crate::clients::registry::Registry;
-    use crate::events::Events;
+    use crate::volume::registry::Registry;
 
     #[derive(Parser)]
     struct Flags {
@@ -623,7 +626,7 @@ mod tests {
     async fn a_silent_api_does_not_hold_up_the_loop_that_lets_pods_go_and_looks_for_lost_volumes() {
         let client = silent_server("").await;
         let cluster = Cluster {
-            events: Events::start(client.clone(), None),
+            events: Recorder::start(client.clone(), None),
             client,
             node_pods: None,
         };

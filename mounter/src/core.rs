@@ -1,4 +1,15 @@
-//! The core that both doors lead to: a volume is guarded, its server watched over, its client asked.
+//! What every driver calls: a volume is guarded, its server watched over, its client asked. Runs in the daemon.
+//!
+//! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
+//! volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a volume), [`waits`] (tells of a
+//! mount that takes long), [`metrics`] (what is counted).
+
+pub mod circuit_breaker;
+pub mod client;
+pub mod guard;
+pub mod metrics;
+pub mod origin;
+pub mod waits;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +18,17 @@ use std::time::{Duration, Instant};
 use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
-use crate::client::{Client, MountError, MountJob};
-use crate::clients::registry::{Registry, Serving};
-use crate::guard::Guards;
-use crate::metrics::Metrics;
-use crate::mount_options;
-use crate::mount_table::Table;
-use crate::origin::{self, Volumes};
-use crate::target::Target;
-use crate::trip::{End, Trips};
-use crate::waits::{Waiting, Waits};
+use self::circuit_breaker::{CircuitBreakers, Ended};
+use self::client::Client;
+use self::guard::Guards;
+use self::metrics::Metrics;
+use self::origin::Volumes;
+use self::waits::{Waiting, Waits};
+use crate::volume::job::{MountError, MountJob};
+use crate::volume::mount_options;
+use crate::volume::mount_table::Table;
+use crate::volume::registry::{Registry, Serving};
+use crate::volume::target::Target;
 use crate::worker::{MountTask, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
@@ -61,13 +73,13 @@ impl Obstacle {
     }
 }
 
-/// What does the work of every call-out, by whichever door it came.
+/// What does the work of every call-out, by whichever driver it came.
 pub struct Core {
     places: Places,
     registry: Registry,
     container: Option<Arc<dyn Client>>,
     guards: Guards,
-    trips: Trips,
+    breakers: CircuitBreakers,
     workers: Workers,
     metrics: Metrics,
     obstacle: fn(&Path) -> Option<String>,
@@ -84,7 +96,7 @@ impl Core {
             registry,
             container,
             guards: Guards::default(),
-            trips: Trips::default(),
+            breakers: CircuitBreakers::default(),
             workers: Workers::default(),
             metrics,
             obstacle: |_| None,
@@ -133,8 +145,8 @@ impl Core {
     }
 
     /// Servers that did not answer.
-    pub fn trips(&self) -> &Trips {
-        &self.trips
+    pub fn breakers(&self) -> &CircuitBreakers {
+        &self.breakers
     }
 
     /// Workers.
@@ -172,24 +184,26 @@ impl Core {
         self.check(&job).await?;
         let serving = self.registry.serving(&job.volume)?;
         span.record("serving", serving.as_str());
-        let pass = if serving.is_remote() {
-            Some(self.trips.enter(&trip_name(&job.volume), Instant::now())?)
+        let permit = if serving.is_remote() {
+            Some(self.breakers.enter(&breaker_name(&job.volume), Instant::now())?)
         } else {
             None
         };
         let result = self.mount_by(serving, &mut job, &server).await;
-        if let Some(pass) = pass {
+        if let Some(permit) = permit {
             match &result {
                 Err(MountError::Timeout { .. }) => {
                     warn!(
                         server,
                         "server did not answer in time: its volumes are refused for a while"
                     );
-                    pass.end(End::Late, Instant::now());
+                    permit.end(Ended::Late, Instant::now());
                 }
                 // Says nothing about the server.
-                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => drop(pass),
-                _ => pass.end(End::Answered, Instant::now()),
+                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => {
+                    drop(permit);
+                }
+                _ => permit.end(Ended::Answered, Instant::now()),
             }
         }
         result
@@ -356,7 +370,7 @@ fn is_on_a_device(target: &Target) -> bool {
 }
 
 /// A server may be dead as one type of server and alive as another.
-fn trip_name(volume: &Volume) -> String {
+fn breaker_name(volume: &Volume) -> String {
     format!("{} ({})", volume.server(), volume.client)
 }
 

@@ -1,4 +1,17 @@
-//! `mounter serve`: puts the parts together, and takes them apart.
+//! The daemon's process, `mounter serve`: puts the parts together, and takes them apart.
+//!
+//! Files: [`args`] (its flags), [`status`] (its state) and who asks for that: [`http`] (health and metrics),
+//! [`status_socket`] (`mounter status`), [`publish`] (the cluster); [`config_watch`] (the ConfigMap), `held` (whether
+//! admission policies hold it), [`privilege`] (its capabilities).
+
+pub mod args;
+pub mod config_watch;
+mod held;
+pub mod http;
+pub mod privilege;
+pub mod publish;
+pub mod status;
+pub mod status_socket;
 
 use std::io;
 use std::sync::Arc;
@@ -8,25 +21,28 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::args::{LogFormat, ServeArgs};
-use crate::client::Client;
+use self::args::ServeArgs;
+use self::publish::Publisher;
+use self::status::Status;
+use crate::api;
+use crate::api::recorder::Recorder;
+use crate::api::volume_events::VolumeRecorder;
+use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
-use crate::clients::container::ContainerClient;
-use crate::clients::registry::Registry;
+use crate::core::client::Client;
+use crate::core::metrics::Metrics;
+use crate::core::origin::Volumes;
+use crate::core::waits::Waits;
 use crate::core::{Core, Places};
-use crate::events::Events;
-use crate::give_up::GiveUp;
-use crate::kubelet_root::Lost;
-use crate::metrics::Metrics;
-use crate::node_pods::NodePods;
-use crate::origin::Volumes;
-use crate::publish::{self, Publisher};
-use crate::revive::Reviver;
-use crate::revive::tell::Teller;
-use crate::status::Status;
-use crate::waits::Waits;
-use crate::{api, config_watch, door, held, http, privilege, readiness, status_socket, uninstall};
+use crate::drivers::{endpoint, uninstall};
+use crate::log;
+use crate::node::kubelet_root::Lost;
+use crate::node::node_pods::NodePods;
+use crate::node::readiness;
+use crate::recovery::give_up::GiveUp;
+use crate::recovery::revive::Reviver;
+use crate::volume::registry::Registry;
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +71,7 @@ pub enum DaemonError {
 
 /// Runs the daemon until it is told to end.
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
-    start_log(args.log_format);
+    log::start(args.log_format);
     args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.
@@ -66,19 +82,6 @@ pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     let result = runtime.block_on(serve(Arc::new(args)));
     runtime.shutdown_background();
     result
-}
-
-/// The log goes to standard error.
-pub(crate) fn start_log(format: LogFormat) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MOORING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    match format {
-        LogFormat::Text => log.with_ansi(false).with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
 }
 
 async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
@@ -94,7 +97,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         pool: args.pool_dir.clone(),
         host_namespace: args.host_mount_namespace.clone(),
     };
-    let events = kube.clone().map(|kube| Events::start(kube, args.node_name.clone()));
+    let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
     let node_pods = config.and_then(|config| node_pods(config, &args));
     let pods = kube
         .as_ref()
@@ -114,8 +117,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     );
     core.workers().start_ahead();
     if let (Some(events), Some(pods)) = (&events, pods.clone()) {
-        let teller = Teller::new(events.clone());
-        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), teller);
+        let recorder = VolumeRecorder::new(events.clone());
+        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), recorder);
         tokio::spawn(reviver.run());
     }
     if let (Some(events), Some(node_pods), Some(pods)) = (&events, node_pods, pods.clone()) {
@@ -127,7 +130,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             namespace,
             node_pods,
             metrics,
-            Teller::new(events.clone()),
+            VolumeRecorder::new(events.clone()),
         );
         tokio::spawn(give_up.run());
     }
@@ -150,12 +153,19 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             status.clone(),
         ));
     }
-    let door = tokio::spawn(door::keep(
-        Arc::clone(&args),
-        Arc::clone(&core),
-        status.clone(),
-        stop.clone(),
-    ));
+    let settings = endpoint::EndpointSettings {
+        node: args.node.clone(),
+        shim: args.shim.clone(),
+        call_timeout: args.call_timeout,
+    };
+    let shown = status.clone();
+    let installed = move |result, is_new| {
+        shown.installed(result);
+        if is_new {
+            say_checks(&shown);
+        }
+    };
+    let endpoint = tokio::spawn(endpoint::keep(settings, Arc::clone(&core), installed, stop.clone()));
     let socket = args.status_socket.clone();
     tokio::spawn(status_socket::serve(socket, Arc::clone(&core), status.clone()));
     let listen = args.listen;
@@ -166,12 +176,13 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    let plugins = door.await.unwrap_or_else(|error| {
-        error!(%error, "the door's task broke");
+    let plugins = endpoint.await.unwrap_or_else(|error| {
+        error!(%error, "the endpoint's task broke");
         Vec::new()
     });
     if let Some(kube) = kube {
-        let unwanted = uninstall::if_unwanted(kube.clone(), &args, plugins).await;
+        let unwanted =
+            uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
         if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
             // What it has begun to say comes before it is taken back.
             let _ = publisher.await;
@@ -218,7 +229,7 @@ fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
 
 fn client_pods(
     kube: &KubeClient,
-    events: &Events,
+    events: &Recorder,
     node_pods: Option<Arc<NodePods>>,
     args: &ServeArgs,
     registry: &Registry,
@@ -243,4 +254,14 @@ fn client_pods(
     let kept = Kept::open(&args.kept_dir);
     let args = args.client_pods.clone();
     Some(ClientPods::start(api, identity, args, registry.clone(), kept))
+}
+
+fn say_checks(status: &Status) {
+    for check in status.checks() {
+        if check.ok {
+            info!(check = check.name, "{}", check.message);
+        } else {
+            warn!(check = check.name, check.required, "{}", check.message);
+        }
+    }
 }

@@ -1,14 +1,17 @@
 //! Every system call that mounting takes, behind one trait, so that the logic above is tested without root.
 //!
-//! A call's error says what was attempted on what. Nothing here decides anything.
+//! A call's error says what was attempted on what. Nothing here decides anything. Runs in workers and in client
+//! containers; [`thread`] is for calls that the daemon makes itself.
 
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod graft;
 mod host;
 mod kernel;
+pub mod look;
 mod raw;
 mod rpcbind;
+pub mod thread;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,12 +21,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
-use crate::mount_table::Table;
-use crate::target::{Target, TargetError};
+use crate::volume::job::Secrets;
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::{DeviceNumber, Table};
+use crate::volume::target::{Target, TargetError};
 
 pub use kernel::Kernel;
 
@@ -61,15 +63,6 @@ impl SysError {
 
 /// What the system calls give.
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
-
-/// A device by its numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DeviceNumber {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
 
 /// A loop device with a file behind it. It goes by itself when the last mount and the last handle are gone.
 #[derive(Debug)]

@@ -1,11 +1,19 @@
-//! Whatever may block is done by a worker: the mounter's own program once more (`mounter worker`), in a process group of
-//! its own, with one task and a deadline.
+//! Whatever may block is done by a worker: the mounter's own program once more (`mounter worker`), in a process group
+//! of its own, with one task and a deadline.
 //!
 //! The daemon itself never touches a volume's directory or device: a dead server can hold a process in the kernel where
 //! no signal reaches it, and then it is only a worker that hangs. It is left behind and reaped when the kernel lets go.
+//!
+//! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
+//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is;
+//! agents use it too).
 
+pub mod clients;
+pub mod force;
+pub mod graft;
 mod process;
 pub mod task;
+pub mod unmount;
 
 pub use process::{WorkerError, Workers};
 pub use task::{MountTask, Task};
@@ -16,16 +24,13 @@ use std::io::{Read, Write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::agent;
-use crate::agent::kernel::Found;
-use crate::client::MountError;
-use crate::clients::{host, kernel, local, pool};
-use crate::give_up::force;
-use crate::mount_table::Table;
+use self::clients::{host, kernel, local, pool};
 use crate::sys::graft::Node;
+use crate::sys::look::{self, Found};
 use crate::sys::{Kernel, Sys};
-use crate::target::Target;
-use crate::{graft, unmount};
+use crate::volume::job::MountError;
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
 use task::{END, Report};
 
 /// A worker's name (`comm`) from when it has its task: until then it is called as its program is.
@@ -73,7 +78,7 @@ fn end_with_the_daemon() -> bool {
 }
 
 fn look(target: &Target) -> Result<(), MountError> {
-    match agent::kernel::look(target) {
+    match look::look(target) {
         Ok(Found::Nothing | Found::Alive) => Ok(()),
         Ok(Found::Dead) => Err(MountError::Failed {
             attempted: format!("look at {target}"),

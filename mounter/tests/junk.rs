@@ -5,9 +5,9 @@ use std::path::Path;
 
 use mooring_contract::names::FLEX_DRIVER_DIR;
 use mooring_mounter::agent::protocol::{self, Answer, Request};
-use mooring_mounter::flex::call::Call;
-use mooring_mounter::mount_table::Table;
-use mooring_mounter::target::Target;
+use mooring_mounter::drivers::flexvolume::call::Call;
+use mooring_mounter::volume::mount_table::Table;
+use mooring_mounter::volume::target::Target;
 use mooring_shim::{MAX_ARGS, MAX_REQUEST, answer, request};
 use proptest::collection::vec;
 use proptest::prelude::*;

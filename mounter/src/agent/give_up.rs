@@ -18,10 +18,11 @@ use tracing::warn;
 
 use super::kernel::KernelError;
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
-use crate::sys::{DeviceNumber, Kernel, NewMount, Sys as _};
-use crate::thread;
+use crate::sys::thread;
+use crate::sys::{Kernel, NewMount, Sys as _};
+use crate::volume::job::Secrets;
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::DeviceNumber;
 
 /// How long a mount has not answered before it may be given up.
 pub const SILENCE: Duration = Duration::from_secs(30);
@@ -94,11 +95,6 @@ impl Mounts {
 
 fn is_fuse(fs_type: &str) -> bool {
     fs_type == FUSE || fs_type.strip_prefix(FUSE).is_some_and(|rest| rest.starts_with('.'))
-}
-
-/// In milliseconds.
-pub(super) fn in_ms(silence: Duration) -> u64 {
-    u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Ends the FUSE connection behind a device. One that has ended is success.

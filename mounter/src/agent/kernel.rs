@@ -1,30 +1,21 @@
-//! The agent's system calls on a target: what is mounted there, moving a file system onto it, taking it off.
+//! The agent's system calls on a target: moving a file system onto it, taking it off.
 //!
 //! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
 //! and in every Pod that has the volume.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, mknodat, open, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, mknodat, open, statx};
 use rustix::io::Errno;
 
-use crate::graft::{self, Replaced};
-use crate::mount_options::MountFlags;
 use crate::sys::graft::{Grafts as _, Node};
-use crate::sys::{DeviceNumber, Kernel, Sys as _, SysError, Unmount, UnmountError};
-use crate::target::{Target, TargetError};
-
-/// What is mounted on a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing.
-    Nothing,
-    /// A file system that answers.
-    Alive,
-    /// A file system whose daemon is gone.
-    Dead,
-}
+use crate::sys::look::is_mount_point;
+use crate::sys::{Kernel, Sys as _, SysError, Unmount, UnmountError};
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::DeviceNumber;
+use crate::volume::target::{Target, TargetError};
+use crate::worker::graft::{self, Replaced};
 
 /// Why a system call on a target failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,50 +69,6 @@ pub fn make_fuse_device() -> Result<(), Errno> {
     ) {
         Err(Errno::EXIST) => Ok(()),
         made => made,
-    }
-}
-
-/// Whether something is mounted on a path; no server and no daemon is asked.
-pub fn is_mount_point(dir: impl AsFd, path: &Path) -> Result<bool, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    match statx(dir, path, flags, StatxFlags::empty()) {
-        Ok(stat) => Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
-        Err(Errno::NOENT) => Ok(false),
-        // Only a mount can be as broken as this.
-        Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether something is mounted on a target; no server and no daemon is asked.
-pub fn is_mounted(target: &Target) -> Result<bool, KernelError> {
-    let parent = match target.open_parent() {
-        Err(TargetError::Missing(_)) => return Ok(false),
-        parent => parent?,
-    };
-    is_mount_point(&parent, Path::new(target.file_name())).map_err(|source| KernelError::Call {
-        attempted: "look at",
-        path: target.path(),
-        source,
-    })
-}
-
-/// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases, and an
-/// unmount at the same time finds it busy.
-pub fn look(target: &Target) -> Result<Found, KernelError> {
-    if !is_mounted(target)? {
-        return Ok(Found::Nothing);
-    }
-    // The kernel always passes this question on to a FUSE daemon.
-    let answer = target.open().map(|dir| fstatfs(&dir));
-    match answer {
-        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))
-        | Err(TargetError::Open {
-            source: Errno::NOTCONN | Errno::CONNABORTED,
-            ..
-        }) => Ok(Found::Dead),
-        // Any other error is still an answer.
-        _ => Ok(Found::Alive),
     }
 }
 

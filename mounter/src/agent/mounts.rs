@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::give_up;
-use super::kernel::{self, Found, KernelError};
+use super::kernel::{self, KernelError};
 use super::program::{self, Brings, InvalidVolume};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
-use super::revive::Revivals;
+use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::store::{Store, StoreError, without_secrets};
-use crate::mount_options::{self, MountFlags};
-use crate::target::{Target, TargetError};
-use crate::thread;
+use crate::sys::look::{self, Found, LookError};
+use crate::sys::thread;
+use crate::volume::mount_options::{self, MountFlags};
+use crate::volume::target::{Target, TargetError};
 
 /// Longest that a program may take to clear up after an unmount.
 pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
@@ -79,6 +79,9 @@ pub enum AgentError {
     /// The program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// The target can't be looked at.
+    #[error(transparent)]
+    Look(#[from] LookError),
     /// A system call on the target failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -112,7 +115,7 @@ impl AgentError {
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
             Self::Kernel(KernelError::InUse(_)) => Category::InUse,
-            Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
+            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
         }
     }
 }
@@ -218,7 +221,7 @@ impl Mounts {
             mounts.push(MountState {
                 dead: self.store.dead(&call.target),
                 reviving: self.reviving.of(&call.target),
-                silent_ms: self.silence(&call.target).map(give_up::in_ms),
+                silent_ms: self.silence(&call.target).map(in_ms),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,
@@ -378,7 +381,7 @@ impl Mounts {
 
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let target = self.target(path)?;
-        if !kernel::is_mounted(&target)? {
+        if !look::is_mounted(&target)? {
             return Ok(Found::Nothing);
         }
         // One that has not answered yet has a thread waiting for it. More of them would take up all the threads, and keep
@@ -392,7 +395,7 @@ impl Mounts {
             target: path.to_owned(),
         };
         let looked = thread::run(move || {
-            let found = kernel::look(&target);
+            let found = look::look(&target);
             drop(looking);
             found
         });
@@ -406,7 +409,7 @@ impl Mounts {
     /// [`Self::look`], but one that was alive of late is not asked again.
     async fn look_seldom(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let alive = || self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        if !kernel::is_mounted(&self.target(path)?)? {
+        if !look::is_mounted(&self.target(path)?)? {
             alive().remove(path);
             return Ok(Found::Nothing);
         }
@@ -451,6 +454,11 @@ impl Mounts {
             Err(AgentError::InProgress(target.to_owned()))
         }
     }
+}
+
+/// In milliseconds.
+fn in_ms(silence: Duration) -> u64 {
+    u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// No thread for a target.

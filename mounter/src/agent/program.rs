@@ -48,7 +48,7 @@ use mooring_contract::names::paths::{CLIENT_OVERRIDES, CLIENT_START};
 use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
-use crate::mount_options::{self, ForbiddenOption};
+use crate::volume::mount_options::{self, ForbiddenOption};
 
 /// Where programs are run.
 pub const WORKING_DIRECTORY: &str = "/";
@@ -286,7 +286,7 @@ mod tests {
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
             fs_group: Some(2000),
-            pod: crate::client::PodRef::default(),
+            pod: crate::volume::job::PodRef::default(),
             limit_ms: 1,
         }
     }

@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::client::PodRef;
-use crate::sys::DeviceNumber;
+use crate::volume::job::PodRef;
+use crate::volume::mount_table::DeviceNumber;
 
 /// Version of these messages.
 pub const VERSION: u32 = 1;

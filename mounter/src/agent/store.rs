@@ -17,9 +17,9 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::kernel::is_mount_point;
 use super::protocol::{Dead, MountCall, SecretBytes};
-use crate::sys::DeviceNumber;
+use crate::sys::look::is_mount_point;
+use crate::volume::mount_table::DeviceNumber;
 
 /// Why the agent's own files fail it.
 #[derive(Debug, thiserror::Error)]
@@ -303,7 +303,7 @@ fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
     use crate::agent::protocol::MountCall;
-    use crate::client::PodRef;
+    use crate::volume::job::PodRef;
 
     #[test]
     fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_passed_over() {

@@ -4,8 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::plan::Seen;
-use super::status::Phase;
+use super::status::{Phase, Seen};
 use super::{ClientPods, lost};
 use crate::agent::protocol::MountState;
 

@@ -141,7 +141,7 @@ pub(crate) mod tests {
 
     use super::{Kept, Record};
     use crate::agent::protocol::{MountCall, SecretBytes};
-    use crate::client::PodRef;
+    use crate::volume::job::PodRef;
 
     pub(crate) fn record(target: &str, by: &str) -> Record {
         Record {

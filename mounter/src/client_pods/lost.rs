@@ -2,7 +2,7 @@
 //!
 //! They are found from the mount table and from what the agents of the Pods that are there say, never from having seen a Pod go: it may
 //! go while no mounter runs. Another Pod's agent mounts them anew ([`Call::Adopt`]) with what was kept of them ([`super::kept`]), and the
-//! rest is as after a crash ([`crate::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
+//! rest is as after a crash ([`crate::recovery::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,16 +20,16 @@ use super::kept::Record;
 use super::link::LinkError;
 use super::status::Phase;
 use super::{ClientPods, Need, PodError};
-use crate::agent::kernel::{self, Found};
 use crate::agent::protocol::{Answer, Call, Health, MountState};
-use crate::client::PodRef;
-use crate::clients::registry::Serving;
-use crate::events::News as Event;
-use crate::mount_table::{Entry, Table};
-use crate::node_pods::NodePodsError;
-use crate::revive::tell::{News, about_volume};
-use crate::target::Target;
-use crate::thread;
+use crate::api::recorder::Event;
+use crate::api::volume_events::{VolumeEvent, about_volume};
+use crate::node::node_pods::NodePodsError;
+use crate::sys::look::{self, Found};
+use crate::sys::thread;
+use crate::volume::job::PodRef;
+use crate::volume::mount_table::{Entry, Table};
+use crate::volume::registry::Serving;
+use crate::volume::target::Target;
 
 /// How long a mount may take to say that it is there. One that takes longer is served.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -334,7 +334,7 @@ async fn look(pods: &Arc<ClientPods>, target: &Target) -> Found {
     }
     let (held, target) = (Arc::clone(pods), target.clone());
     let looked = thread::run(move || {
-        let found = kernel::look(&target);
+        let found = look::look(&target);
         held.lost.lock().looking.remove(&path);
         found
     });
@@ -440,13 +440,13 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
     if pod.name.is_empty() {
         return;
     }
-    let news = News::Failed(why);
+    let event = VolumeEvent::Failed(why);
     // One that finds no room stands in the log.
-    let _ = pods.events.tell(Event {
+    let _ = pods.events.record(Event {
         type_: EventType::Warning,
-        reason: news.reason(),
+        reason: event.reason(),
         action: "Mount",
-        note: news.note(target.name()),
+        note: event.note(target.name()),
         about: about_volume(pod, target),
         joined: false,
     });
@@ -475,7 +475,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<Mo
             None => user_of(&pods, target.pod_uid()).await,
         };
         let told = match pod {
-            Ok(Some(pod)) => pods.events.tell(lost(&pod, &target, &client, &source)),
+            Ok(Some(pod)) => pods.events.record(lost(&pod, &target, &client, &source)),
             // It is gone, or nobody may know it.
             Ok(None) => true,
             Err(error) => {

@@ -8,7 +8,7 @@ use mooring_contract::image::ImageRef;
 use mooring_contract::names::{annotations, labels};
 
 use crate::agent::protocol::MountState;
-use crate::clients::registry::Serving;
+use crate::volume::registry::Serving;
 
 /// Most Pods that are named as the users of an old client Pod's volumes.
 const NAMED: usize = 3;
@@ -129,7 +129,7 @@ impl OldPod {
 mod tests {
     use super::*;
     use crate::agent::protocol::{Health, Reviving};
-    use crate::client::PodRef;
+    use crate::volume::job::PodRef;
 
     const AGENT: &str = "mooring.dev/mounter:2";
 

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::status::{Phase, Problem};
+use super::status::{Phase, Problem, Seen};
 use crate::agent::store::hex;
 
 /// A volume that has a client Pod to itself. The name alone won't do: volumes in Pods have any.
@@ -43,19 +43,6 @@ impl Wanted {
         }
         format!("client-{}-{}", self.client, hex(&hash.finalize()[..5]))
     }
-}
-
-/// A client Pod as it is seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Name.
-    pub name: String,
-    /// Uid.
-    pub uid: String,
-    /// Where it is in its life.
-    pub phase: Phase,
-    /// What keeps it from running.
-    pub problem: Option<Problem>,
 }
 
 /// What to do.

@@ -2,8 +2,6 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use super::plan::Seen;
-
 /// A container that ran for as many seconds did not fail at its start.
 const RAN_WELL: i64 = 5;
 
@@ -30,6 +28,19 @@ pub struct Problem {
     pub message: String,
     /// Whether waiting is of no use for now: the kubelet tries again in minutes, not seconds.
     pub settled: bool,
+}
+
+/// A client Pod as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What keeps it from running.
+    pub problem: Option<Problem>,
 }
 
 /// Reads a Pod; none if it has no name or uid.

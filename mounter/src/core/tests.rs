@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
+use super::client::Client;
 use super::{Core, Places};
-use crate::client::{Client, MountError, MountJob, PodRef, Secrets};
-use crate::clients::registry::Registry;
-use crate::metrics::Metrics;
-use crate::origin::Volumes;
-use crate::target::Target;
+use crate::core::metrics::Metrics;
+use crate::core::origin::Volumes;
+use crate::volume::job::{MountError, MountJob, PodRef, Secrets};
+use crate::volume::registry::Registry;
+use crate::volume::target::Target;
 
 /// A client container whose server `dead` never answers.
 #[derive(Default)]

@@ -9,30 +9,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
-use super::{DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
-use crate::client::Secrets;
-use crate::mount_options::MountFlags;
-use crate::mount_table::{Entry, Table};
-use crate::target::{Target, TargetError};
-use crate::worker::task::MountTask;
+use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::target::{Target, TargetError};
 
 /// The target of tests.
 pub(crate) fn target() -> Target {
     Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/v").unwrap()
-}
-
-/// A mount of a volume onto [`target`].
-pub(crate) fn task(line: &str) -> MountTask {
-    MountTask {
-        volume: (&Volume::from_line(line).unwrap()).into(),
-        target: target(),
-        read_only: false,
-        secrets: Secrets::default(),
-        fs_group: None,
-    }
 }
 
 /// An image file in the fake's pool.

@@ -15,8 +15,8 @@ use rustix::process::fchdir;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError, raw};
-use crate::mount_table::{Entry, Table};
-use crate::target::{Target, TargetError};
+use crate::volume::mount_table::{Entry, Table};
+use crate::volume::target::{Target, TargetError};
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 

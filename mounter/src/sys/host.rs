@@ -11,9 +11,9 @@ use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError};
-use crate::kubelet;
-use crate::mount_table::Table;
-use crate::target::Target;
+use crate::node::kubelet;
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
 
 /// Root's own, in memory, and there on every host, also on those that can't be written.
 const STAGES: &str = "/run/mooring/host";

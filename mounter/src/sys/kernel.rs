@@ -21,12 +21,11 @@ use rustix::mount::{
 };
 
 use super::{
-    DeviceNumber, ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw,
-    rpcbind,
+    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw, rpcbind,
 };
-use crate::mount_options::MountFlags;
-use crate::mount_table::Table;
-use crate::target::{Target, TargetError};
+use crate::volume::mount_options::MountFlags;
+use crate::volume::mount_table::{DeviceNumber, Table};
+use crate::volume::target::{Target, TargetError};
 
 /// Where programs are looked for, in the mounter's image and on a host.
 const PROGRAM_DIRECTORIES: &str =

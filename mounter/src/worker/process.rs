@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tracing::{info, warn};
 
 use super::task::{END, Report, Task};
-use crate::client::MountError;
+use crate::volume::job::MountError;
 
 /// How long a killed worker is waited for before it is left behind.
 const REAP: Duration = Duration::from_secs(1);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{MountError, MountJob, Secrets};
-use crate::graft::GraftTask;
-use crate::target::Target;
+use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::target::Target;
+use crate::worker::graft::GraftTask;
 
 /// One thing for a worker to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -141,4 +141,21 @@ pub enum Report {
     Done,
     /// It is not, and this is why.
     Failed(MountError),
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{MountTask, Secrets, Volume};
+    use crate::sys::fake::target;
+
+    /// A mount of a volume onto the target of tests.
+    pub(crate) fn task(line: &str) -> MountTask {
+        MountTask {
+            volume: (&Volume::from_line(line).unwrap()).into(),
+            target: target(),
+            read_only: false,
+            secrets: Secrets::default(),
+            fs_group: None,
+        }
+    }
 }

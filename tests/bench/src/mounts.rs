@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
-use mooring_mounter::client::Secrets;
-use mooring_mounter::mount_options::MountFlags;
 use mooring_mounter::sys::{Kernel, NewMount, Sys};
+use mooring_mounter::volume::job::Secrets;
+use mooring_mounter::volume::mount_options::MountFlags;
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde_json::json;

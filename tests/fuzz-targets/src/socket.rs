@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
-use mooring_mounter::flex::answer::Answer;
-use mooring_mounter::flex::call::{Call, CallError};
-use mooring_mounter::target::Target;
+use mooring_mounter::drivers::flexvolume::answer::Answer;
+use mooring_mounter::drivers::flexvolume::call::{Call, CallError};
+use mooring_mounter::volume::target::Target;
 use mooring_shim::answer::{self, Answer as Seen};
 use mooring_shim::request::{self, RequestError};
 use serde_json::Value;

@@ -1,0 +1,196 @@
+//! Tells the user of a volume what became of it, by Events on the Pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::EventType;
+use mooring_contract::names::reasons;
+use tracing::{info, warn};
+
+use super::recorder::{Event, Recorder, about_pod};
+use crate::volume::job::PodRef;
+use crate::volume::target::Target;
+
+/// What became of a volume.
+#[derive(Debug, Clone, PartialEq)]
+pub enum VolumeEvent {
+    /// It can be used again, after so many seconds.
+    Revived(f64),
+    /// It could not be mounted anew, for this reason.
+    Failed(String),
+    /// A container that uses it could not be given the new mount.
+    Stuck(String),
+    /// Its server does not answer and its Pod is gone but for that, so whoever waits for it got an error.
+    GivenUp,
+    /// The same, but others have the same file system of its server, so nobody got an error.
+    Shared,
+}
+
+impl VolumeEvent {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Revived(_) => reasons::VOLUME_REVIVED,
+            Self::Failed(_) | Self::Stuck(_) => reasons::VOLUME_NOT_REVIVED,
+            Self::GivenUp => reasons::VOLUME_GIVEN_UP,
+            Self::Shared => reasons::VOLUME_NOT_GIVEN_UP,
+        }
+    }
+
+    /// What was tried: with the reason it tells Events of one volume apart.
+    fn action(&self) -> &'static str {
+        match self {
+            Self::Revived(_) | Self::Failed(_) => "Mount",
+            Self::Stuck(_) => "Replace",
+            Self::GivenUp | Self::Shared => "Unmount",
+        }
+    }
+
+    /// In words, with what to do.
+    pub fn note(&self, volume: &str) -> String {
+        match self {
+            Self::Revived(seconds) => format!(
+                "the program that served volume {volume} ended; it was mounted anew and can be used again after \
+                 {seconds:.1} s. Files that were open must be opened again"
+            ),
+            Self::Failed(why) => format!(
+                "the program that served volume {volume} ended, and it can't be mounted anew: {why}. It is tried again \
+                 until it succeeds or the Pod is deleted"
+            ),
+            Self::Stuck(why) => format!(
+                "volume {volume} was mounted anew, but not for every container: {why}. Delete this Pod: its successor \
+                 gets the new mount. It is tried again by itself"
+            ),
+            Self::GivenUp => format!(
+                "volume {volume} did not answer, and this Pod is being deleted: what waited for the volume was ended, so that it \
+                 can be unmounted. What had not reached its server yet is lost"
+            ),
+            Self::Shared => format!(
+                "volume {volume} does not answer, and this Pod is being deleted, but what waits for the volume is not ended: others \
+                 on this node have the same file system of its server, and would get errors with it. This Pod goes when the server is \
+                 back, or when they are deleted too. An NFS volume with mount option nosharecache has a file system of its own"
+            ),
+        }
+    }
+}
+
+/// Records each thing once.
+pub struct VolumeRecorder {
+    recorder: Recorder,
+    /// The last that was recorded of each target.
+    last: BTreeMap<Target, VolumeEvent>,
+}
+
+impl VolumeRecorder {
+    /// One that has recorded nothing yet.
+    pub fn new(recorder: Recorder) -> Self {
+        Self {
+            recorder,
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// Has an Event made about the Pod, unless this was the last of the volume; whether it is made now.
+    pub fn record(&mut self, target: &Target, pod: Option<&PodRef>, event: VolumeEvent) -> bool {
+        if self.last.get(target) == Some(&event) {
+            return false;
+        }
+        let note = event.note(target.name());
+        let well = matches!(event, VolumeEvent::Revived(_));
+        if well {
+            info!(target.path = %target, "{note}");
+        } else {
+            warn!(target.path = %target, "{note}");
+        }
+        if let Some(pod) = pod.filter(|pod| !pod.name.is_empty() && !pod.namespace.is_empty()) {
+            let made = Event {
+                type_: if well { EventType::Normal } else { EventType::Warning },
+                reason: event.reason(),
+                action: event.action(),
+                note,
+                about: about_volume(pod, target),
+                joined: true,
+            };
+            if !self.recorder.record(made) {
+                return false;
+            }
+        }
+        self.last.insert(target.clone(), event);
+        true
+    }
+
+    /// Forgets what was recorded of volumes that are gone.
+    pub fn keep(&mut self, is_there: impl Fn(&Target) -> bool) {
+        self.last.retain(|target, _| is_there(target));
+    }
+}
+
+/// The Pod, and which of its volumes: what happens to the same part of an object again is joined into one Event, which keeps the note
+/// of the first time.
+pub(crate) fn about_volume(pod: &PodRef, target: &Target) -> ObjectReference {
+    ObjectReference {
+        // By the volume's directory, which is all that is known of it here: the PersistentVolume's name, or that of an inline volume.
+        field_path: Some(format!("spec.volumes{{{}}}", target.name())),
+        ..about_pod(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{VolumeEvent, VolumeRecorder};
+    use crate::api::recorder::Recorder;
+    use crate::api::recorder::tests::{api, recorded};
+    use crate::volume::job::PodRef;
+    use crate::volume::target::Target;
+
+    #[test]
+    fn whatever_is_not_well_says_what_to_do() {
+        assert!(VolumeEvent::Stuck("x".into()).note("v").contains("Delete this Pod"));
+        assert!(VolumeEvent::Failed("no server".into()).note("v").contains("no server"));
+        assert!(VolumeEvent::Revived(1.25).note("v").contains("opened again"));
+    }
+
+    #[tokio::test]
+    async fn two_volumes_of_a_pod_are_told_of_apart_and_one_that_is_lost_again_is_counted() {
+        let (client, heard) = api(0);
+        let mut recorder = VolumeRecorder::new(Recorder::start(client, Some("node-1".into())));
+        let pod = PodRef {
+            name: "web-0".into(),
+            namespace: "shop".into(),
+            uid: "u".into(),
+        };
+        let target = |name: &str| {
+            let directory = format!("/k/pods/u/volumes/mooring.dev~vcs/{name}");
+            Target::parse(Path::new("/k"), &directory).unwrap()
+        };
+        for (volume, event) in [
+            ("one", VolumeEvent::Revived(1.0)),
+            ("two", VolumeEvent::Revived(1.0)),
+            ("one", VolumeEvent::Failed("no server".into())),
+            ("one", VolumeEvent::Stuck("in use".into())),
+            ("one", VolumeEvent::Revived(2.0)),
+        ] {
+            assert!(recorder.record(&target(volume), Some(&pod), event));
+        }
+        let events = recorded(&heard, 5).await;
+        let said: Vec<_> = events
+            .iter()
+            .map(|(verb, event)| {
+                let field = event["regarding"]["fieldPath"].as_str().unwrap();
+                (verb.as_str(), field, event["reason"].as_str().unwrap())
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("POST", "spec.volumes{one}", "VolumeRevived"),
+                ("POST", "spec.volumes{two}", "VolumeRevived"),
+                ("POST", "spec.volumes{one}", "VolumeNotRevived"),
+                ("POST", "spec.volumes{one}", "VolumeNotRevived"),
+                ("PATCH", "spec.volumes{one}", "VolumeRevived"),
+            ]
+        );
+        assert!(events[1].1["note"].as_str().unwrap().contains("volume two"));
+    }
+}

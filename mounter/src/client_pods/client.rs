@@ -1,0 +1,279 @@
+//! The client container: a Pod of the vendor's client image on this node, and the agent in it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tracing::warn;
+
+use crate::agent::kernel;
+use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
+use crate::client_pods::allowed::ImageError;
+use crate::client_pods::kept::Record;
+use crate::client_pods::link::LinkError;
+use crate::client_pods::status::Phase;
+use crate::client_pods::{ClientPods, Lease, Need, PodError};
+use crate::core::client::Client;
+use crate::core::waits::{Waiting, Waits};
+use crate::sys::look::{self, Found};
+use crate::sys::thread;
+use crate::volume::job::{MountError, MountJob};
+use crate::volume::target::Target;
+
+/// Kept back from the job's time to tell the kubelet why it ran out.
+const ANSWER_RESERVE: Duration = Duration::from_secs(2);
+
+/// How long an agent may take to clear up after an unmount.
+const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long of that the kubelet's call waits.
+const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
+
+/// How long what is mounted on a target may take to say that it is there.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Mounts through client Pods.
+pub struct ContainerClient {
+    pods: Arc<ClientPods>,
+    waits: Waits,
+}
+
+impl ContainerClient {
+    /// Mounts through these Pods.
+    pub fn new(pods: Arc<ClientPods>, waits: Waits) -> Self {
+        Self { pods, waits }
+    }
+
+    /// What the agents of this node, of whatever image, have to do with a target.
+    async fn states(&self, target: &Target) -> Vec<(Hello, MountState)> {
+        let path = target.to_string();
+        let hellos = self.pods.seen().into_iter().map(|pod| {
+            let pods = &self.pods;
+            async move { pods.hello(&pod.uid).await }
+        });
+        let hellos = join_all(hellos).await.into_iter().flatten();
+        let of_target = |hello: Hello| {
+            let state = hello.mounts.iter().find(|mount| mount.target == path).cloned();
+            state.map(|state| (hello, state))
+        };
+        hellos.filter_map(of_target).collect()
+    }
+
+    /// Whether an agent has this very volume on the target.
+    async fn is_mounted_by_an_agent(&self, job: &MountJob) -> bool {
+        let states = self.states(&job.target).await;
+        states
+            .iter()
+            .any(|(_, mount)| mount.client == job.volume.client.as_str() && mount.source == job.volume.source)
+    }
+
+    /// If an agent mounts the target anew, what it says about it.
+    async fn revival(&self, target: &Target) -> Option<String> {
+        let states = self.states(target).await.into_iter();
+        let mut revived = states.filter(|(hello, mount)| hello.revives && !mount.is_lost());
+        let (_, mount) = revived.next()?;
+        let message = mount.reviving.unwrap_or_default().message;
+        Some(format!(
+            "the program that served this volume ended, and it is being mounted anew {message}"
+        ))
+    }
+
+    async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<(), MountError> {
+        let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
+        let call = Call::Mount(Box::new(mount_call(job, limit)));
+        // The agent has the same limit and answers by itself; a little more time lets its words through.
+        let asking = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2);
+        let answer = self.waits.watch(Waiting::of(job), asking).await;
+        match answer {
+            Ok(Answer::Mounted) => Ok(()),
+            Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
+            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_)) => Err(container_error(
+                job,
+                format!("the agent of Pod {} gave an answer to another question", lease.name),
+            )),
+            Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
+        }
+    }
+}
+
+#[async_trait]
+impl Client for ContainerClient {
+    async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
+        let Some(image) = &job.image else {
+            return Err(container_error(job, "no client image is set for it".to_owned()));
+        };
+        match look(&job.target).await? {
+            Found::Nothing => {}
+            Found::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
+            Found::Alive => {
+                return Err(MountError::Occupied {
+                    target: job.target.to_string(),
+                    found: "a file system that no client container knows".to_owned(),
+                    wanted: job.volume.source.clone(),
+                });
+            }
+            Found::Dead => {
+                if let Some(message) = self.revival(&job.target).await {
+                    return Err(container_error(job, message));
+                }
+                // Also for whoever uses it already.
+                if let Some(failed) = self.pods.revive(&job.target) {
+                    let message = format!(
+                        "the client Pod that served this volume is gone, and it is being mounted anew {failed}"
+                    );
+                    return Err(container_error(job, message));
+                }
+                // Nobody will ever mount it anew: whoever uses it can't go on.
+                kernel::unmount_target(&job.target, true).map_err(|e| failed("unmount the dead mount on", job, &e))?;
+                self.unmounted(&job.target).await;
+            }
+        }
+        let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
+        let need = Need {
+            client: &job.volume.client,
+            image,
+            by_volume: job.image_by_volume(),
+            target: &job.target,
+            source: &job.volume.source,
+        };
+        let lease = self.pods.lease(need, deadline).await;
+        let lease = lease.map_err(|error| no_pod(job, &error))?;
+        let mounted = self.ask(&lease, job).await;
+        if mounted.is_ok() {
+            self.pods.keep(Record {
+                by: lease.uid.clone(),
+                image: image.clone(),
+                by_volume: need.by_volume,
+                call: mount_call(job, Duration::ZERO),
+            });
+        }
+        drop(lease);
+        self.pods.changed();
+        mounted
+    }
+
+    /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
+    /// whatever else the image's program set up. An agent that does not hear of it finds out by itself.
+    async fn unmounted(&self, target: &Target) {
+        self.pods.forget(target);
+        let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
+        // It goes on if it takes longer; the volume is unmounted whatever comes of it.
+        let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
+    }
+}
+
+async fn clear_up(pods: Arc<ClientPods>, target: String) {
+    let seen = pods.seen();
+    let calls = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(|pod| {
+        let call = Call::Unmount { target: target.clone() };
+        let pods = &pods;
+        async move { (&pod.name, pods.ask(&pod.uid, call, CLEAR_UP_LIMIT).await) }
+    });
+    for (name, answer) in join_all(calls).await {
+        match answer {
+            Ok(Answer::Failed(failure)) => {
+                warn!(
+                    pod.name = name,
+                    target.path = target,
+                    "an agent could not clear up: {}",
+                    failure.message
+                );
+            }
+            // A Pod that has not started yet has nothing to clear up.
+            Ok(_) | Err(LinkError::NotThere) => {}
+            Err(error) => warn!(pod.name = name, %error, "an agent was not told of an unmount"),
+        }
+    }
+    pods.changed();
+}
+
+/// Looks at the target without waiting for a server: what does not answer in time is alive.
+async fn look(target: &Target) -> Result<Found, MountError> {
+    let failed = |message: String| MountError::Failed {
+        attempted: format!("look at {target}"),
+        message,
+    };
+    // Most have nothing mounted, and then nobody needs to be waited for.
+    if !look::is_mounted(target).map_err(|error| failed(error.to_string()))? {
+        return Ok(Found::Nothing);
+    }
+    let path = target.clone();
+    let looked = thread::run(move || look::look(&path));
+    match tokio::time::timeout(LOOK_LIMIT, looked).await {
+        Err(_) => Ok(Found::Alive),
+        Ok(Ok(Ok(found))) => Ok(found),
+        Ok(Ok(Err(error))) => Err(failed(error.to_string())),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+    }
+}
+
+fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
+    let volume = &job.volume;
+    let mut mount_options = volume.mount_options.clone();
+    if job.read_only && !mount_options.iter().any(|option| option == "ro") {
+        mount_options.retain(|option| option != "rw");
+        mount_options.push("ro".to_owned());
+    }
+    MountCall {
+        target: job.target.to_string(),
+        client: volume.client.to_string(),
+        source: volume.source.clone(),
+        fs_type: volume.fs_type.clone(),
+        mount_options,
+        options: volume.rest.clone(),
+        secrets: job
+            .secrets
+            .0
+            .iter()
+            .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
+            .collect(),
+        fs_group: job.fs_group,
+        pod: job.pod.clone(),
+        limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
+    let attempted = format!(
+        "mount {} in the client container for {}",
+        job.volume.source, job.volume.client
+    );
+    let message = failure.message;
+    match failure.category {
+        Category::Invalid => MountError::BadOptions(message),
+        Category::InProgress => MountError::InProgress {
+            operation: "mount".to_owned(),
+            seconds: 0,
+        },
+        Category::TimedOut => MountError::Timeout {
+            attempted: format!("to {attempted} ({message})"),
+            seconds: limit.as_secs(),
+            server: job.server(),
+        },
+        Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
+        Category::Protocol | Category::Draining | Category::Other => container_error(job, message),
+    }
+}
+
+fn no_pod(job: &MountJob, error: &PodError) -> MountError {
+    match error {
+        PodError::Image(ImageError::NotAllowed { .. }) => MountError::Forbidden(error.to_string()),
+        PodError::Image(ImageError::Bad(_)) => MountError::BadOptions(error.to_string()),
+        _ => container_error(job, error.to_string()),
+    }
+}
+
+fn container_error(job: &MountJob, message: String) -> MountError {
+    MountError::Container {
+        client: job.volume.client.to_string(),
+        message,
+    }
+}
+
+fn failed(attempted: &str, job: &MountJob, error: &dyn std::error::Error) -> MountError {
+    MountError::Failed {
+        attempted: format!("{attempted} {}", job.target),
+        message: error.to_string(),
+    }
+}

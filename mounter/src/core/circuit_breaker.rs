@@ -1,0 +1,203 @@
+//! A circuit breaker per server: one that did not answer delays its own volumes only, and those not for long.
+//!
+//! After a mount of a server ran into its time limit, further ones are refused at once for a while. Then one is let
+//! through: if that succeeds, all are. No more than a few operations of a server run at a time, so that a dead one
+//! can't take up all the room. A server that nobody asks for any more is spoken of no longer: nothing would ever find out that
+//! it answers again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::volume::job::MountError;
+
+/// How long a breaker stays open: the server is left alone.
+const OPEN_FOR: Duration = Duration::from_secs(30);
+
+/// How long after the last mount that was asked for of a server it is spoken of: longer than the kubelet's longest pause
+/// between two tries, which is two minutes.
+const FORGET: Duration = Duration::from_mins(5);
+
+/// Most operations of one server at a time.
+const MOST: usize = 32;
+
+#[derive(Debug, Default)]
+struct Server {
+    running: usize,
+    /// Since when its breaker is open.
+    tripped: Option<Instant>,
+    /// When it was last asked for, whether or not that was let through.
+    asked: Option<Instant>,
+    /// Whether one is trying again whether the server answers.
+    probing: bool,
+}
+
+/// One for each server that has something running or is tripped.
+#[derive(Debug, Clone, Default)]
+pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
+
+/// How an operation of a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The server answered, whatever it was.
+    Answered,
+    /// It did not in time.
+    Late,
+}
+
+impl CircuitBreakers {
+    /// Begins an operation of a server, unless it is tripped or busy.
+    pub fn enter(&self, name: &str, now: Instant) -> Result<Permit, MountError> {
+        let mut servers = self.lock();
+        forget(&mut servers, now);
+        let server = servers.entry(name.to_owned()).or_default();
+        server.asked = Some(now);
+        let mut probe = false;
+        if let Some(since) = server.tripped {
+            let age = now.saturating_duration_since(since);
+            if age < OPEN_FOR || server.probing {
+                return Err(MountError::Tripped {
+                    server: name.to_owned(),
+                    seconds_ago: age.as_secs(),
+                    seconds_left: OPEN_FOR.saturating_sub(age).as_secs().max(1),
+                });
+            }
+            server.probing = true;
+            probe = true;
+        } else if server.running >= MOST {
+            return Err(MountError::Failed {
+                attempted: format!("mount from server {name}"),
+                message: format!("{MOST} operations of it are running on this node: this one is tried again by itself"),
+            });
+        }
+        server.running += 1;
+        Ok(Permit {
+            breakers: self.clone(),
+            name: name.to_owned(),
+            probe,
+            ended: None,
+        })
+    }
+
+    /// The servers that are tripped and that something is wanted of.
+    pub fn tripped(&self, now: Instant) -> Vec<String> {
+        let mut servers = self.lock();
+        forget(&mut servers, now);
+        let tripped = servers.iter().filter(|(_, server)| server.tripped.is_some());
+        let mut names: Vec<_> = tripped.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Server>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn forget(servers: &mut HashMap<String, Server>, now: Instant) {
+    servers.retain(|_, server| {
+        let asked = server
+            .asked
+            .is_some_and(|at| now.saturating_duration_since(at) < FORGET);
+        server.running > 0 || asked
+    });
+}
+
+/// One running operation of a server.
+#[derive(Debug)]
+pub struct Permit {
+    breakers: CircuitBreakers,
+    name: String,
+    probe: bool,
+    ended: Option<(Ended, Instant)>,
+}
+
+impl Permit {
+    /// Says how it ended. Without this, it says nothing about the server.
+    pub fn end(mut self, ended: Ended, now: Instant) {
+        self.ended = Some((ended, now));
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut servers = self.breakers.lock();
+        let Some(server) = servers.get_mut(&self.name) else {
+            return;
+        };
+        server.running = server.running.saturating_sub(1);
+        if self.probe {
+            server.probing = false;
+        }
+        match self.ended {
+            Some((Ended::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
+            Some((Ended::Answered, _)) => server.tripped = None,
+            None => {}
+        }
+        if server.running == 0 && server.tripped.is_none() {
+            servers.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CircuitBreakers, Ended, FORGET, MOST, OPEN_FOR};
+    use crate::volume::job::MountError;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_server_that_was_late_is_refused_by_name_and_others_are_not() {
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        let error = breakers.enter("a", now + Duration::from_secs(1)).unwrap_err();
+        assert!(
+            matches!(&error, MountError::Tripped { server, .. } if server == "a"),
+            "{error}"
+        );
+        breakers.enter("b", now).unwrap();
+        assert_eq!(breakers.tripped(now), ["a"]);
+    }
+
+    #[test]
+    fn after_a_while_one_is_let_through_and_decides_for_all() {
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        let later = now + OPEN_FOR;
+        let probe = breakers.enter("a", later).unwrap();
+        assert!(breakers.enter("a", later).is_err());
+        probe.end(Ended::Late, later);
+        assert!(breakers.enter("a", later).is_err());
+        let probe = breakers.enter("a", later + OPEN_FOR).unwrap();
+        probe.end(Ended::Answered, later + OPEN_FOR);
+        let _one = breakers.enter("a", later + OPEN_FOR).unwrap();
+        let _two = breakers.enter("a", later + OPEN_FOR).unwrap();
+        assert!(breakers.tripped(later + OPEN_FOR).is_empty());
+    }
+
+    #[test]
+    fn a_server_that_nobody_asks_for_any_more_is_named_no_longer() {
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        // Refused, so it is wanted still.
+        let refused = now + Duration::from_secs(29);
+        breakers.enter("a", refused).unwrap_err();
+        let meanwhile = refused + FORGET / 2;
+        assert_eq!(breakers.tripped(meanwhile), ["a"]);
+        assert!(breakers.tripped(refused + FORGET).is_empty());
+        // One that waits for its answer is not forgotten, however long it takes.
+        let permit = breakers.enter("b", now).unwrap();
+        breakers.enter("c", now + FORGET * 2).unwrap();
+        permit.end(Ended::Late, now + FORGET * 2);
+        assert_eq!(breakers.tripped(now + FORGET * 2), ["b"]);
+    }
+
+    #[test]
+    fn one_server_can_t_take_all_the_room() {
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        let mut permits: Vec<_> = (0..MOST).map(|_| breakers.enter("a", now).unwrap()).collect();
+        assert!(breakers.enter("a", now).is_err());
+        permits.pop();
+        assert!(breakers.enter("a", now).is_ok());
+    }
+}

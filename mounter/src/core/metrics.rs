@@ -1,0 +1,287 @@
+//! What the mounter counts, in the Prometheus format. No label has an object's name in it. That of a server is in one for as long as
+//! the server does not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::node::pool_usage::PoolUsage;
+
+/// Call-outs that have a name of their own; any other is `other`.
+const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"];
+
+/// Bounds of durations in seconds: from a system call to the shim's patience.
+const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];
+
+/// Bounds of outages in seconds.
+const OUTAGE_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0];
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    call: &'static str,
+    result: &'static str,
+    category: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct During {
+    call: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByType {
+    fs_type: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Revived {
+    client: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByClient {
+    client: String,
+}
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    calls: Family<Answered, Counter>,
+    durations: Family<During, Histogram, fn() -> Histogram>,
+    mounts: Family<ByType, Gauge>,
+    revivals: Family<Revived, Counter>,
+    outages: Histogram,
+    given_up: Family<ByClient, Counter>,
+    tripped: Gauge,
+    left_behind: Gauge,
+    bad_config: Gauge,
+    ready: Gauge,
+    pool: PoolGauges,
+}
+
+/// Of class `local`, in bytes but for `volumes`.
+#[derive(Debug, Default)]
+struct PoolGauges {
+    disk: Gauge,
+    free: Gauge,
+    volumes: Gauge,
+    promised: Gauge,
+    written: Gauge,
+}
+
+/// All counters of the daemon; its clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+/// What is looked up when metrics are read.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// File system type of each of Mooring's mounts.
+    pub mounts: Vec<String>,
+    /// Servers that are tripped, by name and client.
+    pub tripped: Vec<String>,
+    /// Workers that hang in the kernel.
+    pub left_behind: usize,
+    /// Whether the node is ready.
+    pub ready: bool,
+    /// The node's pool, if it can be looked at.
+    pub pool: Option<PoolUsage>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("mooring_mounter");
+        let calls = Family::default();
+        let durations: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let mounts = Family::default();
+        let revivals = Family::default();
+        let outages = Histogram::new(OUTAGE_SECONDS);
+        let given_up = Family::default();
+        let [tripped, left_behind, bad_config, ready] = std::array::from_fn(|_| Gauge::default());
+        registry.register(
+            "calls",
+            "Call-outs of the kubelet by result and category",
+            calls.clone(),
+        );
+        registry.register("call_duration_seconds", "How long call-outs took", durations.clone());
+        registry.register("mounts", "Volumes that are mounted, by file system", mounts.clone());
+        registry.register(
+            "revivals",
+            "Volumes whose program ended, by type and result: done, or failed (it is tried again)",
+            revivals.clone(),
+        );
+        registry.register(
+            "outage_seconds",
+            "How long a volume whose program ended could not be used, from when that was noticed",
+            outages.clone(),
+        );
+        registry.register(
+            "given_up",
+            "Volumes of deleted Pods that did not answer, and whose users were given an error, by type",
+            given_up.clone(),
+        );
+        registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
+        registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
+        registry.register(
+            "bad_config",
+            "Whether the ConfigMap mounter-config has an error",
+            bad_config.clone(),
+        );
+        registry.register("ready", "Whether the node can mount", ready.clone());
+        let pool = PoolGauges::default();
+        let of_pool = [
+            ("disk_bytes", "Size of the disk of the node's pool", &pool.disk),
+            ("free_bytes", "What is free on that disk", &pool.free),
+            ("volumes", "Volumes of the pool", &pool.volumes),
+            ("promised_bytes", "The sizes of all volumes of the pool", &pool.promised),
+            (
+                "written_bytes",
+                "What the volumes of the pool hold of its disk",
+                &pool.written,
+            ),
+        ];
+        for (name, help, gauge) in of_pool {
+            registry.register(format!("pool_{name}"), help, gauge.clone());
+        }
+        Self(Arc::new(Inner {
+            registry,
+            calls,
+            durations,
+            mounts,
+            revivals,
+            outages,
+            given_up,
+            tripped,
+            left_behind,
+            bad_config,
+            ready,
+            pool,
+        }))
+    }
+}
+
+impl Metrics {
+    /// A call-out was answered: with this result, as the driver calls it.
+    pub fn called(&self, call: &str, result: &'static str, category: &'static str, took: Duration) {
+        let call = CALLS.iter().find(|known| **known == call).copied().unwrap_or("other");
+        let labels = Answered { call, result, category };
+        self.0.calls.get_or_create(&labels).inc();
+        self.0
+            .durations
+            .get_or_create(&During { call })
+            .observe(took.as_secs_f64());
+    }
+
+    /// A volume of this type whose program ended can be used again, after this time.
+    pub fn revived(&self, client: &str, outage: Duration) {
+        self.revival(client, "done");
+        self.0.outages.observe(outage.as_secs_f64());
+    }
+
+    /// One could not be mounted anew, and is tried again.
+    pub fn not_revived(&self, client: &str) {
+        self.revival(client, "failed");
+    }
+
+    fn revival(&self, client: &str, result: &'static str) {
+        let client = client.to_owned();
+        self.0.revivals.get_or_create(&Revived { client, result }).inc();
+    }
+
+    /// A volume of this type did not answer, and was given up with its Pod.
+    pub fn given_up(&self, client: &str) {
+        let client = client.to_owned();
+        self.0.given_up.get_or_create(&ByClient { client }).inc();
+    }
+
+    /// Whether the ConfigMap is bad.
+    pub fn bad_config(&self, bad: bool) {
+        self.0.bad_config.set(bad.into());
+    }
+
+    /// All metrics as text.
+    pub fn encode(&self, now: &Snapshot) -> Result<String, std::fmt::Error> {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        if let Some(now) = &now.pool {
+            let PoolGauges {
+                disk,
+                free,
+                volumes,
+                promised,
+                written,
+            } = &self.0.pool;
+            let of_pool = [
+                (disk, now.disk),
+                (free, now.free),
+                (volumes, now.volumes),
+                (promised, now.promised),
+                (written, now.written),
+            ];
+            for (gauge, value) in of_pool {
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+        }
+        self.0.mounts.clear();
+        for fs_type in &now.mounts {
+            let labels = ByType {
+                fs_type: fs_type.clone(),
+            };
+            self.0.mounts.get_or_create(&labels).inc();
+        }
+        self.0.tripped.set(gauge(now.tripped.len()));
+        self.0.left_behind.set(gauge(now.left_behind));
+        self.0.ready.set(now.ready.into());
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.0.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metrics, Snapshot};
+    use crate::node::pool_usage::PoolUsage;
+    use std::time::Duration;
+
+    #[test]
+    fn calls_are_counted_by_result_and_category_and_unknown_ones_together() {
+        let metrics = Metrics::default();
+        metrics.called("mount", "Success", "", Duration::from_millis(7));
+        metrics.called("mount", "Failure", "timeout", Duration::from_secs(7));
+        metrics.called("made-up", "Not supported", "not-supported", Duration::ZERO);
+        metrics.revived("sshfs", Duration::from_millis(700));
+        metrics.not_revived("sshfs");
+        metrics.given_up("cephfs");
+        let now = Snapshot {
+            mounts: vec!["ext4".into(), "ext4".into()],
+            tripped: vec!["10.0.0.4 (sshfs)".into()],
+            pool: Some(PoolUsage {
+                promised: 3 << 30,
+                ..PoolUsage::default()
+            }),
+            ..Snapshot::default()
+        };
+        let text = metrics.encode(&now).unwrap();
+        for line in [
+            r#"mooring_mounter_calls_total{call="mount",result="Failure",category="timeout"} 1"#,
+            r#"mooring_mounter_calls_total{call="other",result="Not supported",category="not-supported"} 1"#,
+            r#"mooring_mounter_mounts{fs_type="ext4"} 2"#,
+            r#"mooring_mounter_revivals_total{client="sshfs",result="done"} 1"#,
+            r#"mooring_mounter_revivals_total{client="sshfs",result="failed"} 1"#,
+            r#"mooring_mounter_outage_seconds_bucket{le="1.0"} 1"#,
+            r#"mooring_mounter_given_up_total{client="cephfs"} 1"#,
+            "mooring_mounter_tripped_servers 1",
+            "mooring_mounter_ready 0",
+            "mooring_mounter_pool_promised_bytes 3221225472",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

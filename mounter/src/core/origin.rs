@@ -1,0 +1,175 @@
+//! Who made a volume: what is of the node itself is mounted only if the API shows that an administrator gave it.
+//!
+//! The proof is the `PersistentVolume`: one of the name that the kubelet's directory has, with the very options that the kubelet gave. It is no
+//! administrator's if it was provisioned: the controller's `PersistentVolumes`, and those that provisioning images make, are all named after
+//! their claim's uid, to which admission policies hold both (`mooring-controller-volumes`, `mooring-volume-makers`). A volume that stands in a Pod
+//! has no PersistentVolume, and whoever could give one the name of one that is there can't give it that one's options: the policies for
+//! Pods let no path or device of the node through.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use mooring_contract::names::{FLEX_DRIVER, annotations};
+use mooring_contract::volume::{Volume, keys};
+
+use crate::volume::job::MountJob;
+
+/// Longest that the API may take to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Where `PersistentVolumes` are asked for.
+#[async_trait]
+pub trait Volumes: Send + Sync {
+    /// The one of a name, if there is one.
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String>;
+}
+
+#[async_trait]
+impl Volumes for Api<PersistentVolume> {
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String> {
+        self.get_opt(name).await.map_err(|error| error.to_string())
+    }
+}
+
+/// Why a volume is not known to be an administrator's; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotProven {
+    /// Nobody to ask.
+    #[error(
+        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the mounter \
+         has no access to the Kubernetes API to see whether this is one: see its log"
+    )]
+    NoApi(String),
+    /// No answer.
+    #[error(
+        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the \
+         Kubernetes API did not say whether this is one ({1}): it is tried again by itself"
+    )]
+    NoAnswer(String, String),
+    /// There is no such `PersistentVolume`, or it is another one.
+    #[error(
+        "option source={source_of:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and {volume} \
+         {why}: for the node's own disk use client=local"
+    )]
+    NotTheirs {
+        /// The source.
+        source_of: String,
+        /// The volume's name.
+        volume: String,
+        /// What it is instead.
+        why: &'static str,
+    },
+}
+
+/// Has the API show that a volume is an administrator's.
+pub async fn prove(volumes: Option<&dyn Volumes>, job: &MountJob) -> Result<(), NotProven> {
+    let source = || job.volume.source.clone();
+    let volumes = volumes.ok_or_else(|| NotProven::NoApi(source()))?;
+    // By the directory, which the kubelet chose: the option of that meaning could be the volume's own.
+    let name = job.target.name();
+    let answer = tokio::time::timeout(LIMIT.min(job.remaining()), volumes.get(name)).await;
+    let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+    let volume = answer.map_err(|why| NotProven::NoAnswer(source(), why))?;
+    let judged = match &volume {
+        None => Err("is none: it stands in a Pod"),
+        Some(volume) => is_an_administrators(volume, &job.volume),
+    };
+    judged.map_err(|why| NotProven::NotTheirs {
+        source_of: source(),
+        volume: name.to_owned(),
+        why,
+    })
+}
+
+/// Whether a `PersistentVolume` is an administrator's and says what the kubelet said; else what it is instead.
+fn is_an_administrators(found: &PersistentVolume, asked: &Volume) -> Result<(), &'static str> {
+    let annotations = found.metadata.annotations.as_ref();
+    let noted = |key: &str| annotations.is_some_and(|all| all.contains_key(key));
+    if [annotations::PROVISIONED_BY, annotations::CONFIG, annotations::REQUEST]
+        .into_iter()
+        .any(noted)
+        || found.metadata.name.as_deref().is_none_or(is_provisioned)
+    {
+        return Err("was provisioned");
+    }
+    let flex = found.spec.as_ref().and_then(|spec| spec.flex_volume.as_ref());
+    let Some(flex) = flex.filter(|flex| flex.driver == FLEX_DRIVER) else {
+        return Err("has another driver");
+    };
+    let options = flex.options.clone().unwrap_or_default();
+    match read(options, flex.fs_type.as_deref()) {
+        Some(volume) if volume == *asked => Ok(()),
+        _ => Err("has other options"),
+    }
+}
+
+/// Whether a `PersistentVolume` has the name of one that is made for a claim: `pvc-<uid>`.
+fn is_provisioned(name: &str) -> bool {
+    name.strip_prefix("pvc-")
+        .is_some_and(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
+}
+
+/// As the kubelet's call is read.
+fn read(mut options: BTreeMap<String, String>, fs_type: Option<&str>) -> Option<Volume> {
+    options.retain(|key, _| !key.starts_with("kubernetes.io/"));
+    let stated = options.entry(keys::FS_TYPE.to_owned()).or_default();
+    if stated.is_empty() {
+        fs_type.unwrap_or_default().clone_into(stated);
+    }
+    Volume::from_options(&options).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_an_administrators;
+    use k8s_openapi::api::core::v1::PersistentVolume;
+    use mooring_contract::volume::Volume;
+    use serde_json::{Value, json};
+
+    fn judged(change: impl FnOnce(&mut Value)) -> Result<(), &'static str> {
+        let mut volume = json!({
+            "metadata": {"name": "disk"},
+            "spec": {"flexVolume": {"driver": "mooring.dev/vcs", "fsType": "ext4",
+                                    "options": {"client": "disk", "source": "/dev/sdb"}}},
+        });
+        change(&mut volume);
+        let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
+        let asked = Volume::from_line("client=disk,source=/dev/sdb,fs-type=ext4").unwrap();
+        is_an_administrators(&volume, &asked)
+    }
+
+    #[test]
+    fn a_persistent_volume_written_by_hand_is_an_administrator_s() {
+        assert_eq!(judged(|_| {}), Ok(()));
+        assert_eq!(judged(|pv| pv["metadata"]["name"] = json!("pvc-mine")), Ok(()));
+        assert_eq!(judged(|pv| pv["metadata"]["annotations"] = json!({"a": "b"})), Ok(()));
+    }
+
+    #[test]
+    fn one_that_was_provisioned_or_says_something_else_is_not() {
+        let uid = "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+        assert_eq!(judged(|pv| pv["metadata"]["name"] = json!(uid)), Err("was provisioned"));
+        for key in [
+            "pv.kubernetes.io/provisioned-by",
+            "mooring.dev/config",
+            "mooring.dev/request",
+        ] {
+            let refused = judged(|pv| pv["metadata"]["annotations"] = json!({key: "x"}));
+            assert_eq!(refused, Err("was provisioned"), "{key}");
+        }
+        let other = judged(|pv| pv["spec"]["flexVolume"]["driver"] = json!("other/driver"));
+        assert_eq!(other, Err("has another driver"));
+        for (key, value) in [
+            ("source", "/dev/sdc"),
+            ("client-image", "a"),
+            ("mount-options", "ro"),
+            ("fs-type", "xfs"),
+        ] {
+            let refused = judged(|pv| pv["spec"]["flexVolume"]["options"][key] = json!(value));
+            assert_eq!(refused, Err("has other options"), "{key}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Tells the user of a volume what a mount waits for, while it does: the kubelet says nothing before its call is answered.
+
+use std::future::Future;
+use std::time::Duration;
+
+use kube::runtime::events::EventType;
+use mooring_contract::names::reasons;
+use tracing::warn;
+
+use crate::api::recorder::{Event, Recorder};
+use crate::api::volume_events::about_volume;
+use crate::volume::job::{MountJob, PodRef};
+use crate::volume::target::Target;
+
+/// How long a server may take before it is told of.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tells of mounts that wait long for a server.
+#[derive(Debug, Clone)]
+pub struct Waits {
+    events: Option<Recorder>,
+    patience: Duration,
+}
+
+/// A mount, as its user knows it.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    target: Target,
+    pod: PodRef,
+    server: String,
+}
+
+impl Waiting {
+    /// This mount.
+    pub fn of(job: &MountJob) -> Self {
+        Self {
+            target: job.target.clone(),
+            pod: job.pod.clone(),
+            server: job.server(),
+        }
+    }
+}
+
+impl Waits {
+    /// Tells by Events, where there is an API.
+    pub fn new(events: Option<Recorder>) -> Self {
+        Self {
+            events,
+            patience: PATIENCE,
+        }
+    }
+
+    /// Waits for what asks a server, and tells of it if it takes long.
+    pub async fn watch<T>(&self, waiting: Waiting, asking: impl Future<Output = T>) -> T {
+        let mut asking = std::pin::pin!(asking);
+        tokio::select! {
+            answer = &mut asking => return answer,
+            () = tokio::time::sleep(self.patience) => {}
+        }
+        self.tell(&waiting);
+        asking.await
+    }
+
+    fn tell(&self, waiting: &Waiting) {
+        let Waiting { target, pod, server } = waiting;
+        let seconds = self.patience.as_secs();
+        warn!(target.path = %target, server, "a mount has been waiting for its server for {seconds} s");
+        let Some(events) = self.events.as_ref().filter(|_| !pod.name.is_empty()) else {
+            return;
+        };
+        // One that finds no room stands in the log.
+        let _ = events.record(Event {
+            type_: EventType::Warning,
+            reason: reasons::MOUNT_WAITS,
+            action: "Mount",
+            note: format!(
+                "the mount of volume {} waits for {server}, which has not answered for {seconds} s: see whether it is up and can be reached \
+                 from this node. It goes on by itself",
+                target.name()
+            ),
+            about: about_volume(pod, target),
+            joined: true,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Waiting, Waits};
+    use crate::api::recorder::Recorder;
+    use crate::api::recorder::tests::{api, recorded};
+    use crate::sys::fake::target;
+    use crate::volume::job::PodRef;
+
+    #[tokio::test]
+    async fn who_waits_for_a_server_is_told_its_name_once_and_who_is_served_hears_nothing() {
+        let (client, heard) = api(0);
+        let waits = Waits {
+            events: Some(Recorder::start(client, None)),
+            patience: Duration::from_millis(50),
+        };
+        let waiting = |server: &str| Waiting {
+            target: target(),
+            pod: PodRef {
+                name: "web-0".into(),
+                namespace: "shop".into(),
+                uid: "u".into(),
+            },
+            server: server.into(),
+        };
+        assert_eq!(waits.watch(waiting("quick"), async { 1 }).await, 1);
+        let slow = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            2
+        };
+        assert_eq!(waits.watch(waiting("10.0.0.4"), slow).await, 2);
+        let made = recorded(&heard, 1).await;
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].1["reason"], "MountWaits");
+        let note = made[0].1["note"].as_str().unwrap();
+        assert!(note.contains("10.0.0.4"), "{note}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Whoever reaches the port may read them, so they say how many and not
+//! which: the rest is [`crate::daemon::status_socket`]'s.
+//!
+//! They are answered by a thread of their own, for a fixed number of connections: a flood of callers takes neither time nor descriptors
+//! from the kubelet's calls. Where there are too many the oldest has to go, so that one who comes in turn, such as a probe of the
+//! kubelet's, is answered.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use crate::core::Core;
+use crate::daemon::status::Status;
+
+/// Most connections at a time.
+const CONNECTIONS: usize = 64;
+
+/// Longest that a caller may take to say what it wants.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest that a connection may last.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pause after a connection that could not be taken, such as for want of descriptors, which would be so again at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often the daemon shows that it is alive.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How long it may show nothing before it is taken to hang, and started again by the kubelet.
+const STILL: Duration = Duration::from_secs(30);
+
+type Shared = (Arc<Core>, Status);
+
+/// When the daemon's own thread last showed that it is alive. The one that answers says nothing of it.
+#[derive(Debug, Clone)]
+struct Pulse(Arc<Mutex<Instant>>);
+
+impl Pulse {
+    /// Beats for as long as the runtime that this is called in.
+    fn start() -> Self {
+        let pulse = Self(Arc::new(Mutex::new(Instant::now())));
+        let beating = pulse.clone();
+        tokio::spawn(async move {
+            loop {
+                *beating.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                tokio::time::sleep(BEAT).await;
+            }
+        });
+        pulse
+    }
+
+    fn is_felt(&self, now: Instant) -> bool {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        now.saturating_duration_since(last) < STILL
+    }
+}
+
+/// Answers for ever, in a thread of its own.
+pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::Result<()> {
+    let pulse = Pulse::start();
+    let router = Router::new()
+        .route("/livez", get(async move || live(pulse.is_felt(Instant::now()))))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state((core, status));
+    let listener = std::net::TcpListener::bind(listen)?;
+    listener.set_nonblocking(true)?;
+    let (ended, end) = oneshot::channel();
+    std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let served = runtime
+            .and_then(|runtime| runtime.block_on(async { accept(TcpListener::from_std(listener)?, router).await }));
+        // The daemon may have ended before.
+        let _ = ended.send(served);
+    })?;
+    end.await
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that answers has ended")))
+}
+
+async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        open.retain(|connection| !connection.is_finished());
+        while open.len() >= CONNECTIONS {
+            if let Some(oldest) = open.pop_front() {
+                oldest.abort();
+                // Its descriptor is free when it has ended.
+                let _ = oldest.await;
+            }
+        }
+        open.push_back(tokio::spawn(answer(stream, router.clone())));
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_LIMIT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // A caller that went, or took too long, is nobody's concern.
+    let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+}
+
+fn live(is_felt: bool) -> Response {
+    if is_felt {
+        return "ok\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, "the mounter hangs\n").into_response()
+}
+
+async fn ready(State((_, status)): State<Shared>) -> Response {
+    match status.obstacles().len() {
+        0 => "ready\n".into_response(),
+        count => {
+            let words = format!("not ready for {count} reasons: see mounter status, in its Pod\n");
+            (StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+        }
+    }
+}
+
+async fn metrics(State((core, status)): State<Shared>) -> Response {
+    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match core.metrics().encode(&status.snapshot(&core)) {
+        Ok(text) => ([(header::CONTENT_TYPE, TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use std::time::Instant;
+
+    use super::{CONNECTIONS, Pulse, STILL, accept};
+
+    #[tokio::test]
+    async fn a_daemon_that_hangs_is_not_taken_to_be_alive_by_the_thread_that_answers_for_it() {
+        let pulse = Pulse::start();
+        assert!(pulse.is_felt(Instant::now()));
+        assert!(!pulse.is_felt(Instant::now() + STILL));
+    }
+
+    #[tokio::test]
+    async fn callers_who_say_nothing_keep_nobody_from_an_answer_and_there_are_never_too_many() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, Router::new().route("/livez", get(async || "ok\n"))));
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS * 2 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /livez HT").await.unwrap();
+            silent.push(stream);
+        }
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let ask = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        caller.write_all(ask).await.unwrap();
+        let mut answer = String::new();
+        caller.read_to_string(&mut answer).await.unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
+            "{answer}"
+        );
+        // The oldest had to go.
+        let gone = silent[0].read(&mut [0; 16]).await;
+        assert!(gone.is_err() || gone.is_ok_and(|read| read == 0));
+    }
+}

@@ -1,0 +1,440 @@
+//! Publishes on the mounter's own Node which clients it can mount: labels, by which volumes keep Pods away (the PersistentVolume's
+//! node affinity), annotations with what to do, and an Event where something has changed. And which client Pods of an earlier
+//! version are left.
+//!
+//! It is one server-side apply, so that what is not said any more goes by itself. The right to patch Nodes is narrowed to these labels
+//! and annotations of the mounter's own Node by the admission policy `mooring-mounter-nodes`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::events::EventType;
+use mooring_contract::names::{MOUNTER, labels, reasons};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::api::recorder::{Event, Recorder};
+use crate::client_pods::ClientPods;
+use crate::client_pods::old::OldPod;
+use crate::daemon::status::Status;
+use crate::node::readiness::clients::Readiness;
+use crate::volume::registry::Registry;
+
+/// How often the node is looked at.
+const PERIOD: Duration = Duration::from_secs(15);
+
+/// How often it is looked whether the kubelet's endpoint was tried yet, before there is anything to publish.
+const START_PERIOD: Duration = Duration::from_millis(500);
+
+/// How often the same is written again, in case somebody has taken it away: a write that changes nothing is none.
+const REPEAT: Duration = Duration::from_mins(10);
+
+/// Longest wait after failed tries: each is twice as long as the one before.
+const MAX_WAIT: Duration = Duration::from_mins(10);
+
+/// Longest text of an annotation; the admission policy goes by it too.
+const MAX_WORDS: usize = 1000;
+
+/// Why the node was not marked.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error("failed to mark node {node}: {source}")]
+    Api { node: String, source: Box<kube::Error> },
+}
+
+/// One who publishes about a node.
+pub struct Publisher {
+    client: Client,
+    events: Recorder,
+    node: String,
+    status: Status,
+    registry: Registry,
+    pods: Option<Arc<ClientPods>>,
+    /// What was published last, and when.
+    published: Option<(Found, Instant)>,
+    /// What the node says.
+    said: Option<Said>,
+}
+
+/// What is to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    readiness: Readiness,
+    /// Client Pods of an earlier version; nothing as long as it isn't known.
+    old: Option<Vec<OldPod>>,
+}
+
+/// What a node says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Said {
+    /// Whether it can mount, by client.
+    clients: BTreeMap<String, String>,
+    /// How many client Pods of an earlier version are left, and which.
+    old: (Option<String>, Option<String>),
+}
+
+/// A change that is worth an Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Change {
+    /// These can't be mounted, for one reason.
+    Unable { clients: Vec<String>, words: String },
+    /// These can be mounted again.
+    Able { clients: Vec<String> },
+}
+
+impl Publisher {
+    /// One for this node.
+    pub fn new(
+        client: Client,
+        events: Recorder,
+        node: String,
+        status: Status,
+        registry: Registry,
+        pods: Option<Arc<ClientPods>>,
+    ) -> Self {
+        Self {
+            client,
+            events,
+            node,
+            status,
+            registry,
+            pods,
+            published: None,
+            said: None,
+        }
+    }
+
+    /// Publishes whatever changes, until `stop`. What was published stays.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut failures = 0;
+        loop {
+            let wait = match self.look().await {
+                None => START_PERIOD,
+                Some(found) if !self.is_due(&found) => PERIOD,
+                Some(found) => match self.publish(found).await {
+                    Ok(()) => {
+                        failures = 0;
+                        PERIOD
+                    }
+                    Err(error) => {
+                        let wait = PERIOD.saturating_mul(1 << failures).min(MAX_WAIT);
+                        warn!("{error}; trying again in {wait:?}");
+                        failures = (failures + 1).min(8);
+                        wait
+                    }
+                },
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                () = self.registry.changed() => {}
+            }
+        }
+    }
+
+    async fn look(&self) -> Option<Found> {
+        let readiness = self.status.readiness(&self.registry)?;
+        let old = match &self.pods {
+            Some(pods) => pods.old().await,
+            None => Some(Vec::new()),
+        };
+        Some(Found { readiness, old })
+    }
+
+    fn is_due(&self, found: &Found) -> bool {
+        let published = self.published.as_ref();
+        published.is_none_or(|(last, at)| last != found || at.elapsed() >= REPEAT)
+    }
+
+    async fn publish(&mut self, found: Found) -> Result<(), PublishError> {
+        if self.said.is_none() {
+            // A patch that changes nothing reads: the right to read Nodes would be for all of them.
+            let params = PatchParams::default();
+            let there = patch(&self.client, &self.node, &params, &Patch::Merge(json!({}))).await?;
+            self.said = Some(said(&there));
+        }
+        let before = self.said.clone().unwrap_or_default();
+        let there = apply(&self.client, &self.node, &marks(&found, &before)).await?;
+        self.said = Some(said(&there));
+        for change in changes(&before.clients, &found.readiness) {
+            self.record(&there, &change);
+        }
+        self.published = Some((found, Instant::now()));
+        Ok(())
+    }
+
+    fn record(&self, there: &ObjectMeta, change: &Change) {
+        let (type_, reason, note) = match change {
+            Change::Unable { clients, words } => (
+                EventType::Warning,
+                reasons::CLIENT_NOT_READY,
+                format!(
+                    "volumes of {} can't be mounted on this node: {words}",
+                    clients.join(", ")
+                ),
+            ),
+            Change::Able { clients } => (
+                EventType::Normal,
+                reasons::CLIENT_READY,
+                format!("volumes of {} can be mounted on this node again", clients.join(", ")),
+            ),
+        };
+        info!(reason, "{note}");
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.clone()),
+            uid: there.uid.clone(),
+            ..ObjectReference::default()
+        };
+        // What finds no room stands on the node all the same.
+        let _ = self.events.record(Event {
+            type_,
+            reason,
+            action: "Look",
+            note,
+            about,
+            // It may have another note each time.
+            joined: false,
+        });
+    }
+}
+
+/// Takes everything off the node that was published about it.
+pub async fn take_back(client: &Client, node: &str) {
+    match apply(client, node, &json!({})).await {
+        Ok(_) => info!("the node's labels and annotations are taken back"),
+        Err(error) => warn!("the node's labels and annotations stay: {error}"),
+    }
+}
+
+async fn apply(client: &Client, node: &str, metadata: &Value) -> Result<ObjectMeta, PublishError> {
+    let mut object = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+    object["metadata"]["name"] = node.into();
+    patch(
+        client,
+        node,
+        &PatchParams::apply(MOUNTER).force(),
+        &Patch::Apply(object),
+    )
+    .await
+}
+
+async fn patch(
+    client: &Client,
+    node: &str,
+    params: &PatchParams,
+    patch: &Patch<Value>,
+) -> Result<ObjectMeta, PublishError> {
+    let api: Api<Node> = Api::all(client.clone());
+    let patched = api.patch_metadata(node, params, patch).await;
+    let patched = patched.map_err(|source| PublishError::Api {
+        node: node.to_owned(),
+        source: Box::new(source),
+    })?;
+    Ok(patched.metadata)
+}
+
+fn word(is_ready: bool) -> &'static str {
+    if is_ready { labels::READY } else { labels::NOT_READY }
+}
+
+fn key(client: &str) -> String {
+    format!("{}{client}", labels::NODE_CLIENT_PREFIX)
+}
+
+/// The node's labels and annotations; of what isn't known it says what it said before.
+fn marks(found: &Found, before: &Said) -> Value {
+    let Found { readiness, old } = found;
+    let clients = readiness.clients.iter();
+    let mut labels: BTreeMap<String, String> = clients
+        .map(|(client, verdict)| (key(client), word(verdict.is_ok()).to_owned()))
+        .collect();
+    labels.insert(labels::NODE_MOUNTER.to_owned(), word(readiness.node.is_ok()).to_owned());
+    let unable = readiness.unable().into_iter();
+    let mut annotations: BTreeMap<String, String> = unable.map(|(client, words)| (key(&client), cut(&words))).collect();
+    if let Err(words) = &readiness.node {
+        annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(words));
+    }
+    let (count, words) = old.as_deref().map_or_else(|| before.old.clone(), old_marks);
+    let old = labels::NODE_OLD_CLIENT_PODS;
+    labels.extend(count.map(|count| (old.to_owned(), count)));
+    annotations.extend(words.map(|words| (old.to_owned(), words)));
+    json!({"labels": labels, "annotations": annotations})
+}
+
+/// How many client Pods of an earlier version there are, and which.
+fn old_marks(old: &[OldPod]) -> (Option<String>, Option<String>) {
+    let words: Vec<_> = old.iter().map(OldPod::words).collect();
+    let words = Some(cut(&words.join("; "))).filter(|words| !words.is_empty());
+    (Some(old.len().to_string()), words)
+}
+
+/// What a node's labels and annotations say.
+fn said(node: &ObjectMeta) -> Said {
+    let labels = node.labels.clone().unwrap_or_default();
+    let annotations = node.annotations.as_ref();
+    let old = labels::NODE_OLD_CLIENT_PODS;
+    let ours = |(key, value): (&String, &String)| {
+        let client = key.strip_prefix(labels::NODE_CLIENT_PREFIX)?;
+        Some((client.to_owned(), value.clone()))
+    };
+    Said {
+        clients: labels.iter().filter_map(ours).collect(),
+        old: (
+            labels.get(old).cloned(),
+            annotations.and_then(|all| all.get(old).cloned()),
+        ),
+    }
+}
+
+/// What has changed since the node said `before`, one for each reason.
+fn changes(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<Change> {
+    let mut unable: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+    let mut able = Vec::new();
+    for (client, verdict) in &found.clients {
+        let was = before.get(client).map(String::as_str);
+        match verdict {
+            Err(words) if was != Some(labels::NOT_READY) => unable.entry(words).or_default().push(client.clone()),
+            Ok(()) if was == Some(labels::NOT_READY) => able.push(client.clone()),
+            _ => {}
+        }
+    }
+    let unable = unable.into_iter().map(|(words, clients)| Change::Unable {
+        clients,
+        words: words.clone(),
+    });
+    let able = Some(able).filter(|clients| !clients.is_empty());
+    unable.chain(able.map(|clients| Change::Able { clients })).collect()
+}
+
+fn cut(words: &str) -> String {
+    let mut words = words.to_owned();
+    while words.len() > MAX_WORDS {
+        words.pop();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readiness(clients: &[(&str, &str)]) -> Readiness {
+        let verdict = |words: &str| {
+            if words.is_empty() {
+                Ok(())
+            } else {
+                Err(words.to_owned())
+            }
+        };
+        Readiness {
+            node: Ok(()),
+            clients: clients
+                .iter()
+                .map(|(client, words)| ((*client).to_owned(), verdict(words)))
+                .collect(),
+        }
+    }
+
+    fn marks_of(readiness: Readiness) -> Value {
+        let old = Some(Vec::new());
+        marks(&Found { readiness, old }, &Said::default())
+    }
+
+    #[test]
+    fn what_is_old_is_counted_and_named_and_stays_said_while_nobody_knows() {
+        let pod = OldPod {
+            name: "client-sshfs-0".into(),
+            image: "i:1".into(),
+            agent_image: "m:1".into(),
+            users: None,
+        };
+        let mut found = Found {
+            readiness: readiness(&[]),
+            old: Some(vec![pod]),
+        };
+        let with = marks(&found, &Said::default());
+        assert_eq!(with["labels"]["mooring.dev/old-client-pods"], "1");
+        let words = with["annotations"]["mooring.dev/old-client-pods"].as_str().unwrap();
+        assert!(words.contains("client-sshfs-0 (i:1"), "{words}");
+        let metadata: ObjectMeta = serde_json::from_value(with.clone()).unwrap();
+        found.old = None;
+        assert_eq!(marks(&found, &said(&metadata)), with);
+        assert!(
+            marks(&found, &Said::default())["labels"]
+                .get("mooring.dev/old-client-pods")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn labels_say_whether_and_annotations_what_to_do() {
+        let long = "x".repeat(MAX_WORDS + 1);
+        let marks = marks_of(readiness(&[("a", ""), ("b", "do this"), ("c", &long)]));
+        assert_eq!(
+            marks["labels"],
+            json!({
+                "client.mooring.dev/a": "ready", "client.mooring.dev/b": "not-ready", "client.mooring.dev/c": "not-ready",
+                "mooring.dev/mounter": "ready", "mooring.dev/old-client-pods": "0",
+            })
+        );
+        assert_eq!(marks["annotations"].as_object().unwrap().len(), 2);
+        assert_eq!(marks["annotations"]["client.mooring.dev/b"], "do this");
+        assert_eq!(
+            marks["annotations"]["client.mooring.dev/c"].as_str().unwrap().len(),
+            MAX_WORDS
+        );
+        let none = marks_of(Readiness {
+            node: Err("do that".into()),
+            ..readiness(&[])
+        });
+        assert_eq!(
+            none["labels"],
+            json!({"mooring.dev/mounter": "not-ready", "mooring.dev/old-client-pods": "0"})
+        );
+        assert_eq!(none["annotations"], json!({"mooring.dev/mounter": "do that"}));
+    }
+
+    #[test]
+    fn a_change_is_told_once_and_what_has_one_reason_together() {
+        let found = readiness(&[
+            ("a", "do this"),
+            ("b", "do this"),
+            ("c", "do that"),
+            ("d", ""),
+            ("e", ""),
+        ]);
+        let before = [
+            ("a", "ready"),
+            ("c", "not-ready"),
+            ("d", "not-ready"),
+            ("gone", "ready"),
+        ];
+        let before = before.map(|(client, word)| (client.to_owned(), word.to_owned())).into();
+        let unable = |clients: &[&str], words: &str| Change::Unable {
+            clients: clients.iter().map(|&client| client.to_owned()).collect(),
+            words: words.to_owned(),
+        };
+        let able = Change::Able {
+            clients: vec!["d".into()],
+        };
+        assert_eq!(changes(&before, &found), [unable(&["a", "b"], "do this"), able]);
+        // A mounter that starts again finds on the node what it has told.
+        let marked = ObjectMeta {
+            labels: serde_json::from_value(marks_of(found.clone())["labels"].clone()).unwrap(),
+            ..ObjectMeta::default()
+        };
+        assert!(changes(&said(&marked).clients, &found).is_empty());
+        assert_eq!(
+            changes(&BTreeMap::new(), &readiness(&[("a", "x"), ("b", "")])),
+            [unable(&["a"], "x")]
+        );
+    }
+}

@@ -1,0 +1,326 @@
+//! A call-out of the kubelet's `FlexVolume` plugin, read from its arguments (`pkg/volume/flexvolume` of Kubernetes).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mooring_contract::volume::{Volume, VolumeError, keys};
+
+use crate::volume::job::{MountJob, PodRef, Secrets};
+use crate::volume::target::{Target, TargetError};
+
+/// Options that the kubelet adds to the volume's own all begin like this.
+const KUBELET: &str = "kubernetes.io/";
+
+/// One call-out.
+#[derive(Debug)]
+pub enum Call {
+    /// What can you do?
+    Init,
+    /// What is this volume called?
+    GetVolumeName {
+        /// Its name.
+        name: String,
+    },
+    /// Mount a volume.
+    Mount(Box<MountCall>),
+    /// Unmount whatever is there.
+    Unmount {
+        /// The directory.
+        target: Target,
+    },
+    /// Let the file system grow.
+    ExpandFs {
+        /// The volume.
+        volume: Volume,
+        /// Where it is mounted.
+        target: Target,
+        /// Its new size in bytes.
+        size: u64,
+    },
+}
+
+/// Why a call-out can't be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// A call-out that the kubelet is to do by its default.
+    #[error("call-out {0:?} is not supported")]
+    NotSupported(String),
+    /// No call-out.
+    #[error("the shim was run without a call-out: it is for the kubelet, not for people")]
+    Empty,
+    /// Wrong number of arguments.
+    #[error("call-out {call} has {given} arguments instead of {wanted}")]
+    Count {
+        /// The call-out.
+        call: &'static str,
+        /// What it has.
+        given: usize,
+        /// What it should have.
+        wanted: &'static str,
+    },
+    /// Options that are no JSON object of strings.
+    #[error("the volume's options are not a JSON object of strings: {0}")]
+    Json(#[source] serde_json::Error),
+    /// A bad option.
+    #[error("{0}")]
+    Volume(#[from] VolumeError),
+    /// A bad directory.
+    #[error("{0}")]
+    Target(#[from] TargetError),
+    /// A secret that is not base64.
+    #[error("secret {0:?} is not base64: make the Secret anew")]
+    Secret(String),
+    /// Not a number.
+    #[error("{0:?} is not a size in bytes")]
+    Size(String),
+}
+
+/// What `mount` has beside the volume.
+#[derive(Debug)]
+pub struct MountCall {
+    volume: Volume,
+    secrets: Secrets,
+    target: Target,
+    read_only: bool,
+    fs_group: Option<u32>,
+    pod: PodRef,
+    volume_name: String,
+}
+
+impl MountCall {
+    /// The job, to be done by `deadline`.
+    pub fn into_job(self, deadline: Instant) -> MountJob {
+        let Self {
+            volume,
+            secrets,
+            target,
+            read_only,
+            fs_group,
+            pod,
+            volume_name,
+        } = self;
+        MountJob {
+            volume,
+            secrets,
+            target,
+            read_only,
+            fs_group,
+            pod,
+            volume_name,
+            image: None,
+            deadline,
+        }
+    }
+}
+
+impl Call {
+    /// Reads a call-out's arguments; `root` is the kubelet's root.
+    pub fn parse(args: &[String], root: &Path) -> Result<Self, CallError> {
+        let (name, rest) = args.split_first().ok_or(CallError::Empty)?;
+        let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+        match (name.as_str(), rest.as_slice()) {
+            // Any argument that a later kubelet might add does not matter.
+            ("init", _) => Ok(Self::Init),
+            ("getvolumename", [json, ..]) => Ok(Self::GetVolumeName {
+                name: Options::parse(json)?.take("pvOrVolumeName"),
+            }),
+            ("mount", [directory, json]) => Ok(Self::Mount(Box::new(mount_call(directory, json, root)?))),
+            ("unmount", [directory]) => Ok(Self::Unmount {
+                target: Target::parse(root, directory)?,
+            }),
+            // Options, device, directory, new size, old size.
+            ("expandfs", [json, _, directory, size, _]) => Ok(Self::ExpandFs {
+                volume: Options::parse(json)?.into_volume()?,
+                target: Target::parse(root, directory)?,
+                size: size.parse().map_err(|_| CallError::Size((*size).to_owned()))?,
+            }),
+            ("getvolumename", rest) => Err(count("getvolumename", rest, "1")),
+            ("mount", rest) => Err(count("mount", rest, "2")),
+            ("unmount", rest) => Err(count("unmount", rest, "1")),
+            ("expandfs", rest) => Err(count("expandfs", rest, "5")),
+            // attach, waitforattach, isattached, detach, mountdevice, unmountdevice: nothing is attached, so the
+            // kubelet does not ask; expandvolume: the control plane's, and the provisioner's work.
+            (other, _) => Err(CallError::NotSupported(other.to_owned())),
+        }
+    }
+}
+
+fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallError {
+    CallError::Count {
+        call,
+        given: given.len(),
+        wanted,
+    }
+}
+
+fn mount_call(directory: &str, json: &str, root: &Path) -> Result<MountCall, CallError> {
+    let target = Target::parse(root, directory)?;
+    let mut options = Options::parse(json)?;
+    let secrets = options.take_secrets()?;
+    // A volume's own options go before those that the kubelet adds, so whoever writes an inline volume can forge these:
+    // they are for messages only. The uid comes from the directory.
+    let pod = PodRef {
+        name: options.take("pod.name"),
+        namespace: options.take("pod.namespace"),
+        uid: target.pod_uid().to_owned(),
+    };
+    let read_only = options.take("readwrite") == "ro";
+    let fs_group = options.take("mounterArgs.FsGroup").parse().ok();
+    let volume_name = options.take("pvOrVolumeName");
+    let volume = options.into_volume()?;
+    let read_only = read_only || volume.mount_options.iter().any(|option| option == "ro");
+    Ok(MountCall {
+        volume,
+        secrets,
+        target,
+        read_only,
+        fs_group,
+        pod,
+        volume_name,
+    })
+}
+
+/// The volume's options and the kubelet's among them.
+struct Options(BTreeMap<String, String>);
+
+impl Options {
+    fn parse(json: &str) -> Result<Self, CallError> {
+        serde_json::from_str(json).map(Self).map_err(CallError::Json)
+    }
+
+    /// One of the kubelet's; empty if it is not there.
+    fn take(&mut self, name: &str) -> String {
+        self.0.remove(&format!("{KUBELET}{name}")).unwrap_or_default()
+    }
+
+    fn take_secrets(&mut self) -> Result<Secrets, CallError> {
+        const SECRET: &str = "kubernetes.io/secret/";
+        let secrets: Vec<String> = self.0.keys().filter(|key| key.starts_with(SECRET)).cloned().collect();
+        secrets
+            .into_iter()
+            .map(|key| {
+                let name = key[SECRET.len()..].to_owned();
+                let value = self.0.remove(&key).unwrap_or_default();
+                match STANDARD.decode(value) {
+                    Ok(value) => Ok((name, value)),
+                    Err(_) => Err(CallError::Secret(name)),
+                }
+            })
+            .collect::<Result<_, _>>()
+            .map(Secrets)
+    }
+
+    /// The volume; the kubelet's `fsType` (`fsType` of the PV) counts where the options have no `fs-type`.
+    fn into_volume(mut self) -> Result<Volume, CallError> {
+        let fs_type = self.take("fsType");
+        self.0.retain(|key, _| !key.starts_with(KUBELET));
+        let stated = self.0.entry(keys::FS_TYPE.to_owned()).or_default();
+        if stated.is_empty() {
+            *stated = fs_type;
+        }
+        Ok(Volume::from_options(&self.0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, CallError};
+    use std::path::Path;
+
+    const DIR: &str = "/var/lib/kubelet/pods/u-1/volumes/mooring.dev~vcs/pvc-1";
+
+    fn parse(args: &[&str]) -> Result<Call, CallError> {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Call::parse(&args, Path::new("/var/lib/kubelet"))
+    }
+
+    #[test]
+    fn a_mount_is_read_as_the_kubelet_writes_it() {
+        let json = r#"{"client":"sshfs","source":"tom@h:/x","mount-options":"noatime","port":"22",
+            "kubernetes.io/fsType":"ext4","kubernetes.io/readwrite":"ro","kubernetes.io/pvOrVolumeName":"pvc-1",
+            "kubernetes.io/pod.name":"web-0","kubernetes.io/pod.namespace":"shop","kubernetes.io/pod.uid":"forged",
+            "kubernetes.io/serviceAccount.name":"default","kubernetes.io/mounterArgs.FsGroup":"2000",
+            "kubernetes.io/secret/key":"aHVudGVyMg=="}"#;
+        let Call::Mount(call) = parse(&["mount", DIR, json]).unwrap() else {
+            panic!("not a mount");
+        };
+        let job = call.into_job(std::time::Instant::now());
+        assert_eq!(job.volume.fs_type, "ext4");
+        assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
+        assert_eq!(job.secrets.0["key"], b"hunter2");
+        assert_eq!((job.read_only, job.fs_group), (true, Some(2000)));
+        assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));
+        assert_eq!((job.volume_name.as_str(), job.target.name()), ("pvc-1", "pvc-1"));
+    }
+
+    #[test]
+    fn an_expansion_is_read_as_the_kubelet_writes_it() {
+        let call = parse(&[
+            "expandfs",
+            r#"{"client":"local","source":"a"}"#,
+            "",
+            DIR,
+            "2048",
+            "1024",
+        ])
+        .unwrap();
+        assert!(matches!(call, Call::ExpandFs { size: 2048, .. }));
+    }
+
+    #[test]
+    fn the_name_of_a_volume_is_that_of_its_pv() {
+        let call = parse(&["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#]).unwrap();
+        assert!(matches!(call, Call::GetVolumeName { name } if name == "pvc-1"));
+    }
+
+    #[test]
+    fn what_the_kubelet_is_to_do_itself_is_not_supported() {
+        for call in [
+            "attach",
+            "detach",
+            "waitforattach",
+            "isattached",
+            "mountdevice",
+            "unmountdevice",
+            "expandvolume",
+            "new",
+        ] {
+            assert!(
+                matches!(parse(&[call, "{}", "x"]), Err(CallError::NotSupported(_))),
+                "{call}"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_call_outs_are_told_what_is_wrong() {
+        for (args, words) in [
+            (&[][..], "without a call-out"),
+            (&["mount", DIR], "1 arguments instead of 2"),
+            (&["mount", DIR, "{"], "not a JSON object"),
+            (&["mount", DIR, "[]"], "not a JSON object"),
+            (&["mount", DIR, r#"{"client":1}"#], "not a JSON object"),
+            (&["mount", DIR, "{}"], "\"client\" is missing"),
+            (
+                &["mount", "/etc", r#"{"client":"local"}"#],
+                "not under the kubelet's root",
+            ),
+            (&["unmount", "/var/lib/kubelet"], "not a directory of one of"),
+            (&["unmount"], "0 arguments instead of 1"),
+            (
+                &["mount", DIR, r#"{"client":"x","kubernetes.io/secret/k":"?"}"#],
+                "not base64",
+            ),
+            (
+                &["expandfs", r#"{"client":"local"}"#, "", DIR, "big", "0"],
+                "not a size",
+            ),
+        ] {
+            let error = parse(args).unwrap_err().to_string();
+            assert!(error.contains(words), "{args:?}: {error}");
+        }
+    }
+}

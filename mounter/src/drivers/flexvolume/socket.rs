@@ -1,0 +1,262 @@
+//! The socket beside the shim: root's only, private before it can be seen, limited in every direction.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooring_contract::names::FLEX_SOCKET;
+use mooring_shim::request::{self, RequestError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, field, info, info_span, warn};
+
+use super::answer::Answer;
+use crate::core::Core;
+
+/// Most call-outs at a time. Those of one server are limited to fewer (`crate::core::circuit_breaker`).
+const MOST: usize = 256;
+
+/// Longest that a request may take to come in, and an answer to go out.
+const PEER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Kept back of a call-out's time, for the answer's own way.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// The kubelet's user.
+const ROOT: u32 = 0;
+
+/// A pause after an accept that failed, as it does when there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {attempted} the socket in {directory:?}: {source}")]
+pub struct SocketError {
+    attempted: &'static str,
+    directory: PathBuf,
+    source: io::Error,
+}
+
+impl SocketError {
+    /// The same about a directory by another name.
+    #[must_use]
+    pub fn of(self, directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            ..self
+        }
+    }
+}
+
+/// The mounter's socket.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    directory: PathBuf,
+    /// Which socket of that name it is: a newer mounter's is not ours to remove.
+    inode: u64,
+    /// The user who may ask.
+    asker: u32,
+}
+
+impl Socket {
+    /// Makes the socket in the driver's directory, in the place of any other.
+    pub fn bind(directory: &Path) -> Result<Self, SocketError> {
+        let failed = |attempted| {
+            move |source| SocketError {
+                attempted,
+                directory: directory.to_owned(),
+                source,
+            }
+        };
+        // By way of a handle, since an address holds 107 bytes only.
+        let handle = std::fs::File::open(directory).map_err(failed("open the directory of"))?;
+        let beneath = Path::new("/proc/self/fd").join(handle.as_raw_fd().to_string());
+        let new = beneath.join(format!("{FLEX_SOCKET}.new"));
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("make room for")(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&new).map_err(failed("make"))?;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed("protect"))?;
+        let inode = std::fs::metadata(&new).map_err(failed("look at"))?.ino();
+        std::fs::rename(&new, beneath.join(FLEX_SOCKET)).map_err(failed("name"))?;
+        Ok(Self {
+            listener,
+            directory: directory.to_owned(),
+            inode,
+            asker: ROOT,
+        })
+    }
+
+    /// Answers call-outs until told to stop, then those that are under way.
+    pub async fn serve(self, core: Arc<Core>, limit: Duration, stop: CancellationToken) {
+        let room = Arc::new(Semaphore::new(MOST));
+        let calls = TaskTracker::new();
+        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn!(%error, "failed to accept a call-out");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            if !is_of(&stream, self.asker) {
+                continue;
+            }
+            let (core, room) = (Arc::clone(&core), Arc::clone(&room));
+            calls.spawn(async move {
+                if let Ok(_room) = room.try_acquire() {
+                    converse(&core, stream, limit).await;
+                } else {
+                    let words =
+                        format!("{MOST} operations are running on this node: this one is tried again by itself");
+                    reply(stream, &Answer::failure(words)).await;
+                }
+            });
+        }
+        // From now on the shim says that there is no mounter, rather than to hang.
+        let path = self.directory.join(FLEX_SOCKET);
+        if std::fs::metadata(&path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&path);
+        }
+        drop(self.listener);
+        calls.close();
+        info!(
+            calls = calls.len(),
+            "no new call-outs are taken; those under way are finished"
+        );
+        if tokio::time::timeout(limit, calls.wait()).await.is_err() {
+            warn!(calls = calls.len(), "call-outs were left unfinished");
+        }
+    }
+}
+
+/// Whether a socket is there.
+pub fn is_there(directory: &Path) -> bool {
+    directory.join(FLEX_SOCKET).exists()
+}
+
+/// Takes the socket away.
+pub fn remove(directory: &Path) -> io::Result<()> {
+    match std::fs::remove_file(directory.join(FLEX_SOCKET)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this user asks: only the kubelet's own may. The socket's file mode says the same.
+fn is_of(stream: &UnixStream, asker: u32) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == asker => true,
+        Ok(peer) => {
+            warn!(peer.uid = peer.uid(), "refused a call-out of another user than {asker}");
+            false
+        }
+        Err(error) => {
+            warn!(%error, "refused a call-out of an unknown peer");
+            false
+        }
+    }
+}
+
+async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
+    let start = Instant::now();
+    let args = match tokio::time::timeout(PEER_LIMIT, read(&mut stream)).await {
+        Ok(Ok(args)) => args,
+        Ok(Err(ReadError::Closed)) => return debug!("a peer closed without a request"),
+        Ok(Err(error)) => return refuse(core, stream, error.to_string()).await,
+        Err(_) => return refuse(core, stream, format!("no whole request came within {PEER_LIMIT:?}")).await,
+    };
+    let call = args.first().cloned().unwrap_or_default();
+    let span = info_span!(
+        "call",
+        call,
+        volume.name = field::Empty,
+        volume.client = field::Empty,
+        volume.server = field::Empty,
+        serving = field::Empty,
+        pod = field::Empty
+    );
+    async {
+        let (answer, category) = super::handle(core, &args, start + limit.saturating_sub(MARGIN)).await;
+        let took = start.elapsed();
+        core.metrics().called(&call, answer.status(), category, took);
+        let milliseconds = took.as_millis();
+        match &answer {
+            Answer::Failure(message) => warn!(milliseconds, category, "answered with a failure: {message}"),
+            Answer::NotSupported => debug!(milliseconds, "answered: not supported"),
+            _ => info!(milliseconds, "answered with success"),
+        }
+        reply(stream, &answer).await;
+    }
+    .instrument(span)
+    .await;
+}
+
+async fn refuse(core: &Core, stream: UnixStream, words: String) {
+    warn!("a request could not be read: {words}");
+    let answer = Answer::failure(format!("the call-out could not be read: {words}"));
+    core.metrics()
+        .called("", answer.status(), "bad-request", Duration::ZERO);
+    reply(stream, &answer).await;
+}
+
+async fn reply(mut stream: UnixStream, answer: &Answer) {
+    let text = answer.to_json();
+    let sent = tokio::time::timeout(PEER_LIMIT, async {
+        stream.write_all(text.as_bytes()).await?;
+        stream.shutdown().await
+    });
+    match sent.await {
+        Ok(Ok(())) => {}
+        // The kubelet asks again, and the mount table says what was done.
+        Ok(Err(error)) => info!(%error, "the shim was gone before it had its answer"),
+        Err(_) => info!("the shim did not take its answer"),
+    }
+}
+
+/// Why a request can't be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("the peer closed without a request")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Request(#[from] RequestError),
+    #[error("an argument is not text")]
+    NotText,
+}
+
+async fn read(stream: &mut UnixStream) -> Result<Vec<String>, ReadError> {
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Err(if bytes.is_empty() {
+                ReadError::Closed
+            } else {
+                RequestError::Short.into()
+            });
+        }
+        match request::decode(&bytes) {
+            Ok(args) => {
+                let text = |arg: &[u8]| String::from_utf8(arg.to_vec()).map_err(|_| ReadError::NotText);
+                return args.map(text).collect();
+            }
+            Err(RequestError::Short) if bytes.len() <= mooring_shim::MAX_REQUEST => {}
+            Err(RequestError::Short) => return Err(RequestError::TooLong.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

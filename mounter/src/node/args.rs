@@ -1,0 +1,35 @@
+//! Flags that say where things are on the node.
+
+use std::path::{Path, PathBuf};
+
+use super::kubelet::ROOT;
+use super::kubelet_root::{self, Lost};
+
+/// Where things are on the node.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NodeArgs {
+    /// The kubelet's root directory, as its --root-dir says. Without this it is the one that this Pod's own directory is in, as the
+    /// running kubelet's command line or a known distribution has it.
+    #[arg(long, env = "MOORING_KUBELET_ROOT")]
+    pub kubelet_root: Option<PathBuf>,
+    /// The kubelet's plugin directory, by the name that the kubelet has for it. Without this the running kubelet is looked at: its
+    /// command line and its volumePluginDir. Where no process of the node is seen, it is a directory of this container.
+    #[arg(long, env = "MOORING_PLUGIN_DIR")]
+    pub plugin_dir: Option<PathBuf>,
+}
+
+impl NodeArgs {
+    /// Finds the kubelet's root if it is not given, and sees that it is mounted here. Called before there are threads.
+    ///
+    /// # Errors
+    /// Only what the process can't go on after.
+    pub fn settle(&mut self) -> Result<(), Lost> {
+        self.kubelet_root = Some(kubelet_root::settle(self.kubelet_root.as_deref())?);
+        Ok(())
+    }
+
+    /// The kubelet's root: what was settled, and the usual one before that.
+    pub fn kubelet_root(&self) -> &Path {
+        self.kubelet_root.as_deref().unwrap_or(Path::new(ROOT))
+    }
+}

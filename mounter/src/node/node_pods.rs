@@ -1,0 +1,151 @@
+//! The Pods of this node, as its kubelet may see them.
+//!
+//! RBAC knows no right to read the Pods of one node: it would be for those of all. The authorizer of nodes does, so the mounter asks in
+//! the name of its own node. It may do so for this one question, and the API server lets nobody do it in the name of another node
+//! than that in its token (constrained impersonation, `impersonate:associated-node`).
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, ListParams};
+
+use crate::api;
+use crate::volume::job::PodRef;
+
+/// Pods in one answer.
+const PAGE: u32 = 500;
+
+/// The user that a node is, without its name.
+const NODE_USER: &str = "system:node:";
+
+/// Why the Pods are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum NodePodsError {
+    /// No client.
+    #[error("failed to make a client of the Kubernetes API in the name of node {node}: {source}")]
+    Client {
+        /// The node.
+        node: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// Refused, or gone wrong.
+    #[error(
+        "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature ConstrainedImpersonation, and \
+         the ClusterRole mooring-mounter): {source}"
+    )]
+    Api {
+        /// The node.
+        node: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// An answer that can't be all of it.
+    #[error(
+        "the API names Pods of node {node}, and not this one, which is there: it is not known which of the others are"
+    )]
+    Incomplete {
+        /// The node.
+        node: String,
+    },
+}
+
+/// A Pod of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Which it is.
+    pub pod: PodRef,
+    /// When its grace period ends, if it is being deleted.
+    pub ends: Option<Timestamp>,
+}
+
+/// Asks for the Pods of this node in the node's name.
+pub struct NodePods {
+    client: Client,
+    node: String,
+    /// This Pod's namespace and name.
+    own: (String, String),
+}
+
+impl NodePods {
+    /// Those of a node, of which the configuration's own token is. `own` are namespace and name of this Pod, which is one of them.
+    pub fn new(mut config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
+        config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
+        match api::client(config) {
+            Ok(client) => Ok(Self { client, node, own }),
+            Err(source) => Err(NodePodsError::Client {
+                node,
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// All of them, as they are now.
+    ///
+    /// # Errors
+    /// Also if this Pod is not among them: whoever is missed is taken for one that was deleted.
+    pub async fn list(&self) -> Result<Vec<Seen>, NodePodsError> {
+        let node = &self.node;
+        match self.pages().await {
+            Ok(seen) if has(&seen, &self.own) => Ok(seen),
+            Ok(_) => Err(NodePodsError::Incomplete { node: node.clone() }),
+            Err(source) => Err(NodePodsError::Api {
+                node: node.clone(),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    async fn pages(&self) -> Result<Vec<Seen>, kube::Error> {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let mut params = ListParams::default()
+            .fields(&format!("spec.nodeName={}", self.node))
+            .limit(PAGE);
+        let mut seen = Vec::new();
+        loop {
+            let page = api.list_metadata(&params).await?;
+            seen.extend(page.items.into_iter().filter_map(|pod| {
+                Some(Seen {
+                    pod: PodRef {
+                        name: pod.metadata.name?,
+                        namespace: pod.metadata.namespace?,
+                        uid: pod.metadata.uid?,
+                    },
+                    ends: pod.metadata.deletion_timestamp.map(|time| time.0),
+                })
+            }));
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => return Ok(seen),
+            }
+        }
+    }
+}
+
+/// Whether the Pod with this namespace and name is among them.
+fn has(seen: &[Seen], (namespace, name): &(String, String)) -> bool {
+    seen.iter()
+        .any(|seen| seen.pod.namespace == *namespace && seen.pod.name == *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Seen, has};
+    use crate::volume::job::PodRef;
+
+    #[test]
+    fn an_answer_without_this_pod_is_none() {
+        let seen = |namespace: &str, name: &str| Seen {
+            pod: PodRef {
+                name: name.into(),
+                namespace: namespace.into(),
+                uid: "u-1".into(),
+            },
+            ends: None,
+        };
+        let own = ("mooring".to_owned(), "mounter-x".to_owned());
+        assert!(has(&[seen("shop", "web"), seen("mooring", "mounter-x")], &own));
+        assert!(!has(&[seen("shop", "mounter-x"), seen("mooring", "mounter-y")], &own));
+        assert!(!has(&[], &own));
+    }
+}

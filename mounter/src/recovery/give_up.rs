@@ -1,0 +1,231 @@
+//! Volumes that nobody can use any more but that keep their Pod from going: their server does not answer, so neither do
+//! processes of the Pod end nor does the kubelet get to unmount them, since both wait in the kernel.
+//!
+//! An agent says which of its mounts are silent ([`crate::agent::give_up`]); those of the kernel's own network file
+//! systems, whoever has mounted them, are asked from here (`network`). Only if there is one, the API is asked which
+//! Pods of this node are being deleted. When a Pod's grace period is over and some time more (`fate`), whoever waits
+//! for the volume gets an error: its agent ends the FUSE connection, or the kernel is told to end what waits for its
+//! server ([`crate::worker::force`]). A volume of any other Pod is left alone however long its server hangs: its users
+//! wait, and go on where they were when the server is back.
+
+mod fate;
+mod network;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use tracing::{info, warn};
+
+use crate::agent::give_up::SILENCE;
+use crate::agent::protocol::{Answer, Call, Category};
+use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
+use crate::client_pods::ClientPods;
+use crate::core::metrics::Metrics;
+use crate::node::node_pods::{NodePods, Seen};
+use crate::volume::job::MountError;
+use crate::volume::target::Target;
+use crate::worker::{Task, WorkerError, Workers};
+use fate::{BOUND, Fate, fate};
+use network::Network;
+
+/// How often it is looked whether a mount is silent. Nobody is asked for that.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// How often the API is asked while there is one.
+const ASK_PERIOD: Duration = Duration::from_secs(15);
+
+/// Longest that an agent or a worker may take.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// A mount that does not answer.
+#[derive(Debug)]
+struct Silent {
+    target: Target,
+    /// Its volume's type, or that of its file system where nobody has said more.
+    client: String,
+    by: By,
+}
+
+/// Who ends what waits for a mount.
+#[derive(Debug)]
+enum By {
+    /// The agent in the client Pod with this uid.
+    Agent(String),
+    /// The kernel.
+    Kernel,
+}
+
+/// Finds volumes that do not answer, and helps the Pods to go whose time is over.
+pub struct GiveUp {
+    pods: Arc<ClientPods>,
+    network: Network,
+    workers: Workers,
+    /// The host's mount namespace, if not the kubelet's.
+    host_namespace: Option<PathBuf>,
+    node_pods: Arc<NodePods>,
+    metrics: Metrics,
+    recorder: VolumeRecorder,
+    asked: Option<Instant>,
+    /// Since when Pods with silent volumes are not known to the API any more, by uid.
+    missing: BTreeMap<String, Instant>,
+}
+
+impl GiveUp {
+    /// One for the volumes of this node.
+    pub fn new(
+        pods: Arc<ClientPods>,
+        workers: Workers,
+        host_namespace: Option<PathBuf>,
+        node_pods: Arc<NodePods>,
+        metrics: Metrics,
+        recorder: VolumeRecorder,
+    ) -> Self {
+        Self {
+            network: Network::new(pods.kubelet_root().to_owned(), workers.clone()),
+            pods,
+            workers,
+            host_namespace,
+            node_pods,
+            metrics,
+            recorder,
+            asked: None,
+            missing: BTreeMap::new(),
+        }
+    }
+
+    /// Runs for as long as the mounter.
+    pub async fn run(mut self) {
+        // Whether it may be asked is better known before it matters.
+        if let Err(error) = self.node_pods.list().await {
+            say_blind(&error);
+        }
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            self.look().await;
+        }
+    }
+
+    async fn look(&mut self) {
+        let silent = self.silent();
+        self.keep(&silent);
+        if silent.is_empty() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_PERIOD) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        let there = match self.node_pods.list().await {
+            Ok(there) => there,
+            Err(error) => return say_blind(&error),
+        };
+        let over: BTreeSet<_> = silent
+            .iter()
+            .map(|mount| mount.target.pod_uid().to_owned())
+            .filter(|uid| self.is_over(uid, &there))
+            .collect();
+        for mount in silent.iter().filter(|mount| over.contains(mount.target.pod_uid())) {
+            let event = match &mount.by {
+                By::Agent(uid) => self.by_agent(uid, mount).await,
+                By::Kernel => self.by_kernel(mount, &over).await,
+            };
+            if let Some(event) = event {
+                let uid = mount.target.pod_uid();
+                let pod = there.iter().map(|seen| &seen.pod).find(|pod| pod.uid == uid);
+                let given_up = event == VolumeEvent::GivenUp;
+                if self.recorder.record(&mount.target, pod, event) && given_up {
+                    self.metrics.given_up(&mount.client);
+                }
+            }
+        }
+    }
+
+    /// The mounts that have been silent for long enough.
+    fn silent(&mut self) -> Vec<Silent> {
+        self.network.ask();
+        let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
+            let target = Target::parse(self.pods.kubelet_root(), &mount.target).ok()?;
+            // One that a program in its container has the kernel mount is asked from here as well.
+            (silence >= SILENCE && !self.network.has(&target)).then_some(Silent {
+                target,
+                client: mount.client,
+                by: By::Agent(uid),
+            })
+        });
+        let of_the_kernel = self.network.silent().map(|(target, fs_type)| Silent {
+            target: target.clone(),
+            client: fs_type.to_owned(),
+            by: By::Kernel,
+        });
+        of_agents.chain(of_the_kernel).collect()
+    }
+
+    /// Forgets what is no longer silent.
+    fn keep(&mut self, silent: &[Silent]) {
+        let targets: BTreeSet<_> = silent.iter().map(|mount| &mount.target).collect();
+        self.recorder.keep(|target| targets.contains(target));
+        self.missing
+            .retain(|uid, _| silent.iter().any(|mount| mount.target.pod_uid() == uid));
+    }
+
+    /// Whether a Pod's time is over.
+    fn is_over(&mut self, uid: &str, there: &[Seen]) -> bool {
+        match fate(uid, there, Timestamp::now()) {
+            Fate::Stays => {
+                self.missing.remove(uid);
+                false
+            }
+            Fate::Over => true,
+            Fate::Missing => {
+                let since = self.missing.entry(uid.to_owned()).or_insert_with(Instant::now);
+                since.elapsed() >= BOUND
+            }
+        }
+    }
+
+    /// Has a mount's agent end its connection; what there is to tell of that.
+    async fn by_agent(&self, uid: &str, mount: &Silent) -> Option<VolumeEvent> {
+        let target = mount.target.to_string();
+        let call = Call::GiveUp { target: target.clone() };
+        match self.pods.ask(uid, call, LIMIT).await {
+            Ok(Answer::Failed(failure)) if failure.category == Category::InProgress => {
+                info!(target.path = target, "not given up: {}", failure.message);
+            }
+            Ok(Answer::Failed(failure)) => {
+                warn!(target.path = target, "failed to give up a volume: {}", failure.message);
+            }
+            Ok(_) => {
+                // The kubelet goes on, and the agent has something else to say.
+                self.pods.changed();
+                return Some(VolumeEvent::GivenUp);
+            }
+            Err(error) => warn!(target.path = target, %error, "an agent was not told to give up a volume"),
+        }
+        None
+    }
+
+    /// Has the kernel end what waits for a mount, unless others than these Pods wait with it; what there is to tell of that.
+    async fn by_kernel(&self, mount: &Silent, over: &BTreeSet<String>) -> Option<VolumeEvent> {
+        let task = Task::Force {
+            namespace: self.host_namespace.clone(),
+            target: mount.target.clone(),
+            over: over.clone(),
+        };
+        match self.workers.run(&task, Instant::now() + LIMIT).await {
+            // One that hangs has told the kernel, and waits for the rest of the unmount.
+            Ok(()) | Err(WorkerError::Late { .. }) => Some(VolumeEvent::GivenUp),
+            Err(WorkerError::Failed(error @ MountError::Shared { .. })) => {
+                info!(target.path = %mount.target, "not given up: {error}");
+                Some(VolumeEvent::Shared)
+            }
+            Err(error) => {
+                warn!(target.path = %mount.target, "failed to give up a volume: {error}");
+                None
+            }
+        }
+    }
+}
+
+fn say_blind(error: &dyn std::error::Error) {
+    warn!("it is not known which Pods are being deleted, so none is helped whose volume's server hangs: {error}");
+}

@@ -1,0 +1,159 @@
+//! Whether the kernel's own network file systems answer: nobody hears of it when their server does not.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use crate::agent::give_up::SILENCE;
+use crate::volume::mount_table::{Entry, Table};
+use crate::volume::target::Target;
+use crate::worker::{Task, WorkerError, Workers};
+
+/// How often a mount is asked. One that was silent is asked again at once until it has answered twice.
+const PERIOD: Duration = Duration::from_mins(1);
+
+/// Most that are asked at the same time: each takes a worker, and one that hangs for [`SILENCE`].
+const MOST: usize = 16;
+
+/// Types of file system that the kernel has from a server.
+const TYPES: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre"];
+
+/// Whether a mount is one of the kernel's own that has a server.
+fn is_network(entry: &Entry) -> bool {
+    TYPES.contains(&entry.fs_type.as_str())
+}
+
+/// A mount that is asked from time to time.
+#[derive(Debug)]
+struct Asked {
+    fs_type: String,
+    /// When it was asked last.
+    at: Instant,
+    /// Whether its answer is waited for.
+    waiting: bool,
+    silent: bool,
+    /// Whether it was silent before the last answer, which may be the error of one who was told to wait no longer.
+    doubted: bool,
+}
+
+/// Which volumes of the kernel's network file systems were asked, and which do not answer.
+pub(super) struct Network {
+    kubelet_root: PathBuf,
+    workers: Workers,
+    room: Arc<Semaphore>,
+    asked: BTreeMap<Target, Asked>,
+    /// Those that wait for an answer; each ends with whether there was none.
+    asking: JoinSet<(Target, bool)>,
+}
+
+impl Network {
+    /// Those beneath a kubelet's root.
+    pub(super) fn new(kubelet_root: PathBuf, workers: Workers) -> Self {
+        Self {
+            kubelet_root,
+            workers,
+            room: Arc::new(Semaphore::new(MOST)),
+            asked: BTreeMap::new(),
+            asking: JoinSet::new(),
+        }
+    }
+
+    /// Takes in what was answered, asks those whose turn it is, and forgets those that are unmounted. Waits for nobody.
+    pub(super) fn ask(&mut self) {
+        while let Some(answered) = self.asking.try_join_next() {
+            // One that broke leaves its mount unasked until it is unmounted: nothing is given up for a fault of ours.
+            if let Ok((target, silent)) = answered
+                && let Some(asked) = self.asked.get_mut(&target)
+            {
+                asked.doubted = asked.silent;
+                (asked.waiting, asked.silent) = (false, silent);
+            }
+        }
+        let table = match Table::read() {
+            Ok(table) => table,
+            Err(error) => return warn!("it is not known which volumes there are to be asked: {error}"),
+        };
+        let there = volumes(&table, &self.kubelet_root);
+        self.asked.retain(|target, _| there.contains_key(target));
+        for (target, fs_type) in there {
+            // One that is new was just mounted, or the mounter has just started.
+            let asked = self.asked.entry(target.clone()).or_insert_with(|| Asked {
+                fs_type,
+                at: Instant::now(),
+                waiting: false,
+                silent: false,
+                doubted: false,
+            });
+            if !asked.waiting && (asked.silent || asked.doubted || asked.at.elapsed() >= PERIOD) {
+                (asked.at, asked.waiting) = (Instant::now(), true);
+                let (workers, room) = (self.workers.clone(), Arc::clone(&self.room));
+                self.asking.spawn(async move {
+                    let silent = is_silent(&workers, &room, &target).await;
+                    (target, silent)
+                });
+            }
+        }
+    }
+
+    /// Whether a mount is asked from here.
+    pub(super) fn has(&self, target: &Target) -> bool {
+        self.asked.contains_key(target)
+    }
+
+    /// Those that did not answer when they were last asked, with the types of their file systems.
+    pub(super) fn silent(&self) -> impl Iterator<Item = (&Target, &str)> {
+        let silent = self.asked.iter().filter(|(_, asked)| asked.silent);
+        silent.map(|(target, asked)| (target, asked.fs_type.as_str()))
+    }
+}
+
+/// Whether a mount does not answer within [`SILENCE`]. An error is an answer.
+async fn is_silent(workers: &Workers, room: &Semaphore, target: &Target) -> bool {
+    let _room = room.acquire().await;
+    let look = Task::Look { target: target.clone() };
+    let looked = workers.run(&look, Instant::now() + SILENCE).await;
+    matches!(looked, Err(WorkerError::Late { .. }))
+}
+
+/// The volumes on a node that its kernel has from a server, with the types of their file systems.
+fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, String> {
+    let volumes = table.volumes(kubelet_root).filter(|entry| is_network(entry));
+    let parsed = volumes.filter_map(|entry| {
+        let target = Target::parse(kubelet_root, entry.mount_point.to_str()?).ok()?;
+        Some((target, entry.fs_type.clone()))
+    });
+    parsed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::volumes;
+    use crate::volume::mount_table::Table;
+
+    #[test]
+    fn only_volumes_of_the_kernel_s_network_file_systems_are_asked() {
+        let line = |number: u32, place: &str, fs_type: &str| {
+            format!("{number} 1 0:{number} / /k/{place} rw shared:1 - {fs_type} 10.0.0.4:/x rw\n")
+        };
+        let text = [
+            line(30, "pods/u-1/volumes/mooring.dev~vcs/nfs", "nfs4"),
+            line(31, "pods/u-1/volumes/mooring.dev~vcs/disk", "ext4"),
+            line(32, "pods/u-1/volumes/mooring.dev~vcs/fuse", "fuse.sshfs"),
+            line(33, "pods/u-1/volumes/kubernetes.io~nfs/theirs", "nfs4"),
+            line(34, "pods/u-2/volumes/mooring.dev~vcs/smb", "cifs"),
+        ];
+        let found = volumes(&Table::parse(text.concat().as_bytes()), Path::new("/k"));
+        let found: Vec<_> = found
+            .iter()
+            .map(|(target, fs_type)| (target.name(), fs_type.as_str()))
+            .collect();
+        assert_eq!(found, [("nfs", "nfs4"), ("smb", "cifs")]);
+    }
+}

@@ -1,0 +1,322 @@
+//! Volumes whose FUSE daemon ended: sees to it that their users get them back, and says so.
+//!
+//! The agent mounts such a volume anew ([`crate::agent::revive`]) and remembers the devices of its dead mounts. This
+//! side hears of that by its own mount table, which the new mount is in at once; it puts the new mount where containers
+//! still have a dead one ([`crate::worker::graft`]), and when there is none left tells the agent to forget them. All
+//! that matters is in the mount tables and with the agent: a mounter that is killed in between finishes when it is
+//! back.
+//!
+//! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
+
+pub mod scan;
+pub mod watch;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tracing::warn;
+
+use self::scan::{Namespace, namespaces};
+use crate::agent::protocol::{Call, Dead, Health, MountState};
+use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
+use crate::client_pods::ClientPods;
+use crate::client_pods::status::Phase;
+use crate::core::metrics::Metrics;
+use crate::sys::thread;
+use crate::volume::job::PodRef;
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
+use crate::worker::graft::{GraftTask, dead_mounts};
+use crate::worker::{Task, Workers};
+
+/// How often agents are asked if nothing is heard of them.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// How soon it is looked again where something was done or is not done yet.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Longest wait before a container that could not be given the new mount is tried again.
+const SELDOM: Duration = Duration::from_mins(1);
+
+/// How often all dead mounts of a volume are replaced before it is taken for done.
+const PASSES: u32 = 3;
+
+/// Shortest time between two looks: a burst of mounts is one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest that a worker may take for one mount namespace: it may have to ask the server.
+const GRAFT_LIMIT: Duration = Duration::from_secs(15);
+
+/// Longest that an agent may take to note something.
+const NOTE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Puts new mounts in the places of dead ones, and tells their users.
+pub struct Reviver {
+    pods: Arc<ClientPods>,
+    workers: Workers,
+    metrics: Metrics,
+    recorder: VolumeRecorder,
+    /// Whose volumes are.
+    known: BTreeMap<Target, PodRef>,
+    /// Volumes that could not be given to all: how often, and when it is tried again.
+    stuck: BTreeMap<Target, (u32, Instant)>,
+    /// Outages that are over for all that is known, and how often that was seen.
+    over: BTreeMap<Target, (Duration, u32)>,
+}
+
+/// A volume that was mounted anew, and whose dead mounts may be in use.
+struct Revived {
+    target: Target,
+    /// The client Pod.
+    uid: String,
+    client: String,
+    dead: Dead,
+}
+
+impl Reviver {
+    /// One for the volumes of these client Pods.
+    pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: Metrics, recorder: VolumeRecorder) -> Self {
+        Self {
+            pods,
+            workers,
+            metrics,
+            recorder,
+            known: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+            over: BTreeMap::new(),
+        }
+    }
+
+    /// Runs for as long as the mounter.
+    pub async fn run(mut self) {
+        let mut table = watch::mount_table()
+            .inspect_err(
+                |error| warn!(%error, "can't listen to the mount table: volumes are looked at every {PERIOD:?}"),
+            )
+            .ok();
+        let mut changes = self.pods.changes();
+        loop {
+            changes.mark_unchanged();
+            if let Some(table) = &mut table {
+                table.mark_unchanged();
+            }
+            let wait = self.look().await;
+            tokio::time::sleep(PAUSE).await;
+            let mounted = async {
+                let heard = match &mut table {
+                    Some(table) => table.changed().await.is_ok(),
+                    None => false,
+                };
+                if !heard {
+                    pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = mounted => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Does what is to be done now; how long there is nothing more to do.
+    async fn look(&mut self) -> Duration {
+        let mut wait = PERIOD;
+        let mut revived = Vec::new();
+        let seen = self.pods.seen();
+        for pod in seen.into_iter().filter(|pod| pod.phase != Phase::Ended) {
+            let Ok(hello) = self.pods.hello(&pod.uid).await else {
+                continue;
+            };
+            for mount in hello.mounts {
+                let Ok(target) = Target::parse(self.pods.kubelet_root(), &mount.target) else {
+                    continue;
+                };
+                self.known.insert(target.clone(), mount.pod.clone());
+                if mount.health != Health::Mounted {
+                    wait = wait.min(SOON);
+                }
+                self.tell_failure(&target, &mount);
+                revived.extend(mount.dead.map(|dead| Revived {
+                    target,
+                    uid: pod.uid.clone(),
+                    client: mount.client,
+                    dead,
+                }));
+            }
+        }
+        let table = match Table::read() {
+            Ok(table) => table,
+            Err(error) => {
+                warn!(%error, "failed to read the mount table");
+                return wait;
+            }
+        };
+        self.keep(&table);
+        revived.retain(|one| is_mounted_anew(&table, one));
+        if !revived.is_empty() {
+            wait = wait.min(self.finish(&revived).await);
+        }
+        wait
+    }
+
+    fn tell_failure(&mut self, target: &Target, mount: &MountState) {
+        if let Some(reviving) = mount.reviving.as_ref().filter(|reviving| reviving.failures > 0) {
+            let event = VolumeEvent::Failed(reviving.message.clone());
+            if self.recorder.record(target, Some(&mount.pod), event) {
+                self.metrics.not_revived(&mount.client);
+            }
+        }
+    }
+
+    /// Forgets what is no longer mounted.
+    fn keep(&mut self, table: &Table) {
+        let is_there = |target: &Target| table.top(&target.path()).is_some();
+        self.recorder.keep(is_there);
+        self.known.retain(|target, _| is_there(target));
+        self.stuck.retain(|target, _| is_there(target));
+        self.over.retain(|target, _| is_there(target));
+    }
+
+    /// Puts new mounts where dead ones are in use.
+    async fn finish(&mut self, revived: &[Revived]) -> Duration {
+        let devices: Vec<_> = revived.iter().flat_map(|one| one.dead.devices.clone()).collect();
+        let scanned = thread::run(move || namespaces(Path::new("/proc"), &devices)).await;
+        let namespaces = match scanned {
+            Ok(Ok(namespaces)) => namespaces,
+            Ok(Err(error)) => {
+                warn!(%error, "failed to look for users of dead mounts");
+                return SOON;
+            }
+            Err(_) => return SOON,
+        };
+        let mut wait = PERIOD;
+        for one in revived {
+            let step = self.finish_one(one, &namespaces).await;
+            wait = wait.min(step);
+        }
+        wait
+    }
+
+    async fn finish_one(&mut self, one: &Revived, namespaces: &[Namespace]) -> Duration {
+        let Revived {
+            target, client, dead, ..
+        } = one;
+        let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &dead.devices).is_empty();
+        let users: Vec<_> = namespaces.iter().filter(has_dead).collect();
+        // What is left after several passes is somebody else's, who has got the number of the device.
+        if users.is_empty() || self.over.get(target).is_some_and(|(_, passes)| *passes >= PASSES) {
+            self.done(one).await;
+            return PERIOD;
+        }
+        if let Some((_, again)) = self.stuck.get(target) {
+            let left = again.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return left;
+            }
+        }
+        let mut failure = None;
+        for namespace in users {
+            let task = Task::Graft(GraftTask {
+                pid: namespace.pid,
+                namespace: namespace.id,
+                target: target.clone(),
+                dead: dead.devices.clone(),
+            });
+            if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
+                failure = Some(error.to_string());
+            }
+        }
+        let Some(why) = failure else {
+            self.stuck.remove(target);
+            let (_, passes) = self
+                .over
+                .entry(target.clone())
+                .or_insert_with(|| (since(dead.since_ms), 0));
+            *passes += 1;
+            // Once more, for one that was just being started.
+            return SOON;
+        };
+        let failures = self.stuck.get(target).map_or(0, |(failures, _)| *failures) + 1;
+        let wait = SOON.saturating_mul(1 << failures.min(8)).min(SELDOM);
+        self.stuck.insert(target.clone(), (failures, Instant::now() + wait));
+        // The first time it may be a process that has just ended.
+        if failures > 1 {
+            let pod = self.known.get(target).cloned();
+            if self.recorder.record(target, pod.as_ref(), VolumeEvent::Stuck(why)) {
+                self.metrics.not_revived(client);
+            }
+        }
+        wait
+    }
+
+    /// Nobody uses a dead mount of this volume any more.
+    async fn done(&mut self, one: &Revived) {
+        let Revived {
+            target,
+            uid,
+            client,
+            dead,
+        } = one;
+        let over = self.over.remove(target);
+        let outage = over.map_or_else(|| since(dead.since_ms), |(outage, _)| outage);
+        self.stuck.remove(target);
+        let call = Call::Revived {
+            target: target.to_string(),
+            devices: dead.devices.clone(),
+        };
+        if let Err(error) = self.pods.ask(uid, call, NOTE_LIMIT).await {
+            warn!(target.path = %target, %error, "an agent was not told that a volume is in use again");
+            return;
+        }
+        self.metrics.revived(client, outage);
+        let pod = self.known.get(target).cloned();
+        let event = VolumeEvent::Revived(outage.as_secs_f64());
+        self.recorder.record(target, pod.as_ref(), event);
+    }
+}
+
+/// Whether the target has another mount than those that died.
+fn is_mounted_anew(table: &Table, one: &Revived) -> bool {
+    let top = table.top(&one.target.path());
+    top.is_some_and(|top| !one.dead.devices.contains(&top.device))
+}
+
+/// How long ago a time in milliseconds since 1970 is.
+fn since(ms: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_millis(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Revived, is_mounted_anew};
+    use crate::agent::protocol::Dead;
+    use crate::sys::fake::target;
+    use crate::volume::mount_table::DeviceNumber;
+    use crate::volume::mount_table::Table;
+
+    #[test]
+    fn a_volume_is_mounted_anew_when_its_target_has_another_device_than_the_dead_ones() {
+        let table = |devices: &[&str]| {
+            let line =
+                |device: &&str| format!("9 1 {device} / /kubelet/pods/u/volumes/mooring.dev~vcs/v rw - fuse.x y rw\n");
+            Table::parse(devices.iter().map(line).collect::<String>().as_bytes())
+        };
+        let one = Revived {
+            target: target(),
+            uid: String::new(),
+            client: String::new(),
+            dead: Dead {
+                devices: vec![DeviceNumber { major: 0, minor: 5 }],
+                since_ms: 0,
+            },
+        };
+        assert!(!is_mounted_anew(&table(&["0:5"]), &one));
+        assert!(is_mounted_anew(&table(&["0:5", "0:6"]), &one));
+        assert!(!is_mounted_anew(&table(&[]), &one));
+    }
+}

@@ -1,0 +1,86 @@
+//! The mount namespaces of this node, by the processes in them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::volume::mount_table::DeviceNumber;
+use crate::volume::mount_table::Table;
+
+/// A mount namespace.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    /// A process in it: the one with the lowest number, which is least likely to be confined to a part of it.
+    pub pid: i32,
+    /// Its own number.
+    pub id: u64,
+    /// What is mounted in it.
+    pub table: Table,
+}
+
+/// The mount namespaces that have one of these devices mounted, this process' own first: what is replaced there may be
+/// replaced in others by that.
+pub fn namespaces(proc: &Path, devices: &[DeviceNumber]) -> io::Result<Vec<Namespace>> {
+    let own = namespace_of(&proc.join("self"));
+    let mut pids = BTreeMap::new();
+    for process in std::fs::read_dir(proc)?.flatten() {
+        let pid = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        // One that ends meanwhile, or that may not be looked at, has nothing to tell.
+        if let (Some(pid), Some(id)) = (pid, namespace_of(&process.path())) {
+            let lowest = pids.entry((Some(id) != own, id)).or_insert(pid);
+            *lowest = pid.min(*lowest);
+        }
+    }
+    let found = pids.into_iter().filter_map(|((_, id), pid)| {
+        let text = std::fs::read(proc.join(pid.to_string()).join("mountinfo")).ok()?;
+        let table = Table::parse(&text);
+        let has = table.0.iter().any(|entry| devices.contains(&entry.device));
+        has.then_some(Namespace { pid, id, table })
+    });
+    Ok(found.collect())
+}
+
+/// `mnt:[4026531841]`.
+fn namespace_of(process: &Path) -> Option<u64> {
+    let link = std::fs::read_link(process.join("ns/mnt")).ok()?;
+    let id = link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?;
+    id.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn each_namespace_is_found_once_by_its_first_process_and_our_own_comes_first() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |name: &str, namespace: u64, device: &str| {
+            let dir = proc.path().join(name);
+            create_dir_all(dir.join("ns")).unwrap();
+            symlink(format!("mnt:[{namespace}]"), dir.join("ns/mnt")).unwrap();
+            write(
+                dir.join("mountinfo"),
+                format!("9 1 {device} / /data rw - fuse.x y rw\n"),
+            )
+            .unwrap();
+        };
+        process("self", 500, "0:7");
+        process("50", 500, "0:7");
+        process("7", 100, "0:7");
+        process("40", 100, "0:1");
+        process("60", 600, "0:8");
+        create_dir_all(proc.path().join("8")).unwrap();
+        let found = namespaces(proc.path(), &[DeviceNumber { major: 0, minor: 7 }]).unwrap();
+        let found: Vec<_> = found.iter().map(|found| (found.pid, found.id)).collect();
+        assert_eq!(found, [(50, 500), (7, 100)]);
+    }
+
+    #[test]
+    fn this_process_is_in_one() {
+        let device = Table::read().unwrap().0[0].device;
+        let found = namespaces(Path::new("/proc"), &[device]).unwrap();
+        assert_eq!(Some(found[0].id), namespace_of(Path::new("/proc/self")));
+    }
+}

@@ -1,0 +1,221 @@
+//! A mount to be made, and why it could not be.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use mooring_contract::volume::Volume;
+use serde::{Deserialize, Serialize};
+
+use crate::volume::target::{Target, TargetError};
+
+/// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secrets(pub BTreeMap<String, Vec<u8>>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The Pod that a mount is for, as the kubelet names it; empty where it does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRef {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Uid.
+    pub uid: String,
+}
+
+/// One mount to be made.
+#[derive(Debug, Clone)]
+pub struct MountJob {
+    /// The volume, as its options describe it.
+    pub volume: Volume,
+    /// Its secrets.
+    pub secrets: Secrets,
+    /// Where it goes.
+    pub target: Target,
+    /// Whether the Pod may only read it. `ro` among the mount options means the same.
+    pub read_only: bool,
+    /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
+    /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
+    pub fs_group: Option<u32>,
+    /// For whom.
+    pub pod: PodRef,
+    /// Name of the PV, or of the Pod's volume where it is inline.
+    pub volume_name: String,
+    /// The client image that serves the volume, where a client container does.
+    pub image: Option<String>,
+    /// When the kubelet must have its answer.
+    pub deadline: Instant,
+}
+
+impl MountJob {
+    /// How long is left.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the volume itself names the client image.
+    pub fn image_by_volume(&self) -> bool {
+        self.volume.client_image.is_some()
+    }
+
+    /// The server that the volume lives on, for the Event and for its circuit breaker; see [`Volume::server`].
+    pub fn server(&self) -> String {
+        self.volume.server().to_owned()
+    }
+}
+
+/// Why a volume is not mounted or unmounted. The message is what the user reads in the Event: it says what was tried,
+/// on what, and what to do.
+///
+/// A worker hands it to the daemon as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MountError {
+    /// The options make no sense to this client.
+    #[error("{0}")]
+    BadOptions(String),
+    /// The directory is none of ours.
+    #[error("{0}")]
+    Target(String),
+    /// No client is set up for the volume's type.
+    #[error(
+        "no client serves volumes of type {client}: add the key {client} to the ConfigMap mounter-config in Mooring's \
+         namespace, with a client image, host or self as its value"
+    )]
+    NotServed {
+        /// The type.
+        client: String,
+    },
+    /// The administrator has not allowed this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Another operation on the same volume is running.
+    #[error("{operation} of this volume is in progress since {seconds} s: it is tried again by itself")]
+    InProgress {
+        /// What runs.
+        operation: String,
+        /// For how long.
+        seconds: u64,
+    },
+    /// The server did not answer a while ago; not tried.
+    #[error(
+        "server {server} did not answer {seconds_ago} s ago and is not tried again for {seconds_left} s: see whether it \
+         is up and can be reached from this node"
+    )]
+    Tripped {
+        /// The server.
+        server: String,
+        /// When it was tripped.
+        seconds_ago: u64,
+        /// How long its circuit breaker stays open.
+        seconds_left: u64,
+    },
+    /// No end in time.
+    #[error(
+        "{attempted} took longer than {seconds} s: {server} did not answer; see whether it is up and can be reached from this node"
+    )]
+    Timeout {
+        /// What was tried.
+        attempted: String,
+        /// Limit.
+        seconds: u64,
+        /// The server, or what else was waited for.
+        server: String,
+    },
+    /// Something else is mounted on the target.
+    #[error("{found} is mounted on {target} already, not {wanted}: delete the Pod, so that the kubelet unmounts it")]
+    Occupied {
+        /// The directory.
+        target: String,
+        /// What is there.
+        found: String,
+        /// What should be.
+        wanted: String,
+    },
+    /// An unmount found it in use.
+    #[error(
+        "failed to unmount {found} from {target}: it is in use: a process on the node still has a file or its working \
+         directory there; end it, and the unmount follows by itself"
+    )]
+    InUse {
+        /// What is mounted.
+        found: String,
+        /// The directory.
+        target: String,
+    },
+    /// A file system that does not answer can't be given up: others have it, too.
+    #[error(
+        "{found} does not answer, and nothing is done about it: {other} is of the same file system, and whoever uses that may wait"
+    )]
+    Shared {
+        /// What is mounted.
+        found: String,
+        /// Where else it is.
+        other: String,
+    },
+    /// The node lacks something.
+    #[error("this node can't serve the volume: {0}")]
+    Node(String),
+    /// The client container is not there, or broke.
+    #[error("client container for {client}: {message}")]
+    Container {
+        /// The volume's type.
+        client: String,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// It was tried and failed.
+    #[error("failed to {attempted}: {message}")]
+    Failed {
+        /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.
+        attempted: String,
+        /// What the kernel or the program said.
+        message: String,
+    },
+}
+
+impl From<TargetError> for MountError {
+    fn from(error: TargetError) -> Self {
+        Self::Target(error.to_string())
+    }
+}
+
+impl MountError {
+    /// A word out of a fixed few, for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::BadOptions(_) => "bad-options",
+            Self::Target(_) => "bad-target",
+            Self::NotServed { .. } => "not-served",
+            Self::Forbidden(_) => "forbidden",
+            Self::InProgress { .. } => "in-progress",
+            Self::Tripped { .. } => "tripped",
+            Self::Timeout { .. } => "timeout",
+            Self::Occupied { .. } => "occupied",
+            Self::InUse { .. } => "in-use",
+            Self::Shared { .. } => "shared",
+            Self::Node(_) => "node",
+            Self::Container { .. } => "container",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Secrets;
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let secrets = Secrets([("password".to_owned(), b"hunter2".to_vec())].into());
+        let printed = format!("{secrets:?}");
+        assert!(printed.contains("password") && !printed.contains("hunter2") && !printed.contains("104"));
+    }
+}

@@ -1,0 +1,206 @@
+//! The mount table, `/proc/self/mountinfo`: what is mounted is what it says, and nothing else is remembered.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use mooring_contract::names::FLEX_DRIVER_DIR;
+use serde::{Deserialize, Serialize};
+
+/// A device by its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceNumber {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number; it is used again when the mount is gone.
+    pub id: u64,
+    /// The number of the mount that it lies on.
+    pub parent: u64,
+    /// Numbers of its device.
+    pub device: DeviceNumber,
+    /// The directory of the file system that is its root.
+    pub root: PathBuf,
+    /// Where it is.
+    pub mount_point: PathBuf,
+    /// Flags of the mount, such as `ro` and `nosuid`.
+    pub flags: Vec<String>,
+    /// Peer group, where it is shared.
+    pub shared: Option<u32>,
+    /// The peer group that it gets mounts from without giving any.
+    pub master: Option<u32>,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// What it was mounted from.
+    pub source: String,
+    /// Options of the file system, such as `rw` and `addr=10.0.0.4`.
+    pub options: Vec<String>,
+}
+
+impl Entry {
+    /// The value of an option of the file system.
+    pub fn option(&self, key: &str) -> Option<&str> {
+        let mut options = self.options.iter().filter_map(|option| option.split_once('='));
+        options.find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+}
+
+/// All mounts, in the kernel's order: of several on one directory the last is uppermost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table(pub Vec<Entry>);
+
+impl Table {
+    /// The table of this process's mount namespace.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read() -> io::Result<Self> {
+        // The kernel gives at most a page at a time, and says nothing of the size before.
+        let mut text = Vec::with_capacity(16 << 10);
+        File::open("/proc/self/mountinfo")?.read_to_end(&mut text)?;
+        Ok(Self::parse(&text))
+    }
+
+    /// Reads the text of a `mountinfo` file; a line that can't be read is left out.
+    pub fn parse(text: &[u8]) -> Self {
+        Self(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+    }
+
+    /// What lies uppermost on a directory.
+    pub fn top(&self, path: &Path) -> Option<&Entry> {
+        self.0.iter().rev().find(|entry| entry.mount_point == path)
+    }
+
+    /// The mount that a directory lies in.
+    pub fn holding(&self, path: &Path) -> Option<&Entry> {
+        path.ancestors().find_map(|ancestor| self.top(ancestor))
+    }
+
+    /// Mooring's mounts: those on volume directories beneath the kubelet's root.
+    pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a Entry> {
+        let pods = kubelet_root.join("pods");
+        self.0.iter().filter(move |entry| {
+            let names = entry.mount_point.strip_prefix(&pods).map(|rest| rest.iter().collect::<Vec<_>>());
+            matches!(names.as_deref(), Ok([_, volumes, driver, _]) if *volumes == "volumes" && *driver == FLEX_DRIVER_DIR)
+        })
+    }
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; see `proc_pid_mountinfo(5)`.
+fn parse_line(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mut next = || fields.next();
+    let id = text(next()?).parse().ok()?;
+    let parent = text(next()?).parse().ok()?;
+    let device = text(next()?);
+    let (major, minor) = device.split_once(':')?;
+    let root = path(next()?);
+    let mount_point = path(next()?);
+    let flags = text(next()?).split(',').map(str::to_owned).collect();
+    let (mut shared, mut master) = (None, None);
+    loop {
+        match next()? {
+            b"-" => break,
+            tag => match text(tag).split_once(':') {
+                Some(("shared", group)) => shared = group.parse().ok(),
+                Some(("master", group)) => master = group.parse().ok(),
+                _ => {}
+            },
+        }
+    }
+    Some(Entry {
+        id,
+        parent,
+        device: DeviceNumber {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        },
+        root,
+        mount_point,
+        flags,
+        shared,
+        master,
+        fs_type: text(next()?),
+        source: text(&unescape(next()?)),
+        options: next()
+            .map(|options| text(options).split(',').map(str::to_owned).collect())
+            .unwrap_or_default(),
+    })
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).into_owned()
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    OsString::from_vec(unescape(field)).into()
+}
+
+/// Undoes the kernel's `\ooo` for blanks, tabs, newlines, backslashes and number signs.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match after {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if byte == b'\\' => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => bytes.push(byte),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+    use std::path::Path;
+
+    const TEXT: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 master:7 - ext4 /dev/root rw,errors=continue
+30 22 0:25 / /var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a rw,nosuid shared:9 - fuse.sshfs tom@h:/a\\040b rw
+31 30 7:3 / /var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a rw - ext4 /dev/loop3 rw
+32 22 0:26 / /var/lib/kubelet/pods/u/volumes/kubernetes.io~secret/s rw - tmpfs tmpfs rw
+33 22 0:27 /x /odd\\134name rw unbindable - tmpfs none rw
+broken line
+";
+
+    #[test]
+    fn the_last_mount_on_a_directory_is_the_uppermost() {
+        let table = Table::parse(TEXT);
+        assert_eq!(table.0.len(), 5);
+        let a = Path::new("/var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a");
+        assert_eq!(table.top(a).unwrap().source, "/dev/loop3");
+        assert_eq!(table.top(a).unwrap().device.minor, 3);
+        assert_eq!(table.top(Path::new("/nothing")), None);
+        assert_eq!(table.holding(&a.join("deeper")).unwrap().fs_type, "ext4");
+        let root = table.holding(Path::new("/etc")).unwrap();
+        assert_eq!((root.shared, root.master), (Some(1), Some(7)));
+        assert_eq!((root.id, root.parent), (22, 1));
+        assert_eq!(table.0[1].flags, ["rw", "nosuid"]);
+        assert_eq!(root.option("errors"), Some("continue"));
+        assert_eq!(root.option("rw"), None);
+    }
+
+    #[test]
+    fn escaped_bytes_are_read_and_only_our_volumes_counted() {
+        let table = Table::parse(TEXT);
+        assert_eq!(table.0[1].source, "tom@h:/a b");
+        assert_eq!(table.0[4].mount_point, Path::new("/odd\\name"));
+        let ours: Vec<_> = table
+            .volumes(Path::new("/var/lib/kubelet"))
+            .map(|entry| &entry.fs_type)
+            .collect();
+        assert_eq!(ours, ["fuse.sshfs", "ext4"]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Who serves which type of volume: the administrator's word, by flag and by ConfigMap.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use mooring_contract::image::ImageRef;
+use mooring_contract::volume::{ClientName, Volume};
+use tokio::sync::Notify;
+
+use crate::volume::job::MountError;
+
+/// Who serves a type of volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serving {
+    /// The mounter's own code for `local`.
+    Local,
+    /// The mounter's own code for `pool`.
+    Pool,
+    /// The kernel, by system call.
+    Kernel,
+    /// The host's own `mount`.
+    Host,
+    /// A client container of this image.
+    Container(String),
+}
+
+impl Serving {
+    /// A word out of a fixed few, for metrics and the log.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Pool => "pool",
+            Self::Kernel => "self",
+            Self::Host => "host",
+            Self::Container(_) => "container",
+        }
+    }
+
+    /// Whether the volume is on a server elsewhere, which may be dead.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Self::Local | Self::Pool)
+    }
+}
+
+impl FromStr for Serving {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            "" => Err(BadRule::NoServer),
+            "host" => Ok(Self::Host),
+            "self" => Ok(Self::Kernel),
+            image => {
+                let _: ImageRef = image.parse().map_err(|_| BadRule::NotAnImage(image.to_owned()))?;
+                Ok(Self::Container(image.to_owned()))
+            }
+        }
+    }
+}
+
+/// What is wrong with one rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadRule {
+    /// No `=`.
+    #[error("{0:?} is not of the form TYPE=IMAGE, TYPE=host or TYPE=self")]
+    NoEquals(String),
+    /// Nothing after it.
+    #[error("nothing says who serves the type: give a client image, host or self")]
+    NoServer,
+    /// Not the name of a type.
+    #[error("{0}")]
+    BadType(String),
+    /// A type that the mounter serves itself.
+    #[error("{0} volumes are served by the mounter itself, which can't be changed: remove this rule")]
+    OwnType(String),
+    /// Not the name of an image.
+    #[error("{0:?} is neither host nor self nor an image's name")]
+    NotAnImage(String),
+}
+
+/// One type and who serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The type.
+    pub client: ClientName,
+    /// Who serves it.
+    pub serving: Serving,
+}
+
+impl Rule {
+    /// A rule out of its two halves.
+    pub fn new(client: &str, serving: &str) -> Result<Self, BadRule> {
+        if [ClientName::LOCAL, ClientName::POOL].contains(&client) {
+            return Err(BadRule::OwnType(client.to_owned()));
+        }
+        Ok(Self {
+            client: client
+                .parse()
+                .map_err(|error: mooring_contract::volume::VolumeError| BadRule::BadType(error.to_string()))?,
+            serving: serving.parse()?,
+        })
+    }
+}
+
+impl FromStr for Rule {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (client, serving) = text.split_once('=').ok_or_else(|| BadRule::NoEquals(text.to_owned()))?;
+        Self::new(client.trim(), serving)
+    }
+}
+
+/// A ConfigMap with a bad entry; what was in force stays in force.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("key {key}: {error}")]
+pub struct BadConfig {
+    /// The first bad key.
+    pub key: String,
+    /// What is wrong with it.
+    pub error: BadRule,
+}
+
+/// Who serves which type, by flags and, before them, by ConfigMap.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    flags: BTreeMap<ClientName, Serving>,
+    config: Arc<RwLock<BTreeMap<ClientName, Serving>>>,
+    news: Arc<Notify>,
+}
+
+impl Registry {
+    /// With the rules that the flags give; of two for one type the last counts.
+    pub fn new(flags: Vec<Rule>) -> Self {
+        Self {
+            flags: flags.into_iter().map(|rule| (rule.client, rule.serving)).collect(),
+            config: Arc::default(),
+            news: Arc::default(),
+        }
+    }
+
+    /// Takes over what a ConfigMap says; all of it or, if an entry is bad, nothing. Says whether that is news.
+    pub fn configure(&self, data: &BTreeMap<String, String>) -> Result<bool, BadConfig> {
+        let rules = data
+            .iter()
+            .map(|(key, value)| {
+                Rule::new(key, value)
+                    .map(|rule| (rule.client, rule.serving))
+                    .map_err(|error| BadConfig {
+                        key: key.clone(),
+                        error,
+                    })
+            })
+            .collect::<Result<BTreeMap<_, _>, _>>()?;
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let news = *config != rules;
+        *config = rules;
+        if news {
+            self.news.notify_one();
+        }
+        Ok(news)
+    }
+
+    /// Waits until a ConfigMap has said something new since the last such wait.
+    pub async fn changed(&self) {
+        self.news.notified().await;
+    }
+
+    /// Who serves a volume. Its own `client-image` comes first: that image is checked against those that are allowed
+    /// where it is started.
+    pub fn serving(&self, volume: &Volume) -> Result<Serving, MountError> {
+        match volume.client.as_str() {
+            ClientName::LOCAL => return Ok(Serving::Local),
+            ClientName::POOL => return Ok(Serving::Pool),
+            _ => {}
+        }
+        if let Some(image) = &volume.client_image {
+            return Ok(Serving::Container(image.clone()));
+        }
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let serving = config.get(&volume.client).or_else(|| self.flags.get(&volume.client));
+        serving.cloned().ok_or_else(|| MountError::NotServed {
+            client: volume.client.to_string(),
+        })
+    }
+
+    /// Whether any type is served by the host's own `mount`.
+    pub fn has_host(&self) -> bool {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config
+            .values()
+            .chain(self.flags.values())
+            .any(|serving| *serving == Serving::Host)
+    }
+
+    /// Who serves each type, by all rules in force.
+    pub fn servings(&self) -> BTreeMap<String, Serving> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let own = [(ClientName::LOCAL, Serving::Local), (ClientName::POOL, Serving::Pool)];
+        let rules = self.flags.iter().chain(config.iter());
+        own.into_iter()
+            .map(|(client, serving)| (client.to_owned(), serving))
+            .chain(rules.map(|(client, serving)| (client.to_string(), serving.clone())))
+            .collect()
+    }
+
+    /// The same, for the status page.
+    pub fn rules(&self) -> BTreeMap<String, String> {
+        let text = |serving| match serving {
+            Serving::Local | Serving::Pool => "the mounter".to_owned(),
+            Serving::Container(image) => image,
+            other => other.as_str().to_owned(),
+        };
+        let servings = self.servings().into_iter();
+        servings.map(|(client, serving)| (client, text(serving))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Registry, Rule, Serving};
+    use mooring_contract::volume::Volume;
+    use std::collections::BTreeMap;
+
+    fn serving(registry: &Registry, line: &str) -> Option<Serving> {
+        registry.serving(&Volume::from_line(line).unwrap()).ok()
+    }
+
+    fn data(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn the_volume_s_own_image_goes_before_the_config_map_and_that_before_the_flags() {
+        let registry = Registry::new(vec!["nfs=host".parse().unwrap(), "smb=self".parse().unwrap()]);
+        assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Host));
+        registry.configure(&data(&[("nfs", "self")])).unwrap();
+        assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Kernel));
+        assert_eq!(serving(&registry, "client=smb"), Some(Serving::Kernel));
+        assert_eq!(
+            serving(&registry, "client=nfs,client-image=a/b:1"),
+            Some(Serving::Container("a/b:1".into()))
+        );
+        assert_eq!(
+            serving(&registry, "client=local,client-image=a/b:1"),
+            Some(Serving::Local)
+        );
+        assert_eq!(serving(&registry, "client=ceph"), None);
+        assert!(registry.has_host() && !Registry::default().has_host());
+        registry.configure(&data(&[])).unwrap();
+        assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Host));
+    }
+
+    #[test]
+    fn a_config_map_with_a_bad_entry_changes_nothing() {
+        let registry = Registry::default();
+        assert_eq!(registry.configure(&data(&[("nfs", "host")])), Ok(true));
+        assert_eq!(registry.configure(&data(&[("nfs", "host")])), Ok(false));
+        let error = registry.configure(&data(&[("nfs", "self"), ("smb", "")])).unwrap_err();
+        assert_eq!(error.key, "smb");
+        assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Host));
+    }
+
+    #[test]
+    fn bad_rules_say_what_is_wrong() {
+        for rule in ["nfs", "nfs=", "local=host", "pool=self", "NFS=host", "nfs=a b", "=host"] {
+            assert!(rule.parse::<Rule>().is_err(), "{rule}");
+        }
+        assert!("sshfs=mooring.dev/client-sshfs:0.1.0".parse::<Rule>().is_ok());
+    }
+}

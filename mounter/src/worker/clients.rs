@@ -1,0 +1,11 @@
+//! The clients that a worker runs: one file for each serving mode, and one for each file system that has more to it. `checks` is what they share.
+
+mod checks;
+pub mod host;
+mod image;
+pub mod kernel;
+pub mod local;
+mod nfs;
+pub mod pool;
+mod remote;
+mod smb;

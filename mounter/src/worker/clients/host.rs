@@ -1,0 +1,152 @@
+//! Serving mode `host`: the host's own `mount`, run in the host's mount namespace.
+//!
+//! The program mounts on a directory of root's own in `/run`; from there the mount goes to the volume's directory by its
+//! handle, so that no program walks a path that a tenant could have changed. A mount that lives in the kernel is what
+//! this is for: a daemon that the program leaves behind (FUSE) belongs to the mounter's container and ends with it;
+//! for those there are client containers.
+
+use std::path::Path;
+
+use mooring_contract::volume::check_kind;
+
+use super::checks::{already, check_not_here};
+use crate::sys::{Program, Sys};
+use crate::volume::job::MountError;
+use crate::volume::mount_options;
+use crate::volume::target::Target;
+use crate::worker::task::MountTask;
+
+/// Runs `mount -t TYPE -o OPTIONS -- SOURCE STAGE` on the host and moves the mount to the target.
+pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    let fs_type = if volume.fs_type.is_empty() {
+        volume.client.as_str()
+    } else {
+        &volume.fs_type
+    };
+    let bad = |message: String| Err(MountError::BadOptions(message));
+    if volume.source.is_empty() || volume.source.starts_with('-') {
+        return bad(format!(
+            "option source={:?} can't be mounted: say what to mount, such as source=server:/path",
+            volume.source
+        ));
+    }
+    if !is_plain_type(fs_type) {
+        return bad(format!(
+            "fs-type {fs_type:?} would run a program of the volume's choice on the host: give a plain file system type"
+        ));
+    }
+    let options_error = |error: mount_options::ForbiddenOption| MountError::BadOptions(error.to_string());
+    let flags = mount_options::sort(&volume.mount_options, task.read_only)
+        .map_err(options_error)?
+        .flags;
+    let options = mount_options::join(&volume.mount_options, task.read_only).map_err(options_error)?;
+    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
+
+    sys.enter_host(namespace, &task.target)?;
+    check_not_here(sys, &volume.source)?;
+    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
+        return already(entry, task, fs_type, &volume.source);
+    }
+    let stage = sys.make_stage(&task.target)?;
+    let moved = sys
+        .run(&Program {
+            name: "mount".to_owned(),
+            args: vec![
+                "-t".into(),
+                fs_type.into(),
+                "-o".into(),
+                options.into(),
+                "--".into(),
+                volume.source.clone().into(),
+                stage.clone().into(),
+            ],
+        })
+        .map_err(|error| MountError::Failed {
+            attempted: format!("mount {} as {fs_type} by the host's mount", volume.source),
+            message: error.words,
+        })
+        .and_then(|()| {
+            let directory = sys.open_stage(&stage)?.ok_or_else(|| MountError::Failed {
+                attempted: format!("mount {} as {fs_type}", volume.source),
+                message: "the host's mount ended with success, but nothing is mounted".to_owned(),
+            })?;
+            let mount = sys.clone_mount(&directory, flags)?;
+            let target = sys.open_target(&task.target)?;
+            Ok(sys.attach(&mount, &target)?)
+        });
+    let removed = sys.remove_stage(&stage);
+    moved?;
+    Ok(removed?)
+}
+
+/// Takes away what a mount that was ended half-way has left: its stage, and what may be mounted there.
+pub fn clear(sys: &impl Sys, namespace: Option<&Path>, target: &Target) -> Result<(), MountError> {
+    sys.enter_host(namespace, target)?;
+    Ok(sys.remove_stage(&sys.stage(target))?)
+}
+
+/// `fuse.NAME` and its like run any program of that name.
+fn is_plain_type(fs_type: &str) -> bool {
+    !fs_type.is_empty()
+        && !fs_type.starts_with("fuse")
+        && !fs_type.starts_with('-')
+        && fs_type
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{clear, mount};
+    use crate::sys::fake::{Fake, target};
+    use crate::worker::task::tests::task;
+
+    /// Proves: M4
+    #[test]
+    fn the_host_s_mount_gets_its_arguments_as_they_are_and_its_mount_ends_at_the_target() {
+        let fake = Fake::default();
+        let task = task("client=nfs,source=10.10.2.4:/exports,mount-options=vers=4.1");
+        mount(&fake, None, &task).unwrap();
+        assert_eq!(
+            fake.programs(),
+            ["mount -t nfs -o vers=4.1,nosuid,nodev -- 10.10.2.4:/exports /run/stage"]
+        );
+        assert_eq!(fake.mounts_on(&target()), 1);
+        assert!(fake.calls().contains(&"remove_stage".to_owned()));
+    }
+
+    #[test]
+    fn a_mount_that_failed_leaves_no_stage() {
+        let fake = Fake::default().fail_program("mount", "mount.nfs: Connection refused");
+        let error = mount(&fake, None, &task("client=nfs,source=10.10.2.4:/exports"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("Connection refused"), "{error}");
+        assert!(fake.calls().contains(&"remove_stage".to_owned()));
+        assert_eq!(fake.mounts_on(&target()), 0);
+    }
+
+    #[test]
+    fn what_a_killed_mount_has_left_is_taken_away() {
+        let fake = Fake::default();
+        clear(&fake, None, &target()).unwrap();
+        assert_eq!(fake.calls(), ["enter_host", "remove_stage"]);
+    }
+
+    #[test]
+    fn what_would_run_another_program_is_refused_before_anything_happens() {
+        for line in [
+            "client=x,source=a:/b,fs-type=fuse.sh",
+            "client=x,source=-oProxyCommand=sh",
+            "client=x",
+            "client=x,source=a,mount-options=bind",
+            "client=x,source=a,fs-type=overlay,mount-options=lowerdir=/",
+            "client=x,source=a,mount-options=source=/dev/vda1",
+        ] {
+            let fake = Fake::default();
+            assert!(mount(&fake, None, &task(line)).is_err(), "{line}");
+            assert!(fake.calls().is_empty(), "{line}");
+        }
+    }
+}

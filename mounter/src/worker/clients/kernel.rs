@@ -1,0 +1,52 @@
+//! Serving mode `self`: a file system of the kernel's, mounted by system call, with no program at all.
+
+use std::path::Path;
+
+use mooring_contract::volume::check_kind;
+
+use super::checks::{already, check_not_here};
+use super::{nfs, smb};
+use crate::sys::{NewMount, Sys};
+use crate::volume::job::{MountError, Secrets};
+use crate::volume::mount_options;
+use crate::worker::task::MountTask;
+
+/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's mount
+/// namespace, if not the kubelet's.
+pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    // Its own helper would have more to do than to hand over the options.
+    if nfs::is_nfs(&volume) {
+        return nfs::mount(sys, namespace, task, &volume);
+    }
+    if smb::is_smb(&volume) {
+        return smb::mount(sys, namespace, task, &volume);
+    }
+    let fs_type = if volume.fs_type.is_empty() {
+        volume.client.as_str()
+    } else {
+        &volume.fs_type
+    };
+    // A file system without a source, such as tmpfs, shows this in the mount table.
+    let source = if volume.source.is_empty() {
+        fs_type
+    } else {
+        &volume.source
+    };
+    let options = mount_options::sort(&volume.mount_options, task.read_only)
+        .map_err(|error| MountError::BadOptions(error.to_string()))?;
+    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
+    check_not_here(sys, source)?;
+    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
+        return already(entry, task, fs_type, source);
+    }
+    let mount = sys.new_mount(&NewMount {
+        fs_type: fs_type.to_owned(),
+        source: source.to_owned(),
+        options: options.file_system,
+        credentials: Secrets::default(),
+        flags: options.flags,
+    })?;
+    let directory = sys.open_target(&task.target)?;
+    Ok(sys.attach(&mount, &directory)?)
+}

@@ -1,0 +1,269 @@
+//! Client `local`: an image file of the node's own pool, over a loop device, so that its size is its limit.
+//!
+//! | option | value |
+//! | --- | --- |
+//! | `source` | name of the file, directly in the pool |
+//! | `fs-type` | `ext4` (if not said) or `xfs` |
+//! | `mount-options` | as of that file system |
+//!
+//! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the same
+//! volume get two mounts of one loop device: two devices over one file would destroy each other's work.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::image::{Content, FileSystem};
+use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
+use crate::volume::job::{MountError, Secrets};
+use crate::volume::mount_options::{self, MountOptions};
+use crate::volume::target::Target;
+use crate::worker::task::{FlatVolume, MountTask};
+
+/// With less than this left a pool is full: a file system's own records take more.
+const LEAST_SPACE: u64 = 1 << 20;
+
+/// Mounts an image file. Each step looks first whether it was done before.
+pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    let name = file_name(&volume.source)?;
+    let wanted = wanted_file_system(&volume.fs_type)?;
+    let options = mount_options::sort(&volume.mount_options, task.read_only)
+        .map_err(|error| MountError::BadOptions(error.to_string()))?;
+    let image = open(sys, pool, name)?;
+    let mounted = mount_image(sys, &image, name, wanted, task, options);
+    mounted.map_err(|error| explained(sys, pool, &image, error))
+}
+
+fn mount_image(
+    sys: &impl Sys,
+    image: &ImageFile,
+    name: &str,
+    wanted: Option<FileSystem>,
+    task: &MountTask,
+    options: MountOptions,
+) -> Result<(), MountError> {
+    let found = sys.find_loop(image)?;
+    if is_mounted(sys, &task.target, name, found.as_ref())? {
+        return Ok(());
+    }
+    let file_system = match &found {
+        // In use: its file system is there, and the kernel's copy of it is newer than the file's.
+        Some(_) => content(sys, image)?.file_system(),
+        None => Some(format_if_blank(sys, image, wanted.unwrap_or(FileSystem::Ext4))?),
+    };
+    let file_system = file_system
+        .filter(|found| wanted.is_none_or(|wanted| wanted == *found))
+        .ok_or_else(|| mismatch(name, wanted, content(sys, image).ok()))?;
+    let device = match found {
+        Some(device) => device,
+        None => sys.attach_loop(image)?,
+    };
+    attach(sys, &task.target, file_system, &device, options)
+}
+
+/// Lets the file system grow to the size of its file, which must be `size` by now.
+pub fn expand(sys: &impl Sys, pool: &Path, volume: &FlatVolume, target: &Target, size: u64) -> Result<(), MountError> {
+    let volume = volume.read()?;
+    let name = file_name(&volume.source)?;
+    let image = open(sys, pool, name)?;
+    if image.size < size {
+        return Err(MountError::Failed {
+            attempted: format!("expand volume {name}"),
+            message: format!(
+                "its image file has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file first",
+                image.size
+            ),
+        });
+    }
+    let device = sys.find_loop(&image)?;
+    let Some(device) = device.filter(|device| is_mounted(sys, target, name, Some(device)) == Ok(true)) else {
+        return Err(MountError::Failed {
+            attempted: format!("expand volume {name}"),
+            message: format!("it is not mounted on {target}; it grows when it is, so this is tried again"),
+        });
+    };
+    sys.refresh_loop(&device)?;
+    let program = match content(sys, &image)?.file_system() {
+        Some(FileSystem::Xfs) => Program {
+            name: "xfs_growfs".to_owned(),
+            args: vec!["-d".into(), target.path().into()],
+        },
+        _ => Program {
+            name: "resize2fs".to_owned(),
+            args: vec![device.path.clone().into()],
+        },
+    };
+    sys.run(&program).map_err(|error| {
+        let error = MountError::from(error);
+        match error {
+            MountError::Failed { attempted, message } if message.contains("ermi") => MountError::Failed {
+                attempted,
+                message: format!("{message}: the kernel lets only a holder of CAP_SYS_RESOURCE resize a mounted file system; give it to the mounter's Pod"),
+            },
+            error => error,
+        }
+    })
+}
+
+/// The file's name. It is also the only part of a path that a volume can choose.
+fn file_name(source: &str) -> Result<&str, MountError> {
+    let plain = !source.is_empty() && !source.starts_with(['.', '-']) && !source.contains('/');
+    if plain {
+        Ok(source)
+    } else {
+        Err(MountError::BadOptions(format!(
+            "option source={source:?} of a local volume is not a file name: name an image file of the node's pool, without a directory and a leading dot or dash"
+        )))
+    }
+}
+
+/// A pool without room breaks whatever comes first: the mark, the program, or a write of the kernel's, which says only that it
+/// could not.
+fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
+    match error {
+        MountError::Failed { attempted, message } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
+            MountError::Failed {
+                attempted,
+                message: format!(
+                    "{message}: the node's pool {} is full: make room there, and it is tried again by itself",
+                    pool.display()
+                ),
+            }
+        }
+        error => error,
+    }
+}
+
+fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
+    match fs_type {
+        "" => Ok(None),
+        "ext4" => Ok(Some(FileSystem::Ext4)),
+        "xfs" => Ok(Some(FileSystem::Xfs)),
+        other => Err(MountError::BadOptions(format!(
+            "option fs-type={other:?} is not to be had for a local volume: use ext4 or xfs"
+        ))),
+    }
+}
+
+fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError> {
+    let image = sys.open_image(pool, name).map_err(|error| match error.errno {
+        Some(Errno::NOENT) => MountError::Node(format!(
+            "there is no image file {name} in its pool {}: see on which node the volume was made, and whether the PV's node affinity names it",
+            pool.display()
+        )),
+        _ => error.into(),
+    })?;
+    if image.size == 0 {
+        return Err(MountError::Failed {
+            attempted: format!("mount image file {name}"),
+            message:
+                "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)"
+                    .to_owned(),
+        });
+    }
+    Ok(image)
+}
+
+/// Whether the volume is mounted on the target; an error if something else is.
+fn is_mounted(sys: &impl Sys, target: &Target, name: &str, device: Option<&LoopDevice>) -> Result<bool, MountError> {
+    match sys.mount_table()?.top(&target.path()) {
+        None => Ok(false),
+        Some(entry) if device.is_some_and(|device| device.number == entry.device) => Ok(true),
+        Some(entry) => Err(MountError::Occupied {
+            target: target.to_string(),
+            found: format!("{} ({})", entry.source, entry.fs_type),
+            wanted: format!("image file {name}"),
+        }),
+    }
+}
+
+fn content(sys: &impl Sys, image: &ImageFile) -> Result<Content, MountError> {
+    Ok(Content::of(&sys.read_image(image, 0, Content::PROBED)?))
+}
+
+/// The image's file system, made now if the image is blank, or if an earlier try was ended in the middle of it.
+fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Result<FileSystem, MountError> {
+    let marked = sys.is_marked(image)?;
+    if !marked {
+        match content(sys, image)? {
+            Content::FileSystem(found) => return Ok(found),
+            Content::Zeros if sys.is_blank(image)? => {}
+            other => return Err(mismatch(&image.path.display().to_string(), Some(wanted), Some(other))),
+        }
+        sys.mark(image, true)?;
+    }
+    let (name, options): (_, &[&str]) = match wanted {
+        // Blocks of 4 KiB, so that the image suits a disk of any sector size. Damage is found, not made worse: nobody checks
+        // an image before it is mounted.
+        FileSystem::Ext4 => (
+            "mkfs.ext4",
+            &[
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-m",
+                "0",
+                "-e",
+                "remount-ro",
+                "-E",
+                "nodiscard",
+                "--",
+            ],
+        ),
+        FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "--"]),
+    };
+    let mut args: Vec<_> = options.iter().map(Into::into).collect();
+    args.push(image.path.clone().into());
+    let made = sys.run(&Program {
+        name: name.to_owned(),
+        args,
+    });
+    if let Err(error) = made {
+        return Err(error.into());
+    }
+    sys.mark(image, false)?;
+    Ok(wanted)
+}
+
+fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<Content>) -> MountError {
+    let wanted = wanted.map_or("ext4 or xfs", FileSystem::as_str);
+    let found = found.map_or("something else", Content::as_str);
+    MountError::Failed {
+        attempted: format!("mount image file {name} as {wanted}"),
+        message: format!(
+            "it holds {found}, and what is not blank is never formatted: set the volume's fs-type to what the file holds, or make a new volume"
+        ),
+    }
+}
+
+fn attach(
+    sys: &impl Sys,
+    target: &Target,
+    file_system: FileSystem,
+    device: &LoopDevice,
+    options: MountOptions,
+) -> Result<(), MountError> {
+    let mount = sys.new_mount(&NewMount {
+        fs_type: file_system.as_str().to_owned(),
+        source: device.path.display().to_string(),
+        options: options.file_system,
+        credentials: Secrets::default(),
+        flags: options.flags,
+    })?;
+    let directory = sys.open_target(target)?;
+    Ok(sys.attach(&mount, &directory)?)
+}
+
+impl From<SysError> for MountError {
+    fn from(error: SysError) -> Self {
+        Self::Failed {
+            attempted: error.attempted,
+            message: error.words,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use super::{expand, mount};
+use crate::sys::fake::{Fake, Image, target};
+use crate::volume::job::MountError;
+use crate::worker::task::tests::task;
+use rustix::io::Errno;
+use std::path::Path;
+
+const POOL: &str = "/pool";
+
+fn pool() -> &'static Path {
+    Path::new(POOL)
+}
+
+fn blank() -> Image {
+    Image {
+        size: 1 << 30,
+        content: vec![0; 4096],
+        marked: false,
+    }
+}
+
+fn with(content: &[u8]) -> Image {
+    Image {
+        content: content.to_vec(),
+        ..blank()
+    }
+}
+
+#[test]
+fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
+    let fake = Fake::default().image("/pool/a", blank());
+    let task = task("client=local,source=a");
+    mount(&fake, pool(), &task).unwrap();
+    mount(&fake, pool(), &task).unwrap();
+    assert_eq!(
+        fake.programs(),
+        ["mkfs.ext4 -q -F -b 4096 -m 0 -e remount-ro -E nodiscard -- /pool/a"]
+    );
+    assert_eq!((fake.mounts_on(&target()), fake.loops()), (1, 1));
+    assert!(!fake.is_marked_now("/pool/a"));
+}
+
+#[test]
+fn what_is_not_blank_is_never_formatted() {
+    for (content, fs_type) in [(&b"rubbish"[..], "ext4"), (b"XFSB", "ext4"), (b"LUKS", "")] {
+        let fake = Fake::default().image("/pool/a", with(content));
+        let error = mount(
+            &fake,
+            pool(),
+            &task(&format!("client=local,source=a,fs-type={fs_type}")),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("never formatted"), "{error}");
+        assert!(fake.programs().is_empty());
+        assert_eq!(fake.loops(), 0);
+    }
+}
+
+#[test]
+fn without_fs_type_the_file_system_that_is_there_is_mounted() {
+    let fake = Fake::default().image("/pool/a", with(b"XFSB"));
+    mount(&fake, pool(), &task("client=local,source=a")).unwrap();
+    assert!(fake.programs().is_empty());
+}
+
+#[test]
+fn a_format_that_was_ended_half_way_is_done_again() {
+    let fake = Fake::default()
+        .image("/pool/a", blank())
+        .fail_program("mkfs.xfs", "killed");
+    let task = task("client=local,source=a,fs-type=xfs");
+    assert!(mount(&fake, pool(), &task).unwrap_err().to_string().contains("killed"));
+    assert!(fake.is_marked_now("/pool/a"));
+    fake.heal_programs();
+    mount(&fake, pool(), &task).unwrap();
+    assert!(!fake.is_marked_now("/pool/a"));
+}
+
+#[test]
+fn whatever_call_fails_the_next_try_ends_with_one_mount_and_one_device() {
+    let calls = {
+        let fake = Fake::default().image("/pool/a", blank());
+        mount(&fake, pool(), &task("client=local,source=a")).unwrap();
+        fake.calls()
+    };
+    for (index, call) in calls.iter().enumerate() {
+        let earlier = calls[..index].iter().filter(|other| *other == call).count();
+        let fake = Fake::default().image("/pool/a", blank()).fail(call, earlier, Errno::IO);
+        let task = task("client=local,source=a");
+        assert!(mount(&fake, pool(), &task).is_err(), "{call}");
+        fake.kill_worker();
+        mount(&fake, pool(), &task).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+        assert_eq!((fake.mounts_on(&target()), fake.loops()), (1, 1), "{call}");
+    }
+}
+
+#[test]
+fn something_else_on_the_target_is_an_error() {
+    let fake = Fake::default()
+        .image("/pool/a", blank())
+        .mounted(&target(), "tom@h:/x", "fuse.sshfs");
+    let error = mount(&fake, pool(), &task("client=local,source=a")).unwrap_err();
+    assert!(matches!(error, MountError::Occupied { .. }), "{error}");
+    assert!(fake.programs().is_empty());
+}
+
+#[test]
+fn a_source_that_is_no_file_name_is_refused_before_anything_happens() {
+    for source in ["", ".a", "../a", "/etc/passwd", "a/b", "-a"] {
+        let fake = Fake::default();
+        let error = mount(&fake, pool(), &task(&format!("client=local,source={source}"))).unwrap_err();
+        assert!(matches!(error, MountError::BadOptions(_)), "{error}");
+        assert!(fake.calls().is_empty());
+    }
+}
+
+#[test]
+fn a_missing_and_an_empty_image_say_what_to_do() {
+    let fake = Fake::default().image("/pool/empty", Image::default());
+    let missing = mount(&fake, pool(), &task("client=local,source=gone"))
+        .unwrap_err()
+        .to_string();
+    assert!(missing.contains("node affinity"), "{missing}");
+    let empty = mount(&fake, pool(), &task("client=local,source=empty"))
+        .unwrap_err()
+        .to_string();
+    assert!(empty.contains("truncate"), "{empty}");
+}
+
+#[test]
+fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
+    let full = Fake::default()
+        .image("/pool/a", blank())
+        .full()
+        .fail_program("mkfs.ext4", "it could not write");
+    let error = mount(&full, pool(), &task("client=local,source=a"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("pool /pool is full"), "{error}");
+    full.heal_programs();
+    mount(&full, pool(), &task("client=local,source=a")).unwrap();
+}
+
+#[test]
+fn a_file_system_grows_into_its_file_and_no_further() {
+    let fake = Fake::default().image("/pool/a", blank());
+    let task = task("client=local,source=a");
+    mount(&fake, pool(), &task).unwrap();
+    expand(&fake, pool(), &task.volume, &target(), 1 << 30).unwrap();
+    assert_eq!(fake.programs().last().unwrap(), "resize2fs /dev/loop1");
+    let error = expand(&fake, pool(), &task.volume, &target(), (1 << 30) + 1)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("enlarge the file first"), "{error}");
+}

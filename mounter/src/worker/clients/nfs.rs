@@ -1,0 +1,156 @@
+//! NFS by system call: with nothing on the node but the kernel's own client.
+//!
+//! What `mount.nfs` does for the kernel is done here: the server's name becomes an address, and the newest version that
+//! both sides speak is found. Version 4 needs no daemon beside that. Version 3 has to be asked for; the server's locks take
+//! `rpc.statd` on the node then (`configmaps/nfs-locks`), without which such a volume is refused.
+
+mod failure;
+mod options;
+mod source;
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use mooring_contract::volume::Volume;
+use rustix::io::Errno;
+
+use super::remote::{self, Remote, text_of};
+use crate::sys::{NewMount, Sys, SysError};
+use crate::volume::job::{MountError, Secrets};
+use crate::volume::mount_table::Entry;
+use crate::worker::task::MountTask;
+use failure::Circumstances;
+use options::{Options, VERSION_3};
+use source::Source;
+
+/// What version 3 and what version 4 are called in the kernel; it loads its modules by these names.
+const TYPES: [&str; 2] = ["nfs", "nfs4"];
+
+/// The number of `rpc.statd` and its version (`rpcb_prot` calls it "status"; the Open Group's XNFS, chapter 11).
+const STATD: (u32, u32) = (100_024, 1);
+
+/// Whether a volume is one of NFS, by its client's name or by its type.
+pub(super) fn is_nfs(volume: &Volume) -> bool {
+    TYPES.contains(&volume.client.as_str()) || TYPES.contains(&volume.fs_type.as_str())
+}
+
+/// Mounts an NFS volume.
+pub(super) fn mount(
+    sys: &impl Sys,
+    namespace: Option<&Path>,
+    task: &MountTask,
+    volume: &Volume,
+) -> Result<(), MountError> {
+    remote::mount(sys, namespace, task, &Plan::of(volume, task.read_only)?)
+}
+
+/// What is to be mounted, and how.
+#[derive(Debug)]
+struct Plan {
+    source: Source,
+    options: Options,
+}
+
+impl Plan {
+    fn of(volume: &Volume, read_only: bool) -> Result<Self, MountError> {
+        let bad = |message: String| MountError::BadOptions(message);
+        if !volume.fs_type.is_empty() && !TYPES.contains(&volume.fs_type.as_str()) {
+            return Err(bad(format!(
+                "option fs-type={:?} makes no sense for client=nfs: leave it out",
+                volume.fs_type
+            )));
+        }
+        Ok(Self {
+            source: volume
+                .source
+                .parse()
+                .map_err(|e: source::BadSource| bad(e.to_string()))?,
+            options: Options::read(&volume.mount_options, read_only).map_err(|e| bad(e.to_string()))?,
+        })
+    }
+
+    /// One version of the mount, from one address.
+    fn new_mount(&self, address: &SocketAddr, version: &str) -> NewMount {
+        let own = [("vers", version.to_owned()), ("addr", text_of(address))];
+        let own = own.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
+        NewMount {
+            fs_type: TYPES[usize::from(version != VERSION_3)].to_owned(),
+            source: self.source.text.clone(),
+            options: own.chain(self.options.rest.iter().cloned()).collect(),
+            credentials: Secrets::default(),
+            flags: self.options.flags,
+        }
+    }
+}
+
+impl Remote for Plan {
+    const FS_TYPE: &'static str = TYPES[0];
+
+    fn host(&self) -> &str {
+        &self.source.host
+    }
+
+    fn source(&self) -> &str {
+        &self.source.text
+    }
+
+    fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
+        let meant = self.options.family.of(addresses);
+        if meant.is_empty() {
+            return Err(MountError::BadOptions(format!(
+                "server {} has no address for mount option {}: leave the option out",
+                self.source.host, self.options.family
+            )));
+        }
+        Ok(meant)
+    }
+
+    /// All mounts of one server bear the name by which the kernel got to know it first, whatever each of them was mounted from.
+    fn may_be(&self, entry: &Entry) -> bool {
+        let shown: Result<Source, _> = entry.source.parse();
+        TYPES.contains(&entry.fs_type.as_str())
+            && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
+    }
+
+    /// Whoever asks for locks of the server's is not given some that fail later.
+    fn before(&self, sys: &impl Sys) -> Result<(), MountError> {
+        let (program, version) = STATD;
+        if !self.options.locks_by_daemon() || sys.has_rpc_program(program, version)? {
+            return Ok(());
+        }
+        Err(MountError::Node(
+            "it has no rpc.statd, by which the locks of NFS version 3 are kept: apply configmaps/nfs-locks, which runs one on each \
+             node, or ask for version 4, or add mount option nolock, by which a lock holds on this node only"
+                .to_owned(),
+        ))
+    }
+
+    /// Tries the versions from the newest on, as `mount.nfs` does.
+    fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {
+        let mut last = SysError::call("mount", Errno::PROTONOSUPPORT);
+        for version in &self.options.versions {
+            match sys.new_mount(&self.new_mount(address, version)) {
+                Ok(mount) => return Ok(mount),
+                Err(error) if failure::is_about_the_version(&error) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn told(&self, error: SysError, address: &SocketAddr) -> MountError {
+        failure::told(
+            error,
+            &Circumstances {
+                source: &self.source,
+                versions: &self.options.versions,
+                port: self.options.port,
+                address,
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! Why an NFS mount failed, in words and with what to do about it. The kernel says little more than a number.
+
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+use super::options::VERSION_3;
+use super::source::Source;
+use crate::sys::SysError;
+use crate::volume::job::MountError;
+use crate::worker::clients::remote;
+
+/// What was being done when it failed.
+pub(super) struct Circumstances<'a> {
+    /// Where the volume is.
+    pub(super) source: &'a Source,
+    /// The versions that were tried.
+    pub(super) versions: &'a [&'static str],
+    /// The server's port.
+    pub(super) port: u16,
+    /// The server's address.
+    pub(super) address: &'a SocketAddr,
+}
+
+/// What the kernel says where it has NFS, but not the version.
+const NO_VERSION: &str = "Version unavailable";
+
+/// Whether an older version may be of use: the server does not speak this one, or (`INVAL`) the kernel does not.
+pub(super) fn is_about_the_version(error: &SysError) -> bool {
+    matches!(error.errno, Some(Errno::PROTONOSUPPORT | Errno::INVAL)) && !error.words.contains(NO_VERSION)
+}
+
+/// The error as the user reads it.
+pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
+    let server = &about.source.host;
+    let versions = about.versions.join(", ");
+    let is_three = about.versions == [VERSION_3];
+    let module = if is_three { "nfsv3" } else { "nfsv4" };
+    let cure = match error.errno {
+        Some(Errno::NODEV) => return no_nfs("has no NFS", module),
+        Some(Errno::PROTONOSUPPORT) if error.words.contains(NO_VERSION) => {
+            return no_nfs("has NFS, but not this version", module);
+        }
+        Some(Errno::ACCESS | Errno::PERM) => format!(
+            "{server} does not let this node have it: add the node's own address (not a Pod's) to the clients that the export is \
+             for, and see that it takes sec=sys"
+        ),
+        Some(Errno::NOENT) if is_three => {
+            format!("{server} has no such path for this node: see how it is exported there, and to whom")
+        }
+        Some(Errno::CONNREFUSED | Errno::PROTONOSUPPORT) if is_three => format!(
+            "{server} does not speak NFS version 3 with this node: it takes its rpcbind (port 111) and mountd beside the server itself; \
+             or name their ports by mount options port= and mountport=, or ask for version 4"
+        ),
+        Some(Errno::NOENT) => format!(
+            "{server} has no such path for this node: version 4 counts paths from the server's NFSv4 root, and shows a client \
+             only what is exported to it; see how it is exported there, and to whom"
+        ),
+        Some(Errno::PROTONOSUPPORT) => {
+            format!("{server} does not speak NFS {versions}: let it, or ask for another version by mount option vers=")
+        }
+        _ => match remote::cure_of_the_way(&error, "NFS", server, about.address, about.port) {
+            Some(cure) => cure,
+            None => return remote::without_cure(error),
+        },
+    };
+    remote::with_cure(error, &cure)
+}
+
+fn no_nfs(what: &str, module: &str) -> MountError {
+    MountError::Node(format!(
+        "its kernel {what}: run modprobe {module} on the host; where there is no such module, install the rest of the kernel's \
+         modules (a package such as linux-modules-extra or kernel-modules), or have type nfs served by a client image"
+    ))
+}

@@ -1,0 +1,192 @@
+use super::mount;
+use crate::sys::fake::{Fake, target};
+use crate::volume::job::MountError;
+use crate::worker::clients::kernel;
+use crate::worker::task::tests::task;
+use mooring_contract::volume::Volume;
+use rustix::io::Errno;
+
+const LINE: &str = "client=nfs,source=10.0.0.4:/exports/a";
+
+fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
+    kernel::mount(fake, None, &task(line))
+}
+
+#[test]
+fn the_newest_version_is_mounted_from_the_host_s_network() {
+    let fake = Fake::default();
+    try_with(&fake, &format!("{LINE}/,mount-options=soft,nconnect=2")).unwrap();
+    assert_eq!(
+        fake.new_mounts(),
+        ["nfs4 10.0.0.4:/exports/a vers=4.2,addr=10.0.0.4,soft,nconnect=2"]
+    );
+    assert_eq!(fake.mounts_on(&target()), 1);
+    let calls = fake.calls();
+    let place = |name: &str| calls.iter().position(|call| call == name).unwrap();
+    assert!(place("resolve") < place("enter_host_network"), "{calls:?}");
+    assert!(place("enter_host_network") < place("new_mount"), "{calls:?}");
+    assert!(!calls.contains(&"run".to_owned()), "no program is needed");
+    // A second time it is there.
+    try_with(&fake, LINE).unwrap();
+    assert_eq!((fake.new_mounts().len(), fake.mounts_on(&target())), (1, 1));
+}
+
+#[test]
+fn a_server_of_an_older_version_is_mounted_by_that() {
+    let fake = Fake::default()
+        .fail("new_mount", 0, Errno::PROTONOSUPPORT)
+        .fail("new_mount", 0, Errno::INVAL);
+    try_with(&fake, LINE).unwrap();
+    assert_eq!(
+        fake.new_mounts(),
+        [
+            "nfs4 10.0.0.4:/exports/a vers=4.2,addr=10.0.0.4",
+            "nfs4 10.0.0.4:/exports/a vers=4.1,addr=10.0.0.4",
+            "nfs4 10.0.0.4:/exports/a vers=4.0,addr=10.0.0.4",
+        ]
+    );
+}
+
+#[test]
+fn a_version_that_was_asked_for_is_the_only_one() {
+    let fake = Fake::default().fail("new_mount", 0, Errno::PROTONOSUPPORT);
+    let error = try_with(&fake, &format!("{LINE},mount-options=vers=4.1"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("10.0.0.4 does not speak NFS 4.1:"), "{error}");
+    assert_eq!(fake.new_mounts().len(), 1);
+}
+
+#[test]
+fn version_3_is_mounted_where_its_locks_are_kept_or_not_asked_for() {
+    let line = |options: &str| format!("{LINE},mount-options={options}");
+    let without = Fake::default();
+    let error = try_with(&without, &line("vers=3")).unwrap_err();
+    assert_eq!(error.category(), "node");
+    let words = error.to_string();
+    assert!(words.contains("nfs-locks") && words.contains("nolock"), "{words}");
+    assert!(without.new_mounts().is_empty());
+    try_with(&without, &line("vers=3,nolock")).unwrap();
+    assert_eq!(
+        without.new_mounts(),
+        ["nfs 10.0.0.4:/exports/a vers=3,addr=10.0.0.4,nolock"]
+    );
+
+    let with = Fake::default().with_statd();
+    try_with(&with, &line("vers=3")).unwrap();
+    assert_eq!(with.new_mounts(), ["nfs 10.0.0.4:/exports/a vers=3,addr=10.0.0.4"]);
+    let calls = with.calls();
+    let place = |name: &str| calls.iter().position(|call| call == name).unwrap();
+    assert!(place("enter_host_network") < place("has_rpc_program"), "{calls:?}");
+
+    for (errno, words) in [
+        (Errno::CONNREFUSED, "rpcbind"),
+        (Errno::NODEV, "modprobe nfsv3"),
+        (Errno::NOENT, "see how it is exported"),
+    ] {
+        let fake = Fake::default().fail("new_mount", 0, errno);
+        let error = try_with(&fake, &line("vers=3,nolock")).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn each_address_of_a_name_is_tried_and_the_name_stays_in_the_mount_table() {
+    let fake = Fake::default()
+        .host("nas", &["[2001:db8::4]:0", "10.0.0.4:0"])
+        .fail("new_mount", 0, Errno::NETUNREACH);
+    try_with(&fake, "client=nfs,source=nas:/a").unwrap();
+    assert_eq!(
+        fake.new_mounts(),
+        [
+            "nfs4 nas:/a vers=4.2,addr=2001:db8::4",
+            "nfs4 nas:/a vers=4.2,addr=10.0.0.4"
+        ]
+    );
+    let fake = Fake::default().host("nas", &["[2001:db8::4]:0"]);
+    let error = try_with(&fake, "client=nfs,source=nas:/a,mount-options=proto=tcp").unwrap_err();
+    assert!(
+        error.to_string().contains("has no address for mount option proto=tcp"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_failure_says_what_to_do() {
+    for (errno, category, words) in [
+        (Errno::NODEV, "node", "modprobe nfsv4"),
+        (
+            Errno::CONNREFUSED,
+            "failed",
+            "no NFS server listens on port 2049 of 10.0.0.4",
+        ),
+        (Errno::ACCESS, "failed", "add the node's own address"),
+        (Errno::PERM, "failed", "add the node's own address"),
+        (Errno::NOENT, "failed", "has no such path for this node"),
+        (Errno::NETUNREACH, "failed", "no way to 10.0.0.4"),
+        (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
+        (Errno::HOSTUNREACH, "timeout", "10.0.0.4 did not answer"),
+        (Errno::IO, "failed", "Input/output error"),
+    ] {
+        let error = try_with(&Fake::default().fail("new_mount", 0, errno), LINE).unwrap_err();
+        assert_eq!(error.category(), category, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let error = try_with(&Fake::default(), "client=nfs,source=nowhere:/a")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("nowhere") && error.contains("DNS"), "{error}");
+    let lost = Fake::default().fail("enter_host_network", 0, Errno::SRCH);
+    assert_eq!(try_with(&lost, LINE).unwrap_err().category(), "node");
+    assert!(lost.new_mounts().is_empty(), "nothing is mounted in a Pod's network");
+}
+
+#[test]
+fn whatever_makes_no_sense_is_refused_before_anything_happens() {
+    for line in [
+        "client=nfs",
+        "client=nfs,source=10.0.0.4",
+        "client=nfs,source=/dev/vda1",
+        "client=nfs,source=10.0.0.4:/a,fs-type=ext4",
+        "client=nfs,source=10.0.0.4:/a,mount-options=addr=10.0.0.9",
+        "client=other,source=10.0.0.4:/a,fs-type=nfs4,mount-options=addr=10.0.0.9",
+        "client=nfs4,source=10.0.0.4:/a,mount-options=clientaddr=10.0.0.9",
+        "client=nfs,source=10.0.0.4:/a,mount-options=vers=2",
+        "client=nfs,source=10.0.0.4:/a,mount-options=source=other:/b",
+    ] {
+        let fake = Fake::default();
+        let error = try_with(&fake, line).unwrap_err();
+        assert!(matches!(error, MountError::BadOptions(_)), "{line}: {error}");
+        assert!(fake.calls().is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn a_server_that_the_kernel_knows_by_another_name_is_known_by_its_address() {
+    let shown = |address: &str| {
+        Fake::default().host("nas", &["10.0.0.4:0"]).mounted_with(
+            &target(),
+            "10.0.0.4:/a",
+            "nfs4",
+            &format!("addr={address}"),
+        )
+    };
+    let fake = shown("10.0.0.4");
+    try_with(&fake, "client=nfs,source=nas:/a").unwrap();
+    assert!(fake.new_mounts().is_empty());
+    for (fake, line) in [
+        (shown("10.0.0.4"), "client=nfs,source=nas:/b"),
+        (shown("10.0.0.9"), "client=nfs,source=nas:/a"),
+    ] {
+        let error = try_with(&fake, line).unwrap_err();
+        assert!(matches!(error, MountError::Occupied { .. }), "{error}");
+    }
+}
+
+#[test]
+fn something_else_on_the_target_is_an_error() {
+    let fake = Fake::default().mounted(&target(), "10.0.0.4:/other", "nfs4");
+    let volume = Volume::from_line(LINE).unwrap();
+    let error = mount(&fake, None, &task(LINE), &volume).unwrap_err();
+    assert!(matches!(error, MountError::Occupied { .. }), "{error}");
+}

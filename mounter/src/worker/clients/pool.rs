@@ -1,0 +1,39 @@
+//! Client `pool`: the directory of the node's own pool itself, for a provisioning Pod (`backend-volume: client=pool`).
+//!
+//! Whoever has it has every local volume of the node, so the admission policy lets only Pods of Mooring's own
+//! controller have it; and it takes no options by which it could be anything else.
+
+use std::path::Path;
+
+use crate::sys::Sys;
+use crate::volume::job::MountError;
+use crate::volume::mount_options::MountFlags;
+use crate::worker::task::MountTask;
+
+/// The pool is root's own: a file in it is a whole volume of somebody's.
+const MODE: u32 = 0o700;
+
+/// Mounts the pool's directory, which is made if it is missing.
+pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    if !volume.source.is_empty() || !volume.mount_options.is_empty() || !volume.rest.is_empty() {
+        return Err(MountError::BadOptions(
+            "client=pool takes no other option: it is the whole pool of the node".to_owned(),
+        ));
+    }
+    let directory = sys.open_or_make_directory(pool, MODE)?;
+    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
+        let mounted = sys.open_target(&task.target)?;
+        if sys.same_file(&directory, &mounted)? {
+            return Ok(());
+        }
+        return Err(MountError::Occupied {
+            target: task.target.to_string(),
+            found: format!("{} ({})", entry.source, entry.fs_type),
+            wanted: "the node's pool".to_owned(),
+        });
+    }
+    let mount = sys.clone_mount(&directory, MountFlags::safe().read_only(task.read_only))?;
+    let target = sys.open_target(&task.target)?;
+    Ok(sys.attach(&mount, &target)?)
+}

@@ -1,0 +1,174 @@
+//! Puts a volume that was mounted anew where its dead mount still lies: in the containers that use it.
+//!
+//! A container has a copy of the mount in its own mount namespace, and nothing that happens on the node reaches that. So a
+//! worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the dead one:
+//! beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead mount is known by
+//! its device, its type and its source, by being in a namespace of the volume's own Pod, and by being dead; it is touched
+//! only by a handle that the kernel says is on that very mount.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys::graft::{Grafts, Likeness};
+use crate::sys::{Result, SysError};
+use crate::volume::job::MountError;
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::target::Target;
+
+/// What the kernel adds to the root of a mount whose directory was removed, or is no longer known to be there.
+const DELETED: &str = "//deleted";
+
+/// One mount namespace to look after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraftTask {
+    /// A process in it.
+    pub pid: i32,
+    /// The namespace's own number.
+    pub namespace: u64,
+    /// Where the volume is mounted on the node.
+    pub target: Target,
+    /// The devices of its dead mounts.
+    pub dead: Vec<DeviceNumber>,
+}
+
+/// The dead mounts of a volume in a mount table: none where the table is of no container of the volume's Pod, since a device's
+/// number may be another's by now.
+pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a Entry> {
+    let found: Vec<_> = table
+        .0
+        .iter()
+        .filter(|entry| dead.contains(&entry.device) && !is_covered(table, entry))
+        .collect();
+    // Each container has some file from its Pod's directory, and so has whoever has the kubelet's root.
+    let names_pod = |path: &Path| {
+        let mut names = path.iter().zip(path.iter().skip(1));
+        names.any(|(pods, uid)| pods == "pods" && uid == target.pod_uid())
+    };
+    let ours = || {
+        table
+            .0
+            .iter()
+            .any(|entry| names_pod(&entry.root) || names_pod(&entry.mount_point))
+    };
+    if found.is_empty() || !ours() { Vec::new() } else { found }
+}
+
+/// Whether another mount lies on the whole of this one.
+fn is_covered(table: &Table, entry: &Entry) -> bool {
+    let mut others = table.0.iter();
+    others.any(|other| other.parent == entry.id && other.mount_point == entry.mount_point)
+}
+
+/// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the result.
+pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> {
+    let table = sys.table()?;
+    let live = table
+        .top(&task.target.path())
+        .filter(|entry| !task.dead.contains(&entry.device));
+    let Some(live) = live else {
+        return Err(not_done(&task.target.path(), "it is not mounted anew yet"));
+    };
+    let theirs = sys.table_of(task.pid)?;
+    let same = |entry: &&Entry| entry.fs_type == live.fs_type && entry.source == live.source;
+    let dead: Vec<_> = dead_mounts(&theirs, &task.target, &task.dead)
+        .into_iter()
+        .filter(same)
+        .collect();
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let volume = sys.open_target(&task.target)?;
+    let mut first = Ok(());
+    let mut copies = Vec::new();
+    for entry in dead {
+        match copy(sys, &volume, entry) {
+            Ok(mount) => copies.push((entry, mount)),
+            Err(error) => first = first.and(Err(failed(entry, &error))),
+        }
+    }
+    drop(volume);
+    sys.enter(task.pid, task.namespace)?;
+    for (entry, mount) in copies {
+        let replaced = replace_in(sys, entry, &mount);
+        first = first.and(replaced);
+    }
+    first
+}
+
+/// A second mount of the volume, or of the part of it that the dead mount showed.
+fn copy<S: Grafts>(sys: &S, volume: &S::Place, dead: &Entry) -> Result<S::Mount> {
+    let likeness = Likeness::of(dead);
+    let part = within(&dead.root);
+    if part.as_os_str().is_empty() {
+        return sys.copy(volume, likeness);
+    }
+    sys.copy(&sys.open_within(volume, &part)?, likeness)
+}
+
+/// The part of a file system that a mount shows, as a path from its root.
+fn within(root: &Path) -> PathBuf {
+    let text = root.to_string_lossy();
+    let path = text.strip_suffix(DELETED).map_or(root, Path::new);
+    path.strip_prefix("/").unwrap_or(path).to_owned()
+}
+
+/// Replaces one dead mount of the present namespace, if it is as it was seen.
+fn replace_in<S: Grafts>(sys: &S, dead: &Entry, mount: &S::Mount) -> Result<(), MountError> {
+    let told = |error: SysError| failed(dead, &error);
+    let now = sys.table().map_err(told)?;
+    let Some(now) = now
+        .0
+        .iter()
+        .find(|entry| entry.id == dead.id && entry.device == dead.device)
+    else {
+        return Ok(());
+    };
+    let place = sys.open_at(&now.mount_point).map_err(told)?;
+    if sys.mount_id(&place).map_err(told)? != dead.id {
+        return Err(not_done(&now.mount_point, "something else is mounted over it"));
+    }
+    match replace(sys, &place, mount).map_err(told)? {
+        // Somebody else's by now, who has got the number.
+        Replaced::Alive | Replaced::Done => Ok(()),
+        // What lies below is seen by nobody, and goes with the container.
+        Replaced::Unable => sys.put_onto(mount, &place).map_err(told),
+    }
+}
+
+/// How a replacement went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replaced {
+    /// The new mount is there, the dead one gone.
+    Done,
+    /// Nothing was done: the mount is not dead.
+    Alive,
+    /// Nothing was done: the kernel can't, or the dead mount is gone.
+    Unable,
+}
+
+/// Puts a mount that is nowhere into the place of the dead one whose root `place` is; no moment goes without either.
+pub fn replace<S: Grafts>(sys: &S, place: &S::Place, mount: &S::Mount) -> Result<Replaced> {
+    if !sys.is_dead(place)? {
+        return Ok(Replaced::Alive);
+    }
+    if !sys.put_beneath(mount, place)? {
+        return Ok(Replaced::Unable);
+    }
+    sys.detach(place)?;
+    Ok(Replaced::Done)
+}
+
+fn failed(dead: &Entry, error: &SysError) -> MountError {
+    not_done(&dead.mount_point, &error.to_string())
+}
+
+fn not_done(path: &Path, why: &str) -> MountError {
+    MountError::Failed {
+        attempted: format!("replace the dead mount at {}", path.display()),
+        message: why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

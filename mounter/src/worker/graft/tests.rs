@@ -1,0 +1,287 @@
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use super::{GraftTask, dead_mounts, graft, within};
+use crate::sys::fake::target;
+use crate::sys::graft::{Grafts, Likeness, Propagation};
+use crate::sys::{Result, SysError};
+use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::target::{Target, TargetError};
+
+const NODE: &str = "\
+10 1 8:1 / /kubelet rw shared:1 - ext4 /dev/root rw
+11 10 0:50 / /kubelet/pods/u/volumes/mooring.dev~vcs/v rw,nosuid shared:9 - fuse.sshfs h:/a rw
+";
+
+/// A container of Pod u with the volume, a part of it read-only, a file of its Pod, and another's mount.
+const CONTAINER: &str = "\
+20 2 0:30 / / rw - overlay overlay rw
+21 20 8:1 /kubelet/pods/u/etc-hosts /etc/hosts rw - ext4 /dev/root rw
+22 20 0:40 / /data rw,nosuid - fuse.sshfs h:/a rw
+23 20 0:40 /deep/part//deleted /part ro,nosuid master:4 - fuse.sshfs h:/a rw
+24 20 0:40 / /other rw - fuse.sshfs h:/b rw
+25 20 0:41 / /live rw - fuse.sshfs h:/a rw
+";
+
+const DEAD: DeviceNumber = DeviceNumber { major: 0, minor: 40 };
+
+/// A kernel in memory with two mount namespaces: the node's, and one container's.
+struct Fake {
+    tables: RefCell<[Table; 2]>,
+    inside: bool,
+    /// Mounts, by number, whose daemon is gone.
+    dead: Vec<u64>,
+    /// Whether the kernel can mount beneath.
+    beneath: bool,
+    /// What can't be opened in the volume.
+    missing: &'static str,
+    /// What is opened at this path is on mount 99.
+    covered: &'static str,
+    said: RefCell<Vec<String>>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            tables: RefCell::new([NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()))),
+            inside: false,
+            dead: vec![22, 23, 24],
+            beneath: true,
+            missing: "-",
+            covered: "-",
+            said: RefCell::default(),
+        }
+    }
+}
+
+impl Fake {
+    fn say(&self, what: String) {
+        self.said.borrow_mut().push(what);
+    }
+
+    fn container(&self) -> Vec<Entry> {
+        self.tables.borrow()[1].0.clone()
+    }
+
+    /// The devices at a path of the container, the uppermost last.
+    fn devices(&self, path: &str) -> Vec<u32> {
+        let entries = self.container().into_iter();
+        let at = entries.filter(|entry| entry.mount_point == Path::new(path));
+        at.map(|entry| entry.device.minor).collect()
+    }
+
+    fn put(&self, mount: &(PathBuf, Likeness), place: &(u64, PathBuf), beneath: bool) {
+        let mut tables = self.tables.borrow_mut();
+        let table = &mut tables[1].0;
+        let index = table.iter().position(|entry| entry.id == place.0).unwrap();
+        let mut new = table[index].clone();
+        new.id = 100 + table.len() as u64;
+        new.device.minor = 50;
+        if beneath {
+            table[index].parent = new.id;
+            table.insert(index, new);
+        } else {
+            new.parent = place.0;
+            table.push(new);
+        }
+        drop(tables);
+        let (part, likeness) = mount;
+        self.say(format!(
+            "{} of {} {:?} {:?}",
+            place.1.display(),
+            part.display(),
+            likeness.flags,
+            likeness.propagation
+        ));
+    }
+}
+
+impl Grafts for Fake {
+    type Place = (u64, PathBuf);
+    type Mount = (PathBuf, Likeness);
+
+    fn table(&self) -> Result<Table> {
+        Ok(self.tables.borrow()[usize::from(self.inside)].clone())
+    }
+
+    fn table_of(&self, _: i32) -> Result<Table> {
+        Ok(self.tables.borrow()[1].clone())
+    }
+
+    fn open_target(&self, _: &Target) -> Result<Self::Place, TargetError> {
+        Ok((11, PathBuf::new()))
+    }
+
+    fn open_at(&self, path: &Path) -> Result<Self::Place> {
+        assert!(self.inside);
+        let id = if path == Path::new(self.covered) {
+            99
+        } else {
+            self.tables.borrow()[1].top(path).unwrap().id
+        };
+        Ok((id, path.to_owned()))
+    }
+
+    fn open_within(&self, _: &Self::Place, path: &Path) -> Result<Self::Place> {
+        assert!(!self.inside);
+        if path == Path::new(self.missing) {
+            return Err(SysError::call("open", Errno::NOENT));
+        }
+        Ok((11, path.to_owned()))
+    }
+
+    fn mount_id(&self, place: &Self::Place) -> Result<u64> {
+        Ok(place.0)
+    }
+
+    fn is_dead(&self, place: &Self::Place) -> Result<bool> {
+        Ok(self.dead.contains(&place.0))
+    }
+
+    fn copy(&self, place: &Self::Place, likeness: Likeness) -> Result<Self::Mount> {
+        assert!(!self.inside);
+        Ok((place.1.clone(), likeness))
+    }
+
+    fn enter(&mut self, _: i32, _: u64) -> Result<()> {
+        self.inside = true;
+        Ok(())
+    }
+
+    fn put_beneath(&self, mount: &Self::Mount, top: &Self::Place) -> Result<bool> {
+        if self.beneath {
+            self.put(mount, top, true);
+        }
+        Ok(self.beneath)
+    }
+
+    fn put_onto(&self, mount: &Self::Mount, place: &Self::Place) -> Result<()> {
+        self.put(mount, place, false);
+        Ok(())
+    }
+
+    fn detach(&self, top: &Self::Place) -> Result<()> {
+        self.tables.borrow_mut()[1].0.retain(|entry| entry.id != top.0);
+        Ok(())
+    }
+}
+
+fn task() -> GraftTask {
+    GraftTask {
+        pid: 7,
+        namespace: 1,
+        target: target(),
+        dead: vec![DEAD],
+    }
+}
+
+#[test]
+fn a_container_gets_the_new_mount_in_the_place_of_each_dead_one_and_nothing_else_is_touched() {
+    let mut fake = Fake::default();
+    let before = fake.container().len();
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!((fake.devices("/data"), fake.devices("/part")), (vec![50], vec![50]));
+    // Another source with the same number, and the same source with another number.
+    assert_eq!((fake.devices("/other"), fake.devices("/live")), (vec![40], vec![41]));
+    assert_eq!(fake.container().len(), before);
+    let said = fake.said.borrow().clone();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].starts_with("/data of  ") && said[0].ends_with("Private"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].starts_with("/part of deep/part ") && said[1].contains("RDONLY") && said[1].ends_with("Slave"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_second_time_nothing_is_done() {
+    let mut fake = Fake::default();
+    graft(&mut fake, &task()).unwrap();
+    let after = fake.container();
+    fake.inside = false;
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!(fake.container(), after);
+}
+
+#[test]
+fn on_an_old_kernel_the_new_mount_lies_on_the_dead_one_and_that_is_enough() {
+    let mut fake = Fake {
+        beneath: false,
+        ..Fake::default()
+    };
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!(fake.devices("/data"), [40, 50]);
+    let after = fake.container();
+    fake.inside = false;
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!(fake.container(), after);
+}
+
+#[test]
+fn a_number_that_a_live_mount_has_by_now_is_left_alone() {
+    let mut fake = Fake {
+        dead: Vec::new(),
+        ..Fake::default()
+    };
+    let before = fake.container();
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!(fake.container(), before);
+}
+
+#[test]
+fn another_pod_s_container_is_left_alone() {
+    let table = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
+    assert!(dead_mounts(&table, &target(), &[DEAD]).is_empty());
+    let ours = Table::parse(CONTAINER.as_bytes());
+    assert_eq!(dead_mounts(&ours, &target(), &[DEAD]).len(), 3);
+    assert!(dead_mounts(&ours, &target(), &[DeviceNumber { major: 0, minor: 9 }]).is_empty());
+}
+
+#[test]
+fn what_can_t_be_replaced_is_said_and_holds_up_nothing_else() {
+    let mut fake = Fake {
+        missing: "deep/part",
+        ..Fake::default()
+    };
+    let error = graft(&mut fake, &task()).unwrap_err().to_string();
+    assert!(error.contains("/part"), "{error}");
+    assert_eq!((fake.devices("/data"), fake.devices("/part")), (vec![50], vec![40]));
+
+    let mut fake = Fake {
+        covered: "/data",
+        ..Fake::default()
+    };
+    let error = graft(&mut fake, &task()).unwrap_err().to_string();
+    assert!(error.contains("/data") && error.contains("over it"), "{error}");
+    assert_eq!((fake.devices("/data"), fake.devices("/part")), (vec![40], vec![50]));
+}
+
+#[test]
+fn nothing_is_done_before_the_volume_is_mounted_anew() {
+    let mut fake = Fake::default();
+    let before = fake.container();
+    let mut early = task();
+    early.dead.push(DeviceNumber { major: 0, minor: 50 });
+    assert!(graft(&mut fake, &early).is_err());
+    assert_eq!(fake.container(), before);
+}
+
+#[test]
+fn a_mount_s_likeness_and_part_are_read_from_the_mount_table() {
+    let table = Table::parse(CONTAINER.as_bytes());
+    let of = |index: usize| Likeness::of(&table.0[index]);
+    assert_eq!(of(2).flags, MountAttrFlags::MOUNT_ATTR_NOSUID);
+    assert_eq!(
+        (of(2).propagation, of(3).propagation),
+        (Propagation::Private, Propagation::Slave)
+    );
+    for (root, part) in [("/", ""), ("/a/b", "a/b"), ("/a//deleted", "a")] {
+        assert_eq!(within(Path::new(root)), PathBuf::from(part));
+    }
+}
