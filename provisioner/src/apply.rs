@@ -20,17 +20,17 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
-use crate::context::Context;
-use crate::events::Note;
-use crate::metrics::OperationResult;
+use crate::cache::expectations::SeenTo;
+use crate::cache::limiter::Slots;
+use crate::cache::store::Watched;
 use crate::operation::delete::{LetGo, Undone};
 use crate::operation::provision::{Accept, Refuse, Reschedule, release};
 use crate::operation::record::Record;
 use crate::operation::{Decision, Failed, Limits, PodRef, elapsed};
-use crate::outcome::Category;
-use crate::seen_to::SeenTo;
-use crate::slots::Slots;
-use crate::watched::Watched;
+use crate::process::context::Context;
+use crate::process::events::Note;
+use crate::process::metrics::OperationResult;
+use crate::run::outcome::Category;
 
 /// What both controllers work with.
 #[derive(Clone)]
@@ -441,7 +441,7 @@ impl<'a> Apply<'a> {
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
     async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
-        let finish = crate::outcome::Finish {
+        let finish = crate::run::outcome::Finish {
             outcome: Outcome::Retry,
             category: Category::Api,
             words: error.chain(),

@@ -1,6 +1,7 @@
 //! What is done to a volume. Each operation is one file: a pure `plan` from what is observed to a [`Decision`]. What carries
 //! a decision out is in [`crate::apply`].
 
+pub mod backoff;
 pub mod delete;
 pub mod provision;
 pub mod record;
@@ -19,13 +20,13 @@ use mooring_contract::request::Request;
 use sha2::{Digest, Sha256};
 
 use self::record::Record;
-use crate::backoff::Backoff;
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::events::{Note, reasons};
-use crate::outcome::{Category, Finish, PodState, created, observe};
-use crate::pod;
-use crate::topology::Node;
+use crate::config::store::NoConfig;
+use crate::operation::backoff::Backoff;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{Category, Finish, PodState, created, observe};
+use crate::run::pod;
+use crate::volume::topology::Node;
 
 /// Limits of waiting.
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +136,7 @@ pub enum Intent {
     /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it needs;
     /// a record begins with the first failure.
     Released,
-    /// In the Pod that is the record, see [`crate::orphan`].
+    /// In the Pod that is the record, see [`crate::controllers::orphan`].
     Pod,
 }
 

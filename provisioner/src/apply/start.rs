@@ -16,15 +16,15 @@ use secrecy::SecretString;
 use tracing::info;
 
 use super::{Apply, ApplyError, Subject, is_conflict};
+use crate::cache::limiter::Place;
+use crate::cache::store::key;
+use crate::cache::work_queue::Target;
 use crate::config::ProvisionerConfig;
-use crate::events::{Note, reasons};
 use crate::operation::record::Record;
 use crate::operation::{Intent, PodRef, Start, action};
-use crate::pod;
-use crate::properties::Properties;
-use crate::slots::Place;
-use crate::wake::Target;
-use crate::watched::key;
+use crate::process::events::{Note, reasons};
+use crate::run::pod;
+use crate::run::properties::Properties;
 
 /// Shortest life of a token that the API gives.
 const SHORTEST_TOKEN: Duration = Duration::from_mins(10);

@@ -20,12 +20,12 @@ use super::{
     request, state_of, step, waiting,
 };
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::events::{Note, reasons};
-use crate::outcome::{PodState, created, observe};
-use crate::persistent_volume;
-use crate::pod;
-use crate::topology::{HOSTNAME, Node};
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{PodState, created, observe};
+use crate::run::pod;
+use crate::volume::persistent_volume;
+use crate::volume::topology::{HOSTNAME, Node};
 
 /// What comes after a claim's volume is gone.
 #[derive(Debug, Clone)]

@@ -17,15 +17,15 @@ use super::{
     Decision, Failed, Intent, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back,
     request, state_of, step, waiting,
 };
-use crate::acceptance::{Expected, Refusal, check};
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::events::{Note, reasons};
-use crate::outcome::{Category, Finish};
-use crate::persistent_volume::{self, Printed};
-use crate::pod;
-use crate::storage_class::is_own;
-use crate::topology::{Node, is_unable};
+use crate::config::storage_class::is_own;
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{Category, Finish};
+use crate::run::pod;
+use crate::volume::acceptance::{Expected, Refusal, check};
+use crate::volume::persistent_volume::{self, Printed};
+use crate::volume::topology::{Node, is_unable};
 
 /// A volume that is what was asked for.
 #[derive(Debug, Clone)]

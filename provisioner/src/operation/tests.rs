@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::record::Record;
 use super::{Decision, Departed, Limits, ObservedClaim};
-use crate::acceptance;
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::topology::Node;
-use crate::trust::Trust;
+use crate::config::store::NoConfig;
+use crate::config::trust::Trust;
+use crate::volume::acceptance;
+use crate::volume::topology::Node;
 
 pub(crate) fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, pod, record, running};
 use super::{ObservedVolume, plan_volume};
-use crate::acceptance::tests::volume;
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
+use crate::config::store::NoConfig;
 use crate::operation::record::Record;
 use crate::operation::{Decision, Departed, Intent, Limits};
-use crate::properties::tests::silver;
-use crate::topology::Node;
+use crate::run::properties::tests::silver;
+use crate::volume::acceptance::tests::volume;
+use crate::volume::topology::Node;
 
 /// A claim that is being deleted while its volume was being made.
 fn undoing(change: &Value) -> World {

@@ -4,11 +4,11 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
-use crate::acceptance::tests::volume;
-use crate::config_store::NoConfig;
-use crate::events::reasons;
+use crate::config::store::NoConfig;
 use crate::operation::{Decision, Departed, Intent};
-use crate::outcome::Category;
+use crate::process::events::reasons;
+use crate::run::outcome::Category;
+use crate::volume::acceptance::tests::volume;
 
 type Change = Box<dyn Fn(&mut World)>;
 /// Number, age in seconds, status.
@@ -162,7 +162,7 @@ fn a_run_is_waited_for_and_its_end_judged() {
         let mut world = World::with_record(&json!({})).with_config(config);
         world.provision_pod = pod_is.map(|(attempt, age, status)| {
             let mut pod = pod("provision", attempt, age, &status);
-            let request = json!(crate::properties::tests::silver()).to_string();
+            let request = json!(crate::run::properties::tests::silver()).to_string();
             pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), request)].into());
             pod
         });
