@@ -20,9 +20,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
-use crate::cache::expectations::SeenTo;
-use crate::cache::limiter::Slots;
-use crate::cache::store::Watched;
+use crate::cache::expectations::Expectations;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
 use crate::operation::delete::{LetGo, Undone};
 use crate::operation::provision::{Accept, Refuse, Reschedule, release};
 use crate::operation::record::Record;
@@ -38,11 +38,11 @@ pub struct Shared {
     /// The process's handles and settings.
     pub context: Context,
     /// What is known of the cluster.
-    pub watched: Watched,
+    pub cache: Cache,
     /// Places for Pods.
-    pub slots: Arc<Slots>,
-    /// What has been done and not been seen yet.
-    pub seen_to: Arc<SeenTo>,
+    pub limiter: Arc<Limiter>,
+    /// What this process has done and the watches have not shown yet.
+    pub expectations: Arc<Expectations>,
     /// Limits of waiting.
     pub limits: Limits,
 }
@@ -105,7 +105,7 @@ impl<'a> Apply<'a> {
             Decision::Supply { start, after, say } => {
                 let pod = self.supply(*start).await?;
                 // The kubelet changes its words all the time; once is enough.
-                let say = say.filter(|_| pod.is_some_and(|uid| self.shared.seen_to.is_news(&uid)));
+                let say = say.filter(|_| pod.is_some_and(|uid| self.shared.expectations.is_news(&uid)));
                 Ok(self.wait(after, say))
             }
             Decision::Note(record) => {
@@ -167,7 +167,7 @@ impl<'a> Apply<'a> {
             }
             Subject::Orphan(_) => return Ok(()),
         };
-        self.shared.seen_to.written(self.subject.meta());
+        self.shared.expectations.written(self.subject.meta());
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl<'a> Apply<'a> {
     }
 
     async fn delete_pod(&self, pod: &PodRef) -> Result<(), ApplyError> {
-        if self.shared.seen_to.is_deleted(&pod.uid) {
+        if self.shared.expectations.is_deleted(&pod.uid) {
             return Ok(());
         }
         let params = DeleteParams {
@@ -239,7 +239,7 @@ impl<'a> Apply<'a> {
         let api: Api<Pod> = self.api(&pod.namespace);
         match api.delete(&pod.name, &params).await {
             Ok(_) => {
-                self.shared.seen_to.deleted(&pod.uid);
+                self.shared.expectations.deleted(&pod.uid);
                 Ok(())
             }
             Err(error) if is_not_found(&error) => Ok(()),
@@ -262,7 +262,7 @@ impl<'a> Apply<'a> {
 
     /// Removes Pods of operations that are over. What was watched of the claim may be older than its Pod, so it is read.
     async fn tidy(&self, pods: &[PodRef]) -> Result<Action, ApplyError> {
-        let known = |pod: &PodRef| self.shared.seen_to.is_deleted(&pod.uid);
+        let known = |pod: &PodRef| self.shared.expectations.is_deleted(&pod.uid);
         if pods.iter().all(known) {
             return Ok(Action::await_change());
         }
@@ -393,9 +393,9 @@ impl<'a> Apply<'a> {
                 _ => return Err(error),
             },
         }
-        self.shared.seen_to.let_go(&uid);
-        if !self.shared.watched.has_volume(&name, &uid) {
-            self.shared.seen_to.gone(&uid);
+        self.shared.expectations.let_go(&uid);
+        if !self.shared.cache.has_volume(&name, &uid) {
+            self.shared.expectations.gone(&uid);
         }
         if let Some(took) = let_go.took {
             self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));

@@ -44,11 +44,11 @@ impl Apply<'_> {
             Subject::Orphan(_) => Target::Volume(start.request.pv_name.clone()),
         };
         let shared = self.shared;
-        let taken = shared.slots.take(
+        let taken = shared.limiter.take(
             &place,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
-            &shared.watched.in_flight(),
+            &shared.cache.in_flight(),
             &target,
         );
         match taken {
@@ -58,7 +58,7 @@ impl Apply<'_> {
         }
         let begun = self.begin(&start).await;
         if !matches!(begun, Ok(Begun::Made)) {
-            shared.slots.seen(&place);
+            shared.limiter.seen(&place);
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),
@@ -77,11 +77,11 @@ impl Apply<'_> {
     /// Makes the Secret of a Pod that stands, if it has none. Returns the Pod's uid.
     pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
         let name = pod::name(start.request.operation, &start.request.pvc_uid);
-        let Some(pod) = self.shared.watched.pod(&start.config.reference.namespace, &name) else {
+        let Some(pod) = self.shared.cache.pod(&start.config.reference.namespace, &name) else {
             return Ok(None);
         };
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        if self.shared.seen_to.is_supplied(&uid) {
+        if self.shared.expectations.is_supplied(&uid) {
             return Ok(Some(uid));
         }
         let supplied = async {
@@ -232,7 +232,7 @@ impl Apply<'_> {
     ) -> Result<(), ApplyError> {
         self.put_secret(start, pod, values, fresh).await?;
         self.shared
-            .seen_to
+            .expectations
             .supplied(pod.metadata.uid.as_deref().unwrap_or_default());
         Ok(())
     }

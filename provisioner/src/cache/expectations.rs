@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 /// By uid of the object.
 #[derive(Debug, Default)]
-pub struct SeenTo {
+pub struct Expectations {
     state: Mutex<State>,
 }
 
@@ -27,7 +27,7 @@ struct State {
     unserved: HashMap<String, Timestamp>,
 }
 
-impl SeenTo {
+impl Expectations {
     /// Since when a node is known to be missing; a restart of the controller begins anew.
     pub fn away_since(&self, host: &str, now: Timestamp) -> Timestamp {
         *self.lock().away.entry(host.to_owned()).or_insert(now)
@@ -142,7 +142,7 @@ fn version(meta: &ObjectMeta) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::SeenTo;
+    use super::Expectations;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use k8s_openapi::jiff::Timestamp;
 
@@ -153,7 +153,7 @@ mod tests {
             resource_version: Some(version.into()),
             ..ObjectMeta::default()
         };
-        let seen = SeenTo::default();
+        let seen = Expectations::default();
         assert!(!seen.is_old(&meta("9")));
         seen.written(&meta("10"));
         assert!(seen.is_old(&meta("9")) && !seen.is_old(&meta("10")) && !seen.is_old(&meta("9")));
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_claim_is_unserved_since_the_first_time_that_this_was_seen() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let seen = SeenTo::default();
+        let seen = Expectations::default();
         assert_eq!(seen.unserved_since("a", at(1)), at(1));
         assert_eq!(seen.unserved_since("a", at(2)), at(1));
         seen.served("a");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_was_done_to_a_pod_is_known_until_the_pod_is_gone() {
-        let seen = SeenTo::default();
+        let seen = Expectations::default();
         seen.deleted("a");
         seen.supplied("a");
         seen.supplied("b");

@@ -26,7 +26,7 @@ pub enum Place {
 
 /// The limits, and who waits for them.
 #[derive(Debug)]
-pub struct Slots {
+pub struct Limiter {
     total: usize,
     state: Mutex<State>,
 }
@@ -51,7 +51,7 @@ impl State {
 /// A Pod in flight: its name with namespace, and its ConfigMap.
 pub type InFlight = (String, String);
 
-impl Slots {
+impl Limiter {
     /// With at most `total` Pods over all ConfigMaps, but always one for each.
     pub fn new(total: usize) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Slots {
         state.waiting.retain(|_, queue| !queue.is_empty());
     }
 
-    /// Who to wake when a place has become free: the first few of every ConfigMap.
+    /// Which to queue when a place has become free: the first few of every ConfigMap.
     pub fn next(&self) -> Vec<Target> {
         const FEW: usize = 4;
         let state = self.lock();
@@ -138,7 +138,7 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::{InFlight, Place, Slots};
+    use super::{InFlight, Limiter, Place};
     use crate::cache::work_queue::Target;
 
     fn target(name: &str) -> Target {
@@ -147,31 +147,31 @@ mod tests {
 
     #[test]
     fn a_config_map_has_no_more_pods_than_it_may() {
-        let slots = Slots::new(100);
-        let taken = |pod: &str, seen: &[InFlight]| slots.take(pod, "a/c", Some(2), seen, &target(pod));
+        let limiter = Limiter::new(100);
+        let taken = |pod: &str, seen: &[InFlight]| limiter.take(pod, "a/c", Some(2), seen, &target(pod));
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
         let seen = [("1".to_owned(), "a/c".to_owned())];
-        slots.seen("1");
+        limiter.seen("1");
         assert!(!take("3", &seen), "begun or seen, it counts once");
-        assert_eq!(slots.waiting(), 2);
-        slots.seen("2");
+        assert_eq!(limiter.waiting(), 2);
+        limiter.seen("2");
         assert!(!take("4", &seen), "first come, first served");
-        assert_eq!(slots.next(), [target("3"), target("4")]);
+        assert_eq!(limiter.next(), [target("3"), target("4")]);
         assert!(take("3", &seen));
-        slots.seen("3");
+        limiter.seen("3");
         assert!(take("4", &seen));
-        assert_eq!(slots.waiting(), 0);
+        assert_eq!(limiter.waiting(), 0);
     }
 
     #[test]
     fn whoever_comes_finds_something_left() {
-        let slots = Slots::new(100);
+        let limiter = Limiter::new(100);
         let mut taken = Vec::new();
         for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
             let pods = (0..200).map(|index| format!("{config}-{index}"));
-            let got = pods.filter(|pod| slots.take(pod, config, None, &[], &target(pod)) == Place::Free);
+            let got = pods.filter(|pod| limiter.take(pod, config, None, &[], &target(pod)) == Place::Free);
             taken.push(got.count());
         }
         assert_eq!(taken, [50, 25, 13, 6]);
@@ -179,29 +179,29 @@ mod tests {
 
     #[test]
     fn who_has_gone_or_wants_something_else_is_in_nobody_s_way() {
-        let slots = Slots::new(100);
-        let take = |pod: &str, config: &str| slots.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
+        let limiter = Limiter::new(100);
+        let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
         assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
         // Its claim was deleted, wherever its ConfigMap is by now.
-        slots.forget("provision-3");
+        limiter.forget("provision-3");
         // Another ConfigMap serves its class.
         assert!(!take("a/provision-4", "a/d"));
         assert!(!take("a/delete-3", "a/c"));
-        assert_eq!(slots.next(), [target("a/delete-3"), target("a/provision-4")]);
-        slots.seen("a/provision-1");
+        assert_eq!(limiter.next(), [target("a/delete-3"), target("a/provision-4")]);
+        limiter.seen("a/provision-1");
         assert!(take("a/delete-3", "a/c"));
     }
 
     #[test]
     fn a_config_map_that_hangs_starves_no_other() {
-        let slots = Slots::new(2);
+        let limiter = Limiter::new(2);
         let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
-        let take = |pod: &str, config: &str| slots.take(pod, config, None, &hanging, &target(pod)) == Place::Free;
+        let take = |pod: &str, config: &str| limiter.take(pod, config, None, &hanging, &target(pod)) == Place::Free;
         assert!(!take("3", "a/hangs"));
         assert!(take("4", "a/other"));
         assert!(!take("5", "a/other"));
-        slots.forget("5");
-        assert_eq!(slots.waiting(), 1);
+        limiter.forget("5");
+        assert_eq!(limiter.waiting(), 1);
     }
 }

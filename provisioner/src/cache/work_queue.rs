@@ -1,4 +1,4 @@
-//! Who has to be looked at again.
+//! The queue of claims and PVs that a controller is to look at again.
 
 use futures::Stream;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
@@ -14,22 +14,22 @@ pub enum Target {
     Volume(String),
 }
 
-/// Where watches say who has to be looked at. Without a limit: what is sent is two strings, and the controllers merge
+/// The end of the queue that watches add to. Without a limit: what is sent is two strings, and the controllers merge
 /// repetitions.
 #[derive(Debug, Clone)]
-pub struct Waker {
+pub struct WorkQueue {
     claims: UnboundedSender<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedSender<ObjectRef<PersistentVolume>>,
 }
 
-/// What the controllers hear.
+/// The end of the queue that the controllers take from.
 #[derive(Debug)]
-pub struct Calls {
+pub struct Queued {
     claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
 }
 
-impl Calls {
+impl Queued {
     /// The claims to be looked at, and the PVs.
     pub fn split(
         self,
@@ -41,22 +41,22 @@ impl Calls {
     }
 }
 
-impl Waker {
-    /// A waker and what hears it.
-    pub fn new() -> (Self, Calls) {
-        let (claims, claim_calls) = unbounded();
-        let (volumes, volume_calls) = unbounded();
+impl WorkQueue {
+    /// An empty queue, by its two ends.
+    pub fn new() -> (Self, Queued) {
+        let (claims, queued_claims) = unbounded();
+        let (volumes, queued_volumes) = unbounded();
         (
             Self { claims, volumes },
-            Calls {
-                claims: claim_calls,
-                volumes: volume_calls,
+            Queued {
+                claims: queued_claims,
+                volumes: queued_volumes,
             },
         )
     }
 
-    /// Has a claim or a PV looked at. After the controllers have stopped nobody hears it.
-    pub fn wake(&self, target: &Target) {
+    /// Has a claim or a PV looked at. After the controllers have stopped it does nothing.
+    pub fn add(&self, target: &Target) {
         match target {
             Target::Claim(namespace, name) => {
                 let _ = self.claims.unbounded_send(ObjectRef::new(name).within(namespace));

@@ -33,18 +33,18 @@ struct Work {
 /// Works until `stop`; what has been begun then is brought to its end.
 pub async fn run(
     shared: Shared,
-    calls: impl Stream<Item = ObjectRef<PersistentVolumeClaim>> + Send + 'static,
+    queued: impl Stream<Item = ObjectRef<PersistentVolumeClaim>> + Send + 'static,
     stop: CancellationToken,
 ) {
     let concurrency = shared.context.settings.max_in_flight;
-    let reader = shared.watched.claims.clone();
+    let reader = shared.cache.claims.clone();
     let work = Arc::new(Work {
         shared,
         retries: Retries::default(),
     });
     Controller::for_stream(futures::stream::pending(), reader)
         .with_config(Config::default().concurrency(concurrency))
-        .reconcile_on(calls)
+        .reconcile_on(queued)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile, error_policy, work)
         // Each result has been logged and counted where it was had.
@@ -64,11 +64,11 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     let Some(uid) = claim.metadata.uid.clone() else {
         return Ok(Action::await_change());
     };
-    if shared.seen_to.is_old(&claim.metadata) {
+    if shared.expectations.is_old(&claim.metadata) {
         // The watch brings what was written last, and that wakes this again.
         return Ok(Action::await_change());
     }
-    let watched = &shared.watched;
+    let cache = &shared.cache;
     let record = match record_of(claim) {
         Ok(record) => record,
         Err(error) => {
@@ -82,13 +82,10 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
         .as_ref()
         .and_then(|spec| spec.storage_class_name.as_deref())
         .unwrap_or_default();
-    let class = watched.classes.get(&ObjectRef::new(class_name));
+    let class = cache.classes.get(&ObjectRef::new(class_name));
     let config = config_for(shared, class.as_deref(), class_name, record.as_ref());
     let namespace = pods_in(&config, record.as_ref());
-    if let Some(namespace) = namespace
-        .as_deref()
-        .filter(|namespace| !watched.knows_pods_of(namespace))
-    {
+    if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_pods_of(namespace)) {
         // Only claims that a Pod was or is to be made for.
         let concerned =
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
@@ -97,12 +94,12 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     let find = |operation| {
         namespace
             .as_deref()
-            .and_then(|namespace| watched.pod(namespace, &pod::name(operation, &uid)))
+            .and_then(|namespace| cache.pod(namespace, &pod::name(operation, &uid)))
     };
     let (provision_pod, delete_pod) = (find(Operation::Provision), find(Operation::Delete));
-    let departed = watched.departed(&uid);
-    let nodes = |name: &str| watched.node(name);
-    let mut volumes = watched.volumes_of(&uid);
+    let departed = cache.departed(&uid);
+    let nodes = |name: &str| cache.node(name);
+    let mut volumes = cache.volumes_of(&uid);
     let (mut looked_up, mut made) = (false, false);
     loop {
         let now = Timestamp::now();
@@ -123,9 +120,9 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 limits: &shared.limits,
             };
             if provision::is_unserved(&seen) {
-                seen.unserved_since = shared.seen_to.unserved_since(&uid, now);
+                seen.unserved_since = shared.expectations.unserved_since(&uid, now);
             } else {
-                shared.seen_to.served(&uid);
+                shared.expectations.served(&uid);
             }
             provision::plan(&seen, now)
         };
@@ -166,7 +163,7 @@ pub(crate) fn config_for(
     if let Some(class) = class {
         let found = elsewhere(shared, shared.context.configs.for_class(class));
         if let Err(NoConfig::Unclaimed { class, .. } | NoConfig::Elsewhere { class, .. }) = &found {
-            let (claims, volumes) = (shared.watched.claims.state(), shared.watched.volumes.state());
+            let (claims, volumes) = (shared.cache.claims.state(), shared.cache.volumes.state());
             let another_s = another_s_config(&claims, &volumes, class, |namespace| honours(shared, namespace));
             if let Some(reference) = another_s {
                 return Err(NoConfig::Elsewhere {
@@ -270,7 +267,7 @@ fn forget_places(shared: &Shared, uid: &str, decision: &Decision) {
     };
     for operation in [Operation::Provision, Operation::Delete] {
         if begins != Some(operation) {
-            shared.slots.forget(&pod::name(operation, uid));
+            shared.limiter.forget(&pod::name(operation, uid));
         }
     }
 }
@@ -289,13 +286,13 @@ async fn make(shared: &Shared, volume: &PersistentVolume, uid: &str) -> Result<V
 async fn look_up(
     shared: &Shared,
     uid: &str,
-    watched: Vec<Arc<PersistentVolume>>,
+    known: Vec<Arc<PersistentVolume>>,
 ) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
     let name = pod::pv_name(uid);
     let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
     let live = api.get_opt(&name).await;
     let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
-    let others = watched.into_iter().filter(|volume| volume.name_any() != name);
+    let others = known.into_iter().filter(|volume| volume.name_any() != name);
     Ok(live.map(Arc::new).into_iter().chain(others).collect())
 }
 

@@ -85,14 +85,14 @@ pub async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = shared.watched.pods_changed() => {}
+            () = shared.cache.pods_changed() => {}
             () = tokio::time::sleep(resync.min(shared.limits.orphan_age)) => {}
         }
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(GATHER) => {}
         }
-        for uid in shared.watched.orphans() {
+        for uid in shared.cache.orphans() {
             if let Err(error) = Box::pin(settle(&shared, &uid)).await {
                 warn!(
                     claim.uid = uid,
@@ -106,7 +106,7 @@ pub async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
 
 /// Looks at the Pods of one claim that is gone, and does the next thing.
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
-    let pods = shared.watched.pods_of(uid);
+    let pods = shared.cache.pods_of(uid);
     let of = |operation: Operation| {
         let is = |pod: &&Arc<Pod>| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
         pods.iter().find(is).cloned()

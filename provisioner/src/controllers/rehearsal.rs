@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use self::fake_api::{FakeApi, Fault, key_of};
 use super::{claim, orphan, volume};
 use crate::apply::Shared;
-use crate::cache::limiter::Slots;
-use crate::cache::store::Watched;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
 use crate::config::store::{ConfigStore, Entry};
 use crate::operation::Limits;
 use crate::operation::backoff::Backoff;
@@ -88,10 +88,10 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         cap: Duration::ZERO,
     };
     Shared {
-        watched: Watched::new(&context.settings.config_namespaces).0,
+        cache: Cache::new(&context.settings.config_namespaces).0,
         context,
-        slots: Arc::new(Slots::new(1)),
-        seen_to: Arc::default(),
+        limiter: Arc::new(Limiter::new(1)),
+        expectations: Arc::default(),
         limits: Limits {
             backoff: zero,
             orphan_age: Duration::ZERO,
@@ -159,7 +159,7 @@ impl Theatre {
         // Kubernetes collects within a second, Mooring after a minute.
         self.garbage_collector();
         self.watch();
-        for uid in self.shared.watched.orphans() {
+        for uid in self.shared.cache.orphans() {
             drop(Box::pin(orphan::settle(&self.shared, &uid)).await);
         }
         if std::mem::take(&mut self.api.lock().tripped) {
@@ -177,17 +177,17 @@ impl Theatre {
         if std::mem::replace(&mut self.watched, state.version) == state.version {
             return;
         }
-        let (watched, writers) = Watched::new(&self.shared.context.settings.config_namespaces);
+        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
         let pods: Vec<_> = read(state.all("pods"));
-        self.shared.watched = watched.filled(
+        self.shared.cache = cache.filled(
             writers,
             read(state.all("claims")),
             read(state.all("volumes")),
             &pods,
             vec![class(&json!({}))],
         );
-        for pod in self.shared.watched.pods_of(UID) {
-            self.shared.slots.seen(&crate::cache::store::key(&*pod));
+        for pod in self.shared.cache.pods_of(UID) {
+            self.shared.limiter.seen(&crate::cache::store::key(&*pod));
         }
     }
 

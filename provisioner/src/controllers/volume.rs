@@ -34,18 +34,18 @@ struct Work {
 /// Works until `stop`; what has been begun then is brought to its end.
 pub async fn run(
     shared: Shared,
-    calls: impl Stream<Item = ObjectRef<PersistentVolume>> + Send + 'static,
+    queued: impl Stream<Item = ObjectRef<PersistentVolume>> + Send + 'static,
     stop: CancellationToken,
 ) {
     let concurrency = shared.context.settings.max_in_flight;
-    let reader = shared.watched.volumes.clone();
+    let reader = shared.cache.volumes.clone();
     let work = Arc::new(Work {
         shared,
         retries: Retries::default(),
     });
     Controller::for_stream(futures::stream::pending(), reader)
         .with_config(Config::default().concurrency(concurrency))
-        .reconcile_on(calls)
+        .reconcile_on(queued)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(reconcile, error_policy, work)
         // Each result has been logged and counted where it was had.
@@ -65,15 +65,15 @@ async fn reconcile(volume: Arc<PersistentVolume>, work: Arc<Work>) -> Result<Act
 
 /// Looks at one PV as it is known, and does the next thing.
 pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, ApplyError> {
-    if shared.seen_to.is_old(&volume.metadata) {
+    if shared.expectations.is_old(&volume.metadata) {
         // The watch brings what was written last, and that wakes this again.
         return Ok(Action::await_change());
     }
-    let watched = &shared.watched;
+    let cache = &shared.cache;
     let own_uid = volume.uid().unwrap_or_default();
     // What the watch shows of a PV that was let go is over, until it has caught up. In this order: a PV that is gone is forgotten only
     // after it has left what is watched.
-    if shared.seen_to.is_let_go(&own_uid) || !watched.has_volume(&volume.name_any(), &own_uid) {
+    if shared.expectations.is_let_go(&own_uid) || !cache.has_volume(&volume.name_any(), &own_uid) {
         return Ok(Action::await_change());
     }
     let spec = volume.spec.clone().unwrap_or_default();
@@ -89,7 +89,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         }
     };
     let class_name = spec.storage_class_name.unwrap_or_default();
-    let class = watched.classes.get(&ObjectRef::new(&class_name));
+    let class = cache.classes.get(&ObjectRef::new(&class_name));
     // A volume stays with the ConfigMap that made it, whatever has become of its class.
     let made_by: Option<ConfigRef> = volume
         .annotations()
@@ -111,26 +111,23 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         (None, Ok(config)) => Some(config.reference.namespace.clone()),
         (None, Err(_)) => None,
     };
-    if let Some(namespace) = namespace
-        .as_deref()
-        .filter(|namespace| !watched.knows_pods_of(namespace))
-    {
+    if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_pods_of(namespace)) {
         return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
     }
     let name = pod::name(Operation::Delete, &uid);
-    let delete_pod = namespace.as_deref().and_then(|namespace| watched.pod(namespace, &name));
-    let claimed = watched.has_claim(
+    let delete_pod = namespace.as_deref().and_then(|namespace| cache.pod(namespace, &name));
+    let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default(),
         &uid,
     );
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {
-        if watched.node_by_host(host).is_some() {
-            shared.seen_to.is_back(host);
+        if cache.node_by_host(host).is_some() {
+            shared.expectations.is_back(host);
             return None;
         }
-        Some(shared.seen_to.away_since(host, now))
+        Some(shared.expectations.away_since(host, now))
     });
     let decision = plan_volume(
         &ObservedVolume {
@@ -140,7 +137,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
             config: &config,
             delete_pod: delete_pod.as_deref(),
             claimed,
-            by_host: &|host| watched.node_by_host(host),
+            by_host: &|host| cache.node_by_host(host),
             away_since,
             kube_api: &shared.context.settings.kube_api,
             limits: &shared.limits,
@@ -148,7 +145,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         now,
     );
     if !matches!(decision, Decision::Start(_)) {
-        shared.slots.forget(&name);
+        shared.limiter.forget(&name);
     }
     tracing::debug!(volume = volume.name_any(), ?decision);
     Apply::new(shared, Subject::Volume(Box::new(volume.clone())), record)
