@@ -23,10 +23,12 @@ pub use self::error::ApplyError;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
-use crate::operation::delete::{LetGo, Undone};
-use crate::operation::provision::{Accept, Refuse, Reschedule, release};
+use crate::operation::attempt::failed;
+use crate::operation::decision::{Accept, Decision, Failed, LetGo, PodRef, Refuse, Reschedule, Undone};
+use crate::operation::observed::Limits;
+use crate::operation::provision::release;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Failed, Limits, PodRef, elapsed};
+use crate::operation::time::elapsed;
 use crate::process::context::Context;
 use crate::process::events::Note;
 use crate::process::metrics::OperationResult;
@@ -450,7 +452,7 @@ impl<'a> Apply<'a> {
             message: String::new(),
         };
         let now = k8s_openapi::jiff::Timestamp::now();
-        let failed = crate::operation::failed(
+        let failed = failed(
             record,
             &finish,
             &uid.unwrap_or_default(),

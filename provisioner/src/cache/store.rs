@@ -19,10 +19,10 @@ use tokio::sync::Notify;
 
 use super::limiter::InFlight;
 use super::work_queue::{Target, WorkQueue};
-use crate::operation::Departed;
-use crate::operation::delete::is_ours;
+use crate::run::departed::Departed;
 use crate::run::outcome::{PodState, observe};
 use crate::run::pod;
+use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::{HOSTNAME, Node};
 
 /// How long the first list of a namespace's Pods is waited for; after that the others are served without it.
@@ -142,7 +142,7 @@ impl Cache {
     /// The PVs that bear the name or the uid of a claim, the rightly named first.
     pub fn volumes_of(&self, uid: &str) -> Vec<Arc<PersistentVolume>> {
         let by_claim = self.by_claim.read().unwrap_or_else(PoisonError::into_inner);
-        let named = pod::pv_name(uid);
+        let named = persistent_volume::name_for(uid);
         let others = by_claim.get(uid).into_iter().flatten().filter(|name| **name != named);
         std::iter::once(&named)
             .chain(others)
@@ -227,7 +227,7 @@ impl Cache {
         let uids = pods.iter().filter_map(|pod| {
             let uid = pod::label(pod, labels::CLAIM_UID)?;
             let (namespace, name) = pod.annotations().get(annotations::CLAIM)?.split_once('/')?;
-            let held = || self.volumes.get(&ObjectRef::new(&pod::pv_name(uid)));
+            let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));
             let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
             orphan.then(|| uid.to_owned())
         });

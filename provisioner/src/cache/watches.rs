@@ -27,6 +27,7 @@ use crate::process::context::Context;
 use crate::process::metrics::Metrics;
 use crate::run::outcome::{PodState, observe};
 use crate::run::pod;
+use crate::volume::persistent_volume;
 
 /// Objects a page of a list: more would be held twice for a moment.
 const PAGE: u32 = 50;
@@ -199,7 +200,7 @@ fn pod_targets(pod: &Pod) -> Vec<Target> {
     claim
         .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
-        .chain(uid.map(|uid| Target::Volume(pod::pv_name(uid))))
+        .chain(uid.map(|uid| Target::Volume(persistent_volume::name_for(uid))))
         .collect()
 }
 

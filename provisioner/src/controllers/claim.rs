@@ -18,9 +18,13 @@ use crate::apply::{Apply, ApplyError, Shared, Subject, is_conflict};
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::controllers::retry::Retries;
+use crate::operation::decision::Decision;
+use crate::operation::observed::ObservedClaim;
+use crate::operation::provision;
 use crate::operation::record::Record;
-use crate::operation::{Decision, ObservedClaim, provision, waiting};
+use crate::operation::words::waiting;
 use crate::run::pod;
+use crate::volume::persistent_volume;
 
 /// Name of this controller in metrics.
 const NAME: &str = "claims";
@@ -288,7 +292,7 @@ async fn look_up(
     uid: &str,
     known: Vec<Arc<PersistentVolume>>,
 ) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let name = pod::pv_name(uid);
+    let name = persistent_volume::name_for(uid);
     let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
     let live = api.get_opt(&name).await;
     let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;

@@ -21,11 +21,14 @@ use tracing::{info, warn};
 use crate::apply::{Apply, ApplyError, Shared, Subject};
 use crate::cache::store::key;
 use crate::config::ProvisionerConfig;
-use crate::operation::delete::is_ours;
+use crate::operation::decision::{Decision, Intent, PodRef, Start};
+use crate::operation::observed::Limits;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Intent, Limits, PodRef, Start, elapsed, request};
+use crate::operation::request;
+use crate::operation::time::elapsed;
 use crate::run::outcome::{PodState, created, observe};
 use crate::run::pod;
+use crate::volume::persistent_volume::{self, is_ours};
 
 /// How long changes are gathered before the Pods are looked through.
 const GATHER: Duration = Duration::from_secs(5);
@@ -155,7 +158,7 @@ async fn is_orphan(shared: &Shared, pod: &Pod, uid: &str) -> Result<bool, ApplyE
             return Ok(false);
         }
     }
-    let name = pod::pv_name(uid);
+    let name = persistent_volume::name_for(uid);
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await;
     let volume = volume.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
@@ -205,7 +208,7 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
 #[cfg(test)]
 mod tests {
     use super::{Plan, plan};
-    use crate::operation::Limits;
+    use crate::operation::observed::Limits;
     use crate::operation::tests::{ended, no_image, now, pod, running};
     use k8s_openapi::api::core::v1::Pod;
 

@@ -17,11 +17,13 @@ use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
 use crate::controllers::claim::{config_for, elsewhere, not_known};
 use crate::controllers::retry::Retries;
-use crate::operation::delete::{ObservedVolume, is_ours, plan_volume};
+use crate::operation::decision::Decision;
+use crate::operation::delete::plan_volume;
+use crate::operation::observed::ObservedVolume;
 use crate::operation::record::Record;
-use crate::operation::{Decision, waiting};
+use crate::operation::words::waiting;
 use crate::run::pod;
-use crate::volume::persistent_volume;
+use crate::volume::persistent_volume::{self, is_ours};
 
 /// Name of this controller in metrics.
 const NAME: &str = "volumes";

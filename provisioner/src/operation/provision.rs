@@ -12,11 +12,14 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
+use super::attempt::{begun, failed, held_back, state_of};
+use super::decision::{Accept, Decision, Failed, Intent, PodRef, Refuse, Reschedule, Start, name_and_uid, pods};
+use super::observed::ObservedClaim;
 use super::record::Record;
-use super::{
-    Decision, Failed, Intent, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back,
-    request, state_of, step, waiting,
-};
+use super::step::{Step, step};
+use super::time::{elapsed, later};
+use super::words::{action, waiting};
+use super::{request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -27,58 +30,17 @@ use crate::volume::acceptance::{Expected, Refusal, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::topology::{Node, is_unable};
 
-/// A volume that is what was asked for.
-#[derive(Debug, Clone)]
-pub struct Accept {
-    /// The PV.
-    pub pv_name: String,
-    /// What is to be changed of the PV, if anything.
-    pub volume_patch: Option<Value>,
-    /// What is to be changed of the claim (JSON patch): its record and finalizer go, and it is bound.
-    pub claim_patch: Value,
-    /// The Pods to remove.
-    pub pods: Vec<PodRef>,
-    /// What to tell.
-    pub say: Note,
-    /// How long it took from the intent on.
-    pub took: Duration,
-}
-
-/// A volume that is not what was asked for.
-#[derive(Debug, Clone)]
-pub struct Refuse {
-    /// The record to write first.
-    pub record: Record,
-    /// The PVs to remove, by name and uid.
-    pub volumes: Vec<(String, String)>,
-    /// What to tell, if anything.
-    pub say: Option<Note>,
-    /// The Pod to remove.
-    pub pod: Option<PodRef>,
-}
-
-/// A node that a volume can't be made on.
-#[derive(Debug, Clone)]
-pub struct Reschedule {
-    /// The record to write with it, if there is one.
-    pub record: Option<Record>,
-    /// What to tell.
-    pub say: Note,
-    /// The Pod to remove.
-    pub pod: Option<PodRef>,
-}
-
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
 
 /// What to do about a claim.
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     if seen.claim.metadata.deletion_timestamp.is_some() {
-        return delete::plan_undo(seen, now);
+        return undo::plan_undo(seen, now);
     }
     match seen.record {
         None => fresh(seen, now),
-        Some(record) if record.refused => delete::plan_refused(seen, record, now),
+        Some(record) if record.refused => undo::plan_refused(seen, record, now),
         Some(record) => ongoing(seen, record, now),
     }
 }
@@ -182,11 +144,11 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
             .volumes
             .iter()
             .any(|volume| volume.metadata.name.as_deref() == Some(*name));
-        !ours && *name != pod::pv_name(seen.uid())
+        !ours && *name != persistent_volume::name_for(seen.uid())
     });
     if elsewhere.is_some() {
         // Its user bound it to another volume meanwhile: what was being made is not wanted any more.
-        return delete::plan_undo(seen, now);
+        return undo::plan_undo(seen, now);
     }
     let state = || match seen.config {
         Ok(config) => state_of(config, Some(seen.claim), seen.class),
@@ -415,7 +377,7 @@ fn made(
         return Decision::LookUp;
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
-    let mut next = record.failed(&refusals, super::later(now, delay), true);
+    let mut next = record.failed(&refusals, later(now, delay), true);
     next.refused = true;
     next.not_before = None;
     Decision::Refuse(Box::new(Refuse {
@@ -431,7 +393,7 @@ fn made(
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
-    let pv_name = pod::pv_name(seen.uid());
+    let pv_name = persistent_volume::name_for(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
     // Where the Pod ran, rather than what the record says: that stands on the claim, which is its user's.
     let ran_in = seen.provision_pod.and_then(|pod| pod.metadata.namespace.as_deref());
@@ -688,20 +650,7 @@ fn node_of_volume(
 
 /// Every Pod of the claim that is not going already.
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<PodRef> {
-    [seen.provision_pod, seen.delete_pod]
-        .into_iter()
-        .flatten()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-        .map(PodRef::of)
-        .collect()
-}
-
-pub(crate) fn name_and_uid(volume: &PersistentVolume) -> (String, String) {
-    let meta = &volume.metadata;
-    (
-        meta.name.clone().unwrap_or_default(),
-        meta.uid.clone().unwrap_or_default(),
-    )
+    pods([seen.provision_pod, seen.delete_pod])
 }
 
 #[cfg(test)]

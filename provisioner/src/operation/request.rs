@@ -12,9 +12,9 @@ use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
-use crate::run::pod::pv_name;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity::CapacityError;
+use crate::volume::persistent_volume;
 use crate::volume::topology::{Node, of_labels};
 
 /// Parameter of a class by which CSI drivers are told the file system; read here as well.
@@ -138,7 +138,7 @@ fn of_claim(
     Request {
         contract: CONTRACT_VERSION,
         operation,
-        pv_name: pv_name(&uid),
+        pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
         size,

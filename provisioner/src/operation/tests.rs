@@ -8,11 +8,13 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
+use super::decision::Decision;
+use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
-use super::{Decision, Departed, Limits, ObservedClaim};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;
+use crate::run::departed::Departed;
 use crate::volume::acceptance;
 use crate::volume::topology::Node;
 

@@ -47,11 +47,6 @@ pub fn secret_name(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// Name of the PV of the claim `uid`.
-pub fn pv_name(uid: &str) -> String {
-    format!("pvc-{uid}")
-}
-
 /// The volume in which a Pod has its properties as files.
 const PROPERTIES_VOLUME: &str = "properties";
 

@@ -1,4 +1,5 @@
-//! The PV that Mooring makes itself, where the image only prints the volume's options (`volume-source`).
+//! The PV of a claim: its name, whether it is Mooring's, and how it is made where the image only prints the volume's options
+//! (`volume-source`).
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,22 @@ use serde_json::Value;
 use crate::config::ProvisionerConfig;
 use crate::volume::capacity;
 use crate::volume::topology::{self, HOSTNAME, Node};
+
+/// Name of the PV of the claim `uid`.
+pub fn name_for(uid: &str) -> String {
+    format!("pvc-{uid}")
+}
+
+/// Whether Mooring accepted a PV and holds it.
+pub fn is_ours(volume: &PersistentVolume) -> bool {
+    let meta = &volume.metadata;
+    let by = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(annotations::PROVISIONED_BY));
+    by.map(String::as_str) == Some(PROVISIONER)
+        && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
+}
 
 /// What an image printed that is no volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,11 +8,13 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, pod, record, running};
-use super::{ObservedVolume, plan_volume};
+use super::plan_volume;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
+use crate::operation::decision::{Decision, Intent};
+use crate::operation::observed::{Limits, ObservedVolume};
 use crate::operation::record::Record;
-use crate::operation::{Decision, Departed, Intent, Limits};
+use crate::run::departed::Departed;
 use crate::run::properties::tests::silver;
 use crate::volume::acceptance::tests::volume;
 use crate::volume::topology::Node;

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
 use crate::config::store::NoConfig;
-use crate::operation::{Decision, Departed, Intent};
+use crate::operation::decision::{Decision, Intent};
 use crate::process::events::reasons;
+use crate::run::departed::Departed;
 use crate::run::outcome::Category;
 use crate::volume::acceptance::tests::volume;
 
