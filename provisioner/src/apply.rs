@@ -14,7 +14,6 @@ use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{FIELD_MANAGER, annotations, finalizers};
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,6 +31,7 @@ use crate::operation::time::elapsed;
 use crate::process::context::Context;
 use crate::process::events::Note;
 use crate::process::metrics::OperationResult;
+use crate::run::kind::Kind;
 use crate::run::outcome::Category;
 
 /// What both controllers work with.
@@ -214,7 +214,7 @@ impl<'a> Apply<'a> {
         Ok(self.wait(failed.after, None))
     }
 
-    fn count(&self, operation: Operation, result: OperationResult, category: Category, took: Option<Duration>) {
+    fn count(&self, operation: Kind, result: OperationResult, category: Category, took: Option<Duration>) {
         let category = if result == OperationResult::Done {
             ""
         } else {
@@ -224,7 +224,7 @@ impl<'a> Apply<'a> {
         self.shared
             .context
             .metrics
-            .operation_ended(operation, result, category, took);
+            .operation_ended(operation.into(), result, category, took);
     }
 
     async fn delete_pod(&self, pod: &PodRef) -> Result<(), ApplyError> {
@@ -293,7 +293,7 @@ impl<'a> Apply<'a> {
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.count(
-            Operation::Provision,
+            Kind::Provision,
             OperationResult::Done,
             Category::Done,
             Some(accept.took),
@@ -309,12 +309,7 @@ impl<'a> Apply<'a> {
         if self.record.as_ref() != Some(&refuse.record) {
             self.write_record(&refuse.record).await?;
             if refuse.say.is_some() {
-                self.count(
-                    Operation::Provision,
-                    OperationResult::Retry,
-                    Category::Refused,
-                    since_begin,
-                );
+                self.count(Kind::Provision, OperationResult::Retry, Category::Refused, since_begin);
             }
         }
         for (name, uid) in &refuse.volumes {
@@ -359,7 +354,7 @@ impl<'a> Apply<'a> {
         }
         self.patch(patch).await?;
         if let Some(took) = undone.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for pod in &undone.pods {
             self.delete_pod(pod).await?;
@@ -400,7 +395,7 @@ impl<'a> Apply<'a> {
             self.shared.expectations.gone(&uid);
         }
         if let Some(took) = let_go.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for pod in &let_go.pods {
             self.delete_pod(pod).await?;

@@ -14,12 +14,12 @@ use kube::runtime::reflector::{ObjectRef, Store, store};
 #[cfg(test)]
 use kube::runtime::watcher::Event;
 use mooring_contract::names::{annotations, finalizers, labels};
-use mooring_contract::operation::Operation;
 use tokio::sync::Notify;
 
 use super::limiter::InFlight;
 use super::work_queue::{Target, WorkQueue};
 use crate::run::departed::Departed;
+use crate::run::kind::Kind;
 use crate::run::outcome::{PodState, observe};
 use crate::run::pod;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -192,8 +192,10 @@ impl Cache {
 
     /// Keeps what a provisioning Pod was like when it went, and forgets that as soon as there is another.
     pub(super) fn note_pod(&self, pod: &Pod, gone: bool) {
-        if pod::label(pod, labels::OPERATION) != Some(Operation::Provision.as_str()) {
-            return;
+        match pod::label(pod, labels::OPERATION).and_then(Kind::of_label) {
+            Some(Kind::Provision) => {}
+            // How the Pod of a deletion ended is not asked for once it is gone: the deletion is run again.
+            Some(Kind::Delete) | None => return,
         }
         let Some(uid) = pod::label(pod, labels::CLAIM_UID) else {
             return;

@@ -15,7 +15,6 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
-use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
@@ -25,6 +24,7 @@ use super::store::{Cache, Writers, claim_target, is_open, key};
 use super::work_queue::{Target, WorkQueue};
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
+use crate::run::kind::Kind;
 use crate::run::outcome::{PodState, observe};
 use crate::run::pod;
 use crate::volume::persistent_volume;
@@ -61,7 +61,7 @@ pub async fn watch(
                 Event::Delete(claim) => {
                     cache.forget_departed(&claim);
                     expectations.gone(claim.metadata.uid.as_deref().unwrap_or_default());
-                    for operation in [Operation::Provision, Operation::Delete] {
+                    for operation in Kind::ALL {
                         let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
                         limiter.forget(&name);
                     }
@@ -205,12 +205,12 @@ fn pod_targets(pod: &Pod) -> Vec<Target> {
 }
 
 fn count(cache: &Cache, limiter: &Limiter, metrics: &Metrics) {
-    for operation in [Operation::Provision, Operation::Delete] {
+    for operation in Kind::ALL {
         let is = |pod: &Pod| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
         let count = cache.pods(|pod| is(pod) && !matches!(observe(pod), PodState::Finished(_)));
-        metrics.set_in_flight(operation, count.len());
+        metrics.set_in_flight(operation.into(), count.len());
     }
-    metrics.set_queued(Operation::Provision, limiter.waiting());
+    metrics.set_queued(Kind::Provision.into(), limiter.waiting());
 }
 
 /// Runs one watch for good: what it sees goes into the store, then to `seen`.

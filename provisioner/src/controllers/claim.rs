@@ -11,7 +11,6 @@ use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
-use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Apply, ApplyError, Shared, Subject, is_conflict};
@@ -23,6 +22,7 @@ use crate::operation::observed::ObservedClaim;
 use crate::operation::provision;
 use crate::operation::record::Record;
 use crate::operation::words::waiting;
+use crate::run::kind::Kind;
 use crate::run::pod;
 use crate::volume::persistent_volume;
 
@@ -76,7 +76,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     let record = match record_of(claim) {
         Ok(record) => record,
         Err(error) => {
-            let note = waiting(Operation::Provision, error.to_string());
+            let note = waiting(Kind::Provision, error.to_string());
             shared.context.events.publish(&claim.object_ref(&()), note);
             return Ok(Action::await_change());
         }
@@ -95,12 +95,12 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
-    let find = |operation| {
+    let find = |operation: Kind| {
         namespace
             .as_deref()
             .and_then(|namespace| cache.pod(namespace, &pod::name(operation, &uid)))
     };
-    let (provision_pod, delete_pod) = (find(Operation::Provision), find(Operation::Delete));
+    let (provision_pod, delete_pod) = (find(Kind::Provision), find(Kind::Delete));
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let mut volumes = cache.volumes_of(&uid);
@@ -253,10 +253,7 @@ pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &s
         let text = format!(
             "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
         );
-        shared
-            .context
-            .events
-            .publish(object, waiting(Operation::Provision, text));
+        shared.context.events.publish(object, waiting(Kind::Provision, text));
     }
     // Their list wakes everybody.
     Action::await_change()
@@ -266,10 +263,23 @@ pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &s
 /// from then on.
 fn forget_places(shared: &Shared, uid: &str, decision: &Decision) {
     let begins = match decision {
-        Decision::Start(start) => Some(start.request.operation),
-        _ => None,
+        Decision::Start(start) => Some(start.operation),
+        Decision::Rest
+        | Decision::Wait { .. }
+        | Decision::Supply { .. }
+        | Decision::Note(_)
+        | Decision::Fail(_)
+        | Decision::Stop(_)
+        | Decision::Tidy(_)
+        | Decision::LookUp
+        | Decision::MakeVolume(_)
+        | Decision::Accept(_)
+        | Decision::Refuse(_)
+        | Decision::Reschedule(_)
+        | Decision::Undone(_)
+        | Decision::LetGo(_) => None,
     };
-    for operation in [Operation::Provision, Operation::Delete] {
+    for operation in Kind::ALL {
         if begins != Some(operation) {
             shared.limiter.forget(&pod::name(operation, uid));
         }

@@ -12,7 +12,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
 use mooring_contract::names::{annotations, labels};
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +25,7 @@ use crate::operation::observed::Limits;
 use crate::operation::record::Record;
 use crate::operation::request;
 use crate::operation::time::elapsed;
+use crate::run::kind::Kind;
 use crate::run::outcome::{PodState, created, observe};
 use crate::run::pod;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -110,11 +110,11 @@ pub async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
 /// Looks at the Pods of one claim that is gone, and does the next thing.
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let pods = shared.cache.pods_of(uid);
-    let of = |operation: Operation| {
-        let is = |pod: &&Arc<Pod>| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
+    let of = |kind: Kind| {
+        let is = |pod: &&Arc<Pod>| pod::label(pod, labels::OPERATION) == Some(kind.as_str());
         pods.iter().find(is).cloned()
     };
-    let (provision, delete) = (of(Operation::Provision), of(Operation::Delete));
+    let (provision, delete) = (of(Kind::Provision), of(Kind::Delete));
     let decided = plan(
         provision.as_deref(),
         delete.as_deref(),
@@ -178,7 +178,7 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
         .filter(|_| config.is_node_local())
         .map(str::to_owned);
     let record = Record {
-        operation: Operation::Delete,
+        operation: Kind::Delete,
         attempt,
         pod: key(provision),
         since: created(provision),
@@ -195,6 +195,7 @@ fn deletion(shared: &Shared, provision: &Pod, attempt: u32) -> Option<Start> {
     };
     let kube_api = &shared.context.settings.kube_api;
     Some(Start {
+        operation: Kind::Delete,
         request: request::delete(made_by, None, &config, kube_api, [].into()),
         config,
         record,

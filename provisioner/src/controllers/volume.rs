@@ -9,7 +9,6 @@ use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
-use mooring_contract::operation::Operation;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Apply, ApplyError, Shared, Subject};
@@ -22,6 +21,7 @@ use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
 use crate::operation::record::Record;
 use crate::operation::words::waiting;
+use crate::run::kind::Kind;
 use crate::run::pod;
 use crate::volume::persistent_volume::{self, is_ours};
 
@@ -85,7 +85,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
     let record = match text.map(|text| Record::parse(text)).transpose() {
         Ok(record) => record,
         Err(error) => {
-            let note = waiting(Operation::Delete, error.to_string());
+            let note = waiting(Kind::Delete, error.to_string());
             shared.context.events.publish(&volume.object_ref(&()), note);
             return Ok(Action::await_change());
         }
@@ -116,7 +116,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_pods_of(namespace)) {
         return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
     }
-    let name = pod::name(Operation::Delete, &uid);
+    let name = pod::name(Kind::Delete, &uid);
     let delete_pod = namespace.as_deref().and_then(|namespace| cache.pod(namespace, &name));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),

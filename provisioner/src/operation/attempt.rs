@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use sha2::{Digest, Sha256};
 
@@ -14,7 +13,7 @@ use super::decision::{Failed, PodRef};
 use super::observed::Limits;
 use super::record::Record;
 use super::time::{elapsed, later, whole_seconds};
-use super::words::action;
+use super::words::words;
 use crate::config::ProvisionerConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Category, Finish};
@@ -58,10 +57,8 @@ pub(crate) fn failed(
     let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
     next.tried = state;
     let give_up = finish.outcome == Outcome::GiveUp;
-    let (what, mut reason) = match record.operation {
-        Operation::Delete => ("deleting", reasons::DELETE_FAILED),
-        _ => ("provisioning", reasons::FAILED),
-    };
+    let words = words(record.operation);
+    let (what, mut reason) = (words.doing, words.failed);
     let then = if give_up {
         next.gave_up = true;
         next.not_before = None;
@@ -77,7 +74,7 @@ pub(crate) fn failed(
         record: next,
         say: Note::warning(
             reason,
-            action(record.operation),
+            words.action,
             // The same words for the same failure make one Event with a count; the attempt stands in the record.
             format!("{what} failed: {}; {then}", finish.words),
         ),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
+use crate::run::kind::Kind;
 use crate::run::outcome::Category;
 
 /// What to do. Everything here is done at once or not at all; the next step comes with the next change.
@@ -92,6 +93,8 @@ pub enum Intent {
 /// A run to be begun.
 #[derive(Debug, Clone)]
 pub struct Start {
+    /// Which operation the run is; the record's may be the one that it is a part of.
+    pub operation: Kind,
     /// What to run.
     pub request: Request,
     /// By which ConfigMap.

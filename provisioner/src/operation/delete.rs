@@ -21,6 +21,7 @@ use super::words::{action, waiting};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
 use crate::run::outcome::created;
 use crate::run::pod;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -62,7 +63,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         Decision::LetGo(Box::new(LetGo {
             delete: true,
             pods: left_behind(seen),
-            say: Some(Note::warning(reasons::NODE_GONE, action(Operation::Delete), text)),
+            say: Some(Note::warning(reasons::NODE_GONE, action(Kind::Delete), text)),
             took: None,
         }))
     };
@@ -76,12 +77,12 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
                 seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
             });
             return if left.is_zero() {
-                Decision::wait_for(waiting(Operation::Delete, error.to_string()))
+                Decision::wait_for(waiting(Kind::Delete, error.to_string()))
             } else {
                 Decision::wait(left)
             };
         }
-        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
     };
     let host = persistent_volume::host_of(seen.volume);
     let node = match host {
@@ -101,7 +102,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
                 );
                 return Decision::Wait {
                     after: Some(left.min(NODE_PERIOD)),
-                    say: Some(waiting(Operation::Delete, text)),
+                    say: Some(waiting(Kind::Delete, text)),
                 };
             };
             Some(node.name)
@@ -120,7 +121,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         .filter(about_this)
     else {
         return Decision::wait_for(waiting(
-            Operation::Delete,
+            Kind::Delete,
             format!(
                 "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or delete the volume by \
                      hand and then the finalizer {}",
@@ -132,7 +133,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     let run = Run {
         uid: &uid,
         config,
-        record: seen.record.filter(|record| record.operation == Operation::Delete),
+        record: seen.record.filter(|record| record.is_delete()),
         pod: seen.delete_pod,
         node,
         state: state_of(config, None, seen.class),
@@ -224,7 +225,7 @@ impl Run<'_> {
                 next.config_uid.clone_from(&self.config.uid);
                 if !self.refused {
                     next.refused = false;
-                    next.operation = Operation::Delete;
+                    next.operation = Kind::Delete;
                     next.pod = self.pod_name();
                 }
                 let intent = if next == *record { unchanged } else { Intent::ToRecord };
@@ -251,7 +252,7 @@ impl Run<'_> {
             Step::Ended(finish) => {
                 let pod = self.pod.map(PodRef::of);
                 let of_delete = Record {
-                    operation: Operation::Delete,
+                    operation: Kind::Delete,
                     ..record.clone()
                 };
                 let mut failed = failed(&of_delete, &finish, self.uid, self.state, self.limits, now, pod);
@@ -265,14 +266,14 @@ impl Run<'_> {
         format!(
             "{}/{}",
             self.config.reference.namespace,
-            pod::name(Operation::Delete, self.uid)
+            pod::name(Kind::Delete, self.uid)
         )
     }
 
     /// The record of a first attempt.
     fn first(&self, now: Timestamp) -> Record {
         Record {
-            operation: Operation::Delete,
+            operation: Kind::Delete,
             attempt: 1,
             pod: self.pod_name(),
             since: Timestamp::from_second(now.as_second()).unwrap_or(now),
@@ -304,6 +305,7 @@ impl Run<'_> {
 
     fn start(self, record: Record, intent: Intent) -> Decision {
         Decision::Start(Box::new(Start {
+            operation: Kind::Delete,
             request: self.request,
             config: self.config.clone(),
             record,

@@ -24,6 +24,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::run::pod;
 use crate::volume::acceptance::{Expected, Refusal, check};
@@ -70,7 +71,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
             }
             return Decision::wait_for(Note::warning(
                 reasons::NO_CONFIG,
-                action(Operation::Provision),
+                action(Kind::Provision),
                 error.to_string(),
             ));
         }
@@ -87,12 +88,12 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
         return reschedule(None, &unfit, None);
     }
     let record = Record {
-        operation: Operation::Provision,
+        operation: Kind::Provision,
         attempt: 1,
         pod: format!(
             "{}/{}",
             config.reference.namespace,
-            pod::name(Operation::Provision, seen.uid())
+            pod::name(Kind::Provision, seen.uid())
         ),
         since: Timestamp::from_second(now.as_second()).unwrap_or(now),
         config: config.reference.to_string(),
@@ -192,7 +193,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
 /// run again at once, since nobody can judge it any more.
 fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Finish> {
     let departed = seen.departed.filter(|pod| pod.attempt == record.attempt)?;
-    let begun = record.not_before.is_none() && !record.gave_up && record.operation == Operation::Provision;
+    let begun = record.not_before.is_none() && !record.gave_up && record.is_provision();
     (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
 }
 
@@ -201,7 +202,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Kind::Provision, error.to_string())),
     };
     if seen.class.is_none() {
         let class = seen
@@ -211,7 +212,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             .and_then(|spec| spec.storage_class_name.clone());
         let class = class.unwrap_or_default();
         return Decision::wait_for(waiting(
-            Operation::Provision,
+            Kind::Provision,
             format!("StorageClass {class:?} is gone: create it again, or delete the claim"),
         ));
     }
@@ -251,7 +252,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
     next.pod = format!(
         "{}/{}",
         config.reference.namespace,
-        pod::name(Operation::Provision, seen.uid())
+        pod::name(Kind::Provision, seen.uid())
     );
     if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
         // Without a volume on it, or gone together with what was on it.
@@ -269,8 +270,7 @@ fn begin(
     mut record: Record,
     write: bool,
 ) -> Decision {
-    let refused =
-        |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Operation::Provision), text));
+    let refused = |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), text));
     if !config.operations.contains(&Operation::Provision) {
         let error = request::ClaimError::NoOperation(config.reference.to_string(), "provision");
         return refused(error.to_string());
@@ -285,6 +285,7 @@ fn begin(
     // A volume on a node's own disk is made where it will be used, and retried where it was begun.
     let pinned = config.is_node_local() && !record.node.is_empty();
     Decision::Start(Box::new(Start {
+        operation: Kind::Provision,
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
@@ -304,6 +305,7 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
     let config = seen.config.as_ref().ok()?;
     let request = seen.provision_pod.and_then(pod::request)?;
     Some(Start {
+        operation: Kind::Provision,
         request,
         config: config.clone(),
         record: record.clone(),
@@ -344,7 +346,7 @@ fn made(
         }
         let config = match seen.config {
             Ok(config) => config,
-            Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+            Err(error) => return Decision::wait_for(waiting(Kind::Provision, error.to_string())),
         };
         if config.volume_source.is_none() {
             return failed(format!(
@@ -385,7 +387,7 @@ fn made(
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         say: Some(Note::warning(
             reasons::REFUSED_VOLUME,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
         )),
         pod: Some(PodRef::of(pod)),
@@ -449,7 +451,7 @@ fn accept(
         claim_patch: claim_patch(seen, &pv_name),
         say: Note::normal(
             reasons::PROVISIONED,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
@@ -617,7 +619,7 @@ fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> De
         }),
         say: Note::warning(
             reason,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
         pod,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
-use mooring_contract::operation::Operation;
 
 use super::attempt::state_of;
 use super::decision::{Decision, PodRef, Refuse, Undone, name_and_uid, pods};
@@ -20,6 +19,7 @@ use super::time::later;
 use super::words::{action, waiting};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
 use crate::run::outcome::{PodState, observe};
 use crate::run::pod;
 use crate::volume::persistent_volume;
@@ -36,7 +36,7 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
             return let_claim_go(seen, None, None);
         }
         return Decision::wait_for(waiting(
-            Operation::Delete,
+            Kind::Delete,
             format!(
                 "annotation {} is missing: delete the volume by hand, then the finalizer {}",
                 annotations::OPERATION,
@@ -49,14 +49,14 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
     }
     let departed = seen.departed.filter(|pod| pod.attempt == record.attempt);
     let never_ran = !record.may_exist
-        && record.operation == Operation::Provision
+        && record.is_provision()
         && seen.volumes.is_empty()
         && departed.is_none_or(|pod| !pod.end.started);
     let unmade = departed.is_some_and(|pod| !pod.end.may_have_run);
     if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
         return let_claim_go(seen, None, None);
     }
-    if record.operation == Operation::Delete && !record.may_exist && record.not_before.is_some() {
+    if record.is_delete() && !record.may_exist && record.not_before.is_some() {
         return let_claim_go(seen, None, None);
     }
     run_for_claim(seen, record, now)
@@ -86,7 +86,7 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
 /// Stops a provisioning Pod whose volume is not wanted any more.
 fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> Decision {
     let state = observe(pod);
-    let current = pod::attempt(pod) == record.attempt && record.operation == Operation::Provision;
+    let current = pod::attempt(pod) == record.attempt && record.is_provision();
     let ran = match &state {
         PodState::Running => true,
         PodState::Finished(finish) => finish.started,
@@ -102,7 +102,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
             ..record.clone()
         }));
     }
-    let earlier = pod::attempt(pod) < record.attempt && record.operation == Operation::Provision;
+    let earlier = pod::attempt(pod) < record.attempt && record.is_provision();
     let unmade = current && matches!(&state, PodState::Finished(finish) if !finish.may_have_run);
     if (earlier || unmade) && !record.may_exist && !record.cancelled {
         // One Pod at a time: while the last attempt's is there, this one's can't have been. And a Pod that ended before its
@@ -140,14 +140,14 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> D
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
     };
     let mut node = None;
     if config.is_node_local() && !record.node.is_empty() {
         node = (seen.nodes)(&record.node);
         if node.is_none() {
             let text = format!("node {} has left the cluster, and the volume with it", record.node);
-            let say = Note::warning(reasons::NODE_GONE, action(Operation::Delete), text);
+            let say = Note::warning(reasons::NODE_GONE, action(Kind::Delete), text);
             return over(seen, record, Some(say), None, now);
         }
     }
@@ -158,7 +158,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> D
     let run = Run {
         uid: seen.uid(),
         config,
-        record: (record.operation == Operation::Delete || record.refused).then_some(record),
+        record: (record.is_delete() || record.refused).then_some(record),
         pod: seen.delete_pod,
         request: request::undo(seen.claim, seen.class, config, node.as_ref(), seen.kube_api, volume),
         node: node.map(|node| node.name),

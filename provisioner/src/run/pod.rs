@@ -25,7 +25,8 @@ use crate::volume::topology;
 
 /// Name of the Pod that runs `operation` on the volume of the claim `uid`: the same at every attempt, so that two of them
 /// can't be at once.
-pub fn name(operation: Operation, uid: &str) -> String {
+pub fn name(operation: impl Into<Operation>, uid: &str) -> String {
+    let operation: Operation = operation.into();
     format!("{operation}-{uid}")
 }
 
