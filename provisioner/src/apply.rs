@@ -4,6 +4,7 @@
 pub mod error;
 pub mod start;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +24,11 @@ use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::operation::attempt::failed;
-use crate::operation::decision::{Accept, Decision, Failed, LetGo, PodRef, Refuse, Reschedule, Undone};
+use crate::operation::decision::{
+    Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision, PodRef, Refuse, Reschedule,
+    Undone, VolumeDecision,
+};
 use crate::operation::observed::Limits;
-use crate::operation::provision::release;
 use crate::operation::record::Record;
 use crate::operation::time::elapsed;
 use crate::process::context::Context;
@@ -49,9 +52,63 @@ pub struct Shared {
     pub limits: Limits,
 }
 
+/// Carries out what was decided for a claim, as it was seen, with this record.
+pub async fn claim(
+    shared: &Shared,
+    claim: &PersistentVolumeClaim,
+    record: Option<Record>,
+    decision: ClaimDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Claim(Box::new(claim.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(own) => match own {
+            ForClaim::Accept(accept) => apply.accept(*accept).await,
+            ForClaim::Refuse(refuse) => apply.refuse(*refuse).await,
+            ForClaim::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
+            ForClaim::Undone(undone) => apply.undone(*undone).await,
+        },
+    }
+}
+
+/// Carries out what was decided for a PV, as it was seen, with this record.
+pub async fn volume(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    record: Option<Record>,
+    decision: VolumeDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Volume(Box::new(volume.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(ForVolume::LetGo(let_go)) => apply.let_go(*let_go).await,
+    }
+}
+
+/// Carries out what was decided for a Pod that has neither claim nor PV.
+pub async fn orphan(shared: &Shared, pod: &Pod, decision: OrphanDecision) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Orphan(Box::new(pod.clone())),
+        record: None,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(none) => match none {},
+    }
+}
+
 /// The object that carries the record.
 #[derive(Debug, Clone)]
-pub enum Subject {
+enum Subject {
     /// A claim.
     Claim(Box<PersistentVolumeClaim>),
     /// A PV.
@@ -79,53 +136,38 @@ impl Subject {
 }
 
 /// One decision being carried out.
-pub struct Apply<'a> {
+struct Apply<'a> {
     shared: &'a Shared,
     subject: Subject,
     record: Option<Record>,
 }
 
-impl<'a> Apply<'a> {
-    /// For this object, as it was seen, with this record.
-    pub fn new(shared: &'a Shared, subject: Subject, record: Option<Record>) -> Self {
-        Self {
-            shared,
-            subject,
-            record,
-        }
-    }
-
-    /// Carries out a decision. [`Decision::LookUp`] and [`Decision::MakeVolume`] are the claim controller's own: it plans
-    /// again with what they bring.
-    pub async fn run(mut self, decision: Decision) -> Result<Action, ApplyError> {
-        match decision {
-            Decision::Rest => Ok(Action::await_change()),
-            // Done already, and not seen yet.
-            Decision::LookUp | Decision::MakeVolume(_) => Ok(Action::requeue(Duration::from_secs(1))),
-            Decision::Wait { after, say } => Ok(self.wait(after, say)),
-            Decision::Start(start) => self.start(*start).await,
+impl Apply<'_> {
+    /// Carries out what can be decided for an object of any kind; gives back what is for its kind only.
+    async fn common<Own>(&mut self, decision: Decision<Own>) -> Result<ControlFlow<Action, Own>, ApplyError> {
+        let action = match decision {
+            Decision::Own(own) => return Ok(ControlFlow::Continue(own)),
+            Decision::Rest => Action::await_change(),
+            Decision::Wait { after, say } => self.wait(after, say),
+            Decision::Start(start) => self.start(*start).await?,
             Decision::Supply { start, after, say } => {
                 let pod = self.supply(*start).await?;
                 // The kubelet changes its words all the time; once is enough.
                 let say = say.filter(|_| pod.is_some_and(|uid| self.shared.expectations.is_news(&uid)));
-                Ok(self.wait(after, say))
+                self.wait(after, say)
             }
             Decision::Note(record) => {
                 self.write_record(&record).await?;
-                Ok(Action::await_change())
+                Action::await_change()
             }
-            Decision::Fail(failed) => self.fail(*failed).await,
+            Decision::Fail(failed) => self.fail(*failed).await?,
             Decision::Stop(pod) => {
                 self.delete_pod(&pod).await?;
-                Ok(Action::await_change())
+                Action::await_change()
             }
-            Decision::Tidy(pods) => self.tidy(&pods).await,
-            Decision::Accept(accept) => self.accept(*accept).await,
-            Decision::Refuse(refuse) => self.refuse(*refuse).await,
-            Decision::Reschedule(reschedule) => self.reschedule(*reschedule).await,
-            Decision::Undone(undone) => self.undone(*undone).await,
-            Decision::LetGo(let_go) => self.let_go(*let_go).await,
-        }
+            Decision::Tidy(pods) => self.tidy(&pods).await?,
+        };
+        Ok(ControlFlow::Break(action))
     }
 
     fn wait(&self, after: Option<Duration>, say: Option<Note>) -> Action {
@@ -323,10 +365,9 @@ impl<'a> Apply<'a> {
     }
 
     async fn reschedule(&mut self, reschedule: Reschedule) -> Result<Action, ApplyError> {
-        let mut patch = match (&reschedule.record, &self.subject) {
-            (Some(record), _) => self.record_patch(record),
-            (None, Subject::Claim(claim)) => json!({"metadata": {"resourceVersion": claim.metadata.resource_version}}),
-            (None, Subject::Volume(_) | Subject::Orphan(_)) => return Ok(Action::await_change()),
+        let mut patch = match &reschedule.record {
+            Some(record) => self.record_patch(record),
+            None => json!({"metadata": {"resourceVersion": self.subject.meta().resource_version}}),
         };
         patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         self.patch(patch).await?;
@@ -341,13 +382,10 @@ impl<'a> Apply<'a> {
         for (name, uid) in &undone.volumes {
             self.remove_volume(name, uid).await?;
         }
-        let Subject::Claim(claim) = &self.subject else {
-            return Ok(Action::await_change());
-        };
         self.say(undone.say);
         let mut patch = match &undone.next {
             Some(record) => self.record_patch(record),
-            None => release(claim),
+            None => release(self.subject.meta()),
         };
         if undone.reschedule {
             patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
@@ -363,13 +401,12 @@ impl<'a> Apply<'a> {
     }
 
     async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(Action::await_change());
-        };
-        let name = volume.name_any();
-        let uid = volume.metadata.uid.clone().unwrap_or_default();
+        let meta = self.subject.meta();
+        let name = meta.name.clone().unwrap_or_default();
+        let uid = meta.uid.clone().unwrap_or_default();
+        let is_going = meta.deletion_timestamp.is_some();
         self.say(let_go.say);
-        if let_go.delete && volume.metadata.deletion_timestamp.is_none() {
+        if let_go.delete && !is_going {
             self.delete_volume(&name, &uid).await?;
         }
         // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not what is
@@ -458,6 +495,21 @@ impl<'a> Apply<'a> {
         );
         self.fail(failed).await
     }
+}
+
+/// Takes Mooring's record and finalizer off a claim, if it is as it was seen.
+fn release(claim: &ObjectMeta) -> Value {
+    let finalizers: Vec<_> = claim
+        .finalizers
+        .iter()
+        .flatten()
+        .filter(|name| *name != finalizers::CLAIM)
+        .collect();
+    json!({"metadata": {
+        "resourceVersion": claim.resource_version,
+        "finalizers": finalizers,
+        "annotations": {annotations::OPERATION: null},
+    }})
 }
 
 async fn patched<K>(api: &Api<K>, name: &str, patch: Value) -> Result<K, ApplyError>

@@ -1,6 +1,7 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
@@ -13,11 +14,12 @@ use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{Apply, ApplyError, Shared, Subject, is_conflict};
+use crate::apply::{self, ApplyError, Shared, is_conflict};
+use crate::cache::store::key;
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::controllers::retry::Retries;
-use crate::operation::decision::Decision;
+use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::observed::ObservedClaim;
 use crate::operation::provision;
 use crate::operation::record::Record;
@@ -107,7 +109,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     let (mut looked_up, mut made) = (false, false);
     loop {
         let now = Timestamp::now();
-        let decision = {
+        let planned = {
             let mut seen = ObservedClaim {
                 claim,
                 record: record.as_ref(),
@@ -130,25 +132,30 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
             }
             provision::plan(&seen, now)
         };
-        match &decision {
-            Decision::LookUp if !looked_up => {
+        let decision = match planned {
+            Ok(decision) => decision,
+            Err(First::LookUp) if !looked_up => {
                 volumes = look_up(shared, &uid, volumes).await?;
                 looked_up = true;
                 continue;
             }
             // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole cluster.
-            Decision::MakeVolume(volume) if !made => {
-                volumes = make(shared, volume, &uid).await?;
+            Err(First::MakeVolume(volume)) if !made => {
+                volumes = make(shared, &volume, &uid).await?;
                 looked_up = true;
                 made = true;
                 continue;
             }
-            _ => {}
-        }
-        forget_places(shared, &uid, &decision);
-        tracing::debug!(claim = crate::cache::store::key(claim), ?decision);
-        let subject = Subject::Claim(Box::new(claim.clone()));
-        return Apply::new(shared, subject, record).run(decision).await;
+            // Done already, and not seen yet.
+            Err(first @ (First::LookUp | First::MakeVolume(_))) => {
+                forget_places(shared, &uid, None);
+                tracing::debug!(claim = key(claim), decision = ?first);
+                return Ok(Action::requeue(Duration::from_secs(1)));
+            }
+        };
+        forget_places(shared, &uid, begins(&decision));
+        tracing::debug!(claim = key(claim), ?decision);
+        return apply::claim(shared, claim, record, decision).await;
     }
 }
 
@@ -259,10 +266,9 @@ pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &s
     Action::await_change()
 }
 
-/// Leaves the queues in which nothing is waited for any more: a claim that is deleted while it waits to be served waits to be undone
-/// from then on.
-fn forget_places(shared: &Shared, uid: &str, decision: &Decision) {
-    let begins = match decision {
+/// The operation that a decision begins.
+fn begins(decision: &ClaimDecision) -> Option<Kind> {
+    match decision {
         Decision::Start(start) => Some(start.operation),
         Decision::Rest
         | Decision::Wait { .. }
@@ -271,14 +277,15 @@ fn forget_places(shared: &Shared, uid: &str, decision: &Decision) {
         | Decision::Fail(_)
         | Decision::Stop(_)
         | Decision::Tidy(_)
-        | Decision::LookUp
-        | Decision::MakeVolume(_)
-        | Decision::Accept(_)
-        | Decision::Refuse(_)
-        | Decision::Reschedule(_)
-        | Decision::Undone(_)
-        | Decision::LetGo(_) => None,
-    };
+        | Decision::Own(ForClaim::Accept(_) | ForClaim::Refuse(_) | ForClaim::Reschedule(_) | ForClaim::Undone(_)) => {
+            None
+        }
+    }
+}
+
+/// Leaves the queues in which nothing is waited for any more: a claim that is deleted while it waits to be served waits to be undone
+/// from then on.
+fn forget_places(shared: &Shared, uid: &str, begins: Option<Kind>) {
     for operation in Kind::ALL {
         if begins != Some(operation) {
             shared.limiter.forget(&pod::name(operation, uid));

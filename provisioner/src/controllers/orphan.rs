@@ -17,7 +17,7 @@ use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::apply::{Apply, ApplyError, Shared, Subject};
+use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, PodRef, Start};
@@ -143,8 +143,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
             Decision::Start(Box::new(start))
         }
     };
-    let subject = Subject::Orphan(Box::new(Pod::clone(&pod)));
-    Apply::new(shared, subject, None).run(decision).await.map(drop)
+    apply::orphan(shared, &pod, decision).await.map(drop)
 }
 
 /// Whether neither claim nor PV is there, read as they are now.

@@ -11,7 +11,7 @@ use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{Apply, ApplyError, Shared, Subject};
+use crate::apply::{self, ApplyError, Shared};
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
 use crate::controllers::claim::{config_for, elsewhere, not_known};
@@ -150,9 +150,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         shared.limiter.forget(&name);
     }
     tracing::debug!(volume = volume.name_any(), ?decision);
-    Apply::new(shared, Subject::Volume(Box::new(volume.clone())), record)
-        .run(decision)
-        .await
+    apply::volume(shared, volume, record, decision).await
 }
 
 #[allow(clippy::needless_pass_by_value)] // the signature is the library's

@@ -1,5 +1,6 @@
 //! What a plan decides, to be carried out by [`crate::apply`].
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use crate::process::events::Note;
 use crate::run::kind::Kind;
 use crate::run::outcome::Category;
 
-/// What to do. Everything here is done at once or not at all; the next step comes with the next change.
+/// What to do. Everything here is done at once or not at all; the next step comes with the next change. `Own` is what can be
+/// done to an object of its kind only.
 #[derive(Debug, Clone)]
-pub enum Decision {
+pub enum Decision<Own> {
     /// Nothing, until something changes.
     Rest,
     /// Wait for what a watch or the clock will tell.
@@ -44,10 +46,22 @@ pub enum Decision {
     Stop(PodRef),
     /// Remove the Pods that a finished or undone operation left.
     Tidy(Vec<PodRef>),
-    /// Read the claim's PV from the API, not from what was watched.
-    LookUp,
-    /// Make the PV that the image described.
-    MakeVolume(Box<PersistentVolume>),
+    /// What is done to an object of this kind only.
+    Own(Own),
+}
+
+/// What to do about a claim.
+pub type ClaimDecision = Decision<ForClaim>;
+
+/// What to do about a PV.
+pub type VolumeDecision = Decision<ForVolume>;
+
+/// What to do about a Pod that has neither claim nor PV.
+pub type OrphanDecision = Decision<Infallible>;
+
+/// What is done to a claim only.
+#[derive(Debug, Clone)]
+pub enum ForClaim {
     /// The volume is what was asked for.
     Accept(Box<Accept>),
     /// The volume is not what was asked for: write that down, remove its PVs, tell it.
@@ -56,11 +70,25 @@ pub enum Decision {
     Reschedule(Box<Reschedule>),
     /// The volume is gone: remove its PVs, and let the claim go or try again.
     Undone(Box<Undone>),
-    /// A PV whose volume is gone, or is not ours to delete: let it go.
+}
+
+/// What is done to a PV only.
+#[derive(Debug, Clone)]
+pub enum ForVolume {
+    /// Its volume is gone, or is not ours to delete: let it go.
     LetGo(Box<LetGo>),
 }
 
-impl Decision {
+/// What the controller of claims has to do first: nothing can be decided before.
+#[derive(Debug, Clone)]
+pub enum First {
+    /// Read the claim's PV from the API, not from what was watched.
+    LookUp,
+    /// Make the PV that the image described.
+    MakeVolume(Box<PersistentVolume>),
+}
+
+impl<Own> Decision<Own> {
     pub(crate) fn wait_for(say: Note) -> Self {
         Self::Wait {
             after: None,

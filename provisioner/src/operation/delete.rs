@@ -11,7 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, held_back, state_of};
-use super::decision::{Decision, Intent, LetGo, PodRef, Start, name_and_uid, pods};
+use super::decision::{Decision, ForVolume, Intent, LetGo, PodRef, Start, VolumeDecision, name_and_uid, pods};
 use super::observed::{Limits, ObservedVolume};
 use super::record::Record;
 use super::request;
@@ -31,7 +31,7 @@ use crate::volume::topology::HOSTNAME;
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What to do about a PV.
-pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
+pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision {
     if !is_ours(seen.volume) {
         return Decision::Rest;
     }
@@ -46,12 +46,12 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") {
         let going = seen.volume.metadata.deletion_timestamp.is_some();
         return if going && phase != Some("Bound") {
-            Decision::LetGo(Box::new(LetGo {
+            Decision::Own(ForVolume::LetGo(Box::new(LetGo {
                 delete: false,
                 pods: left_behind(seen),
                 say: None,
                 took: None,
-            }))
+            })))
         } else {
             Decision::Rest
         };
@@ -60,12 +60,12 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
         return Decision::Rest;
     }
     let let_go = |text: String| {
-        Decision::LetGo(Box::new(LetGo {
+        Decision::Own(ForVolume::LetGo(Box::new(LetGo {
             delete: true,
             pods: left_behind(seen),
             say: Some(Note::warning(reasons::NODE_GONE, action(Kind::Delete), text)),
             took: None,
-        }))
+        })))
     };
     let config = match seen.config {
         Ok(config) => config,
@@ -151,12 +151,12 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> Decision {
     };
     match run.plan(now) {
         Ok(decision) => decision,
-        Err(took) => Decision::LetGo(Box::new(LetGo {
+        Err(took) => Decision::Own(ForVolume::LetGo(Box::new(LetGo {
             delete: true,
             pods: left_behind(seen),
             say: None,
             took,
-        })),
+        }))),
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// What to do; `Err` when the volume is gone, with the time it took if something was run.
-    pub(super) fn plan(self, now: Timestamp) -> Result<Decision, Option<Duration>> {
+    pub(super) fn plan<Own>(self, now: Timestamp) -> Result<Decision<Own>, Option<Duration>> {
         if !self.config.operations.contains(&Operation::Delete) {
             // The ConfigMap says that there is nothing to run.
             return Err(None);
@@ -208,7 +208,7 @@ impl Run<'_> {
             (None, Some(pod)) if !goes_with_it(&pod) => return Ok(Decision::Tidy(vec![PodRef::of(pod)])),
             (None, None) if owner.is_none() => {
                 let record = self.first(now);
-                return Ok(self.start(record, Intent::ToRecord));
+                return Ok(Decision::Start(self.start(record, Intent::ToRecord)));
             }
             (None, pod) => (self.implied(pod, now), Intent::Released),
         };
@@ -229,7 +229,7 @@ impl Run<'_> {
                     next.pod = self.pod_name();
                 }
                 let intent = if next == *record { unchanged } else { Intent::ToRecord };
-                Ok(self.start(next, intent))
+                Ok(Decision::Start(self.start(next, intent)))
             }
             Step::Leftover(pod) => Ok(Decision::Stop(PodRef::of(pod))),
             Step::Leaving(say) => Ok(Decision::Wait {
@@ -237,17 +237,11 @@ impl Run<'_> {
                 say,
             }),
             Step::Running(left) => Ok(Decision::wait(left)),
-            Step::Waiting { after, say } => {
-                let record = record.clone();
-                let Decision::Start(start) = self.start(record, unchanged) else {
-                    return Ok(Decision::Rest);
-                };
-                Ok(Decision::Supply {
-                    start,
-                    after: Some(after),
-                    say,
-                })
-            }
+            Step::Waiting { after, say } => Ok(Decision::Supply {
+                start: self.start(record.clone(), unchanged),
+                after: Some(after),
+                say,
+            }),
             Step::Ended(finish) if finish.outcome == Outcome::Done => Err(Some(elapsed(record.since, now))),
             Step::Ended(finish) => {
                 let pod = self.pod.map(PodRef::of);
@@ -303,8 +297,8 @@ impl Run<'_> {
         }
     }
 
-    fn start(self, record: Record, intent: Intent) -> Decision {
-        Decision::Start(Box::new(Start {
+    fn start(self, record: Record, intent: Intent) -> Box<Start> {
+        Box::new(Start {
             operation: Kind::Delete,
             request: self.request,
             config: self.config.clone(),
@@ -313,7 +307,7 @@ impl Run<'_> {
             owner: self.owner,
             node: self.node,
             state: self.state,
-        }))
+        })
     }
 }
 

@@ -13,7 +13,10 @@ use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
 use super::attempt::{begun, failed, held_back, state_of};
-use super::decision::{Accept, Decision, Failed, Intent, PodRef, Refuse, Reschedule, Start, name_and_uid, pods};
+use super::decision::{
+    Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, PodRef, Refuse, Reschedule, Start, name_and_uid,
+    pods,
+};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::step::{Step, step};
@@ -34,20 +37,20 @@ use crate::volume::topology::{Node, is_unable};
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
 
-/// What to do about a claim.
-pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+/// What to do about a claim; `Err` with what has to be done before that can be decided.
+pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     if seen.claim.metadata.deletion_timestamp.is_some() {
-        return undo::plan_undo(seen, now);
+        return Ok(undo::plan_undo(seen, now));
     }
     match seen.record {
-        None => fresh(seen, now),
-        Some(record) if record.refused => undo::plan_refused(seen, record, now),
+        None => Ok(fresh(seen, now)),
+        Some(record) if record.refused => Ok(undo::plan_refused(seen, record, now)),
         Some(record) => ongoing(seen, record, now),
     }
 }
 
 /// A claim that nothing has been done for.
-fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     let leftovers = leftovers(seen);
     if bound || seen.class.is_none() {
@@ -138,7 +141,7 @@ fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -
 }
 
 /// A claim that has a record.
-fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<ClaimDecision, First> {
     let spec = seen.claim.spec.as_ref();
     let elsewhere = spec.and_then(|spec| spec.volume_name.as_deref()).filter(|name| {
         let ours = seen
@@ -149,7 +152,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
     });
     if elsewhere.is_some() {
         // Its user bound it to another volume meanwhile: what was being made is not wanted any more.
-        return undo::plan_undo(seen, now);
+        return Ok(undo::plan_undo(seen, now));
     }
     let state = || match seen.config {
         Ok(config) => state_of(config, Some(seen.claim), seen.class),
@@ -157,7 +160,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
     };
     let pod_ref = seen.provision_pod.map(PodRef::of);
     let fail = |finish: &Finish| fail(seen, record, finish, state(), now, pod_ref.clone());
-    match step(seen.provision_pod, record, seen.limits, now) {
+    let decision = match step(seen.provision_pod, record, seen.limits, now) {
         Step::None => match ended_unseen(seen, record) {
             Some(finish) => fail(finish),
             None => again(seen, record, now),
@@ -170,7 +173,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
         Step::Running(left) => note_node(seen, record).unwrap_or(Decision::wait(left)),
         Step::Waiting { after, say } => {
             if let Some(note) = note_node(seen, record) {
-                return note;
+                return Ok(note);
             }
             match run_again(seen, record) {
                 Some(start) => Decision::Supply {
@@ -184,9 +187,10 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
                 },
             }
         }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => made(seen, record, &finish, now, &fail),
+        Step::Ended(finish) if finish.outcome == Outcome::Done => return made(seen, record, &finish, now, &fail),
         Step::Ended(finish) => fail(&finish),
-    }
+    };
+    Ok(decision)
 }
 
 /// How the attempt's Pod ended, where that was seen only when it was gone: somebody took it away. One that ended well is
@@ -198,7 +202,7 @@ fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Fin
 }
 
 /// There is no Pod: the next attempt, if it is time.
-fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
@@ -236,7 +240,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
         .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
     if moved && config.is_node_local() && record.may_exist {
         // The scheduler chose anew, and the old node may hold a volume.
-        return Decision::Refuse(Box::new(Refuse {
+        return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
             record: Record {
                 refused: true,
                 ..record.clone()
@@ -244,7 +248,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             volumes: vec![],
             say: None,
             pod: None,
-        }));
+        })));
     }
     let mut next = begun(record);
     next.config = config.reference.to_string();
@@ -269,7 +273,7 @@ fn begin(
     node: Option<&Node>,
     mut record: Record,
     write: bool,
-) -> Decision {
+) -> ClaimDecision {
     let refused = |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), text));
     if !config.operations.contains(&Operation::Provision) {
         let error = request::ClaimError::NoOperation(config.reference.to_string(), "provision");
@@ -322,10 +326,10 @@ fn made(
     record: &Record,
     finish: &Finish,
     now: Timestamp,
-    fail: &dyn Fn(&Finish) -> Decision,
-) -> Decision {
+    fail: &dyn Fn(&Finish) -> ClaimDecision,
+) -> Result<ClaimDecision, First> {
     let Some(pod) = seen.provision_pod else {
-        return Decision::Rest;
+        return Ok(Decision::Rest);
     };
     let failed = |words: String| {
         fail(&Finish {
@@ -338,51 +342,57 @@ fn made(
         })
     };
     let Some(request) = pod::request(pod) else {
-        return failed("the annotation mooring.dev/request of its Pod can't be read any more".to_owned());
+        return Ok(failed(
+            "the annotation mooring.dev/request of its Pod can't be read any more".to_owned(),
+        ));
     };
     if seen.volumes.is_empty() {
         if !seen.looked_up {
-            return Decision::LookUp;
+            return Err(First::LookUp);
         }
         let config = match seen.config {
             Ok(config) => config,
-            Err(error) => return Decision::wait_for(waiting(Kind::Provision, error.to_string())),
+            Err(error) => return Ok(Decision::wait_for(waiting(Kind::Provision, error.to_string()))),
         };
         if config.volume_source.is_none() {
-            return failed(format!(
+            return Ok(failed(format!(
                 "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in the ConfigMap",
                 request.pv_name
-            ));
+            )));
         }
         let printed = match Printed::parse(&finish.message) {
             Ok(printed) => printed,
-            Err(error) => return failed(error.to_string()),
+            Err(error) => return Ok(failed(error.to_string())),
         };
         let node = node_of_volume(seen, config, pod);
         if config.is_node_local() && node.is_none() {
-            return failed("the node that the volume was made on has left the cluster".to_owned());
+            return Ok(failed(
+                "the node that the volume was made on has left the cluster".to_owned(),
+            ));
         }
         let volume = persistent_volume::build(&request, config, printed, node.as_ref());
         // What would be refused is not made: a Secret of another namespace, the whole pool.
         let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
         if !refusals.is_empty() {
-            return failed(format!("the volume that the image described is refused: {refusals}"));
+            return Ok(failed(format!(
+                "the volume that the image described is refused: {refusals}"
+            )));
         }
-        return Decision::MakeVolume(Box::new(volume));
+        return Err(First::MakeVolume(Box::new(volume)));
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
-        return accept(seen, record, pod, &request, now);
+        return Ok(accept(seen, record, pod, &request, now));
     }
     if !seen.looked_up {
         // What was watched may be old.
-        return Decision::LookUp;
+        return Err(First::LookUp);
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let mut next = record.failed(&refusals, later(now, delay), true);
     next.refused = true;
     next.not_before = None;
-    Decision::Refuse(Box::new(Refuse {
+    Ok(Decision::Own(ForClaim::Refuse(Box::new(Refuse {
         record: next,
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         say: Some(Note::warning(
@@ -391,7 +401,7 @@ fn made(
             format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
         )),
         pod: Some(PodRef::of(pod)),
-    }))
+    }))))
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
@@ -432,7 +442,7 @@ fn accept(
     pod: &k8s_openapi::api::core::v1::Pod,
     request: &Request,
     now: Timestamp,
-) -> Decision {
+) -> ClaimDecision {
     let Some(volume) = seen.volumes.first() else {
         return Decision::Rest;
     };
@@ -446,7 +456,7 @@ fn accept(
         1 => String::new(),
         n => format!(" at attempt {n}"),
     };
-    Decision::Accept(Box::new(Accept {
+    Decision::Own(ForClaim::Accept(Box::new(Accept {
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
         say: Note::normal(
@@ -457,7 +467,7 @@ fn accept(
         pv_name,
         pods: leftovers(seen),
         took,
-    }))
+    })))
 }
 
 /// What a PV lacks of what Mooring keeps on it; `None` if nothing.
@@ -521,22 +531,6 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
     Value::Array(patch)
 }
 
-/// Takes Mooring's record and finalizer off a claim, if it is as it was seen.
-pub(crate) fn release(claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim) -> Value {
-    let meta = &claim.metadata;
-    let finalizers: Vec<_> = meta
-        .finalizers
-        .iter()
-        .flatten()
-        .filter(|name| *name != finalizers::CLAIM)
-        .collect();
-    json!({"metadata": {
-        "resourceVersion": meta.resource_version,
-        "finalizers": finalizers,
-        "annotations": {annotations::OPERATION: null},
-    }})
-}
-
 /// An attempt that failed; where the node was at fault, the scheduler is asked for another.
 fn fail(
     seen: &ObservedClaim<'_>,
@@ -545,7 +539,7 @@ fn fail(
     state: String,
     now: Timestamp,
     pod: Option<PodRef>,
-) -> Decision {
+) -> ClaimDecision {
     if let Err(gone) = selected(seen) {
         return reschedule(Some(record), &Unfit::Gone(gone), pod);
     }
@@ -604,12 +598,12 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     Some(Unfit::Unable(node.name.clone(), client))
 }
 
-fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> Decision {
+fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
         Unfit::Unable(..) => reasons::NODE_UNABLE,
     };
-    Decision::Reschedule(Box::new(Reschedule {
+    Decision::Own(ForClaim::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {
             attempt: record.attempt.saturating_add(1),
             node: String::new(),
@@ -623,11 +617,11 @@ fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> De
             format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
         pod,
-    }))
+    })))
 }
 
 /// Where a volume that lives on a node was begun must be known before it is over.
-fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<Decision> {
+fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision> {
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = seen.provision_pod.and_then(pod::node)?;
     (local && record.node != node).then(|| {

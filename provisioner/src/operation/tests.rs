@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::decision::Decision;
+use super::decision::{ClaimDecision, First};
 use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -181,7 +181,12 @@ impl World {
         self
     }
 
-    pub(crate) fn plan(&self) -> Decision {
+    /// What is decided; there is nothing to do before.
+    pub(crate) fn plan(&self) -> ClaimDecision {
+        self.try_plan().unwrap()
+    }
+
+    pub(crate) fn try_plan(&self) -> Result<ClaimDecision, First> {
         let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
         let volumes: Vec<Arc<PersistentVolume>> = self
             .volumes

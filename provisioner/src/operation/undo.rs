@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
 
 use super::attempt::state_of;
-use super::decision::{Decision, PodRef, Refuse, Undone, name_and_uid, pods};
+use super::decision::{ClaimDecision, Decision, ForClaim, PodRef, Refuse, Undone, name_and_uid, pods};
 use super::delete::Run;
 use super::observed::ObservedClaim;
 use super::record::Record;
@@ -25,7 +25,7 @@ use crate::run::pod;
 use crate::volume::persistent_volume;
 
 /// What to do about a claim that is being deleted, or was bound elsewhere, while its volume was being made.
-pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let finalizers = seen.claim.metadata.finalizers.as_deref().unwrap_or_default();
     if !finalizers.iter().any(|name| name == finalizers::CLAIM) {
         return Decision::Rest;
@@ -63,15 +63,15 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
 }
 
 /// What to do about a claim whose volume was refused: delete it, then begin anew.
-pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     if !seen.volumes.is_empty() {
         // The controller may have been stopped between the record and this; a refused PV must not be bound.
-        return Decision::Refuse(Box::new(Refuse {
+        return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
             record: record.clone(),
             volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
             say: None,
             pod: seen.provision_pod.map(PodRef::of),
-        }));
+        })));
     }
     if let Some(pod) = seen.provision_pod {
         return if pod.metadata.deletion_timestamp.is_some() {
@@ -84,7 +84,7 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
 }
 
 /// Stops a provisioning Pod whose volume is not wanted any more.
-fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> Decision {
+fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> ClaimDecision {
     let state = observe(pod);
     let current = pod::attempt(pod) == record.attempt && record.is_provision();
     let ran = match &state {
@@ -136,7 +136,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
 }
 
 /// Runs `delete` for a claim that stands.
-fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
@@ -181,14 +181,14 @@ fn over(
     say: Option<Note>,
     took: Option<Duration>,
     now: Timestamp,
-) -> Decision {
+) -> ClaimDecision {
     let deleting = seen.claim.metadata.deletion_timestamp.is_some();
     if deleting || !record.refused {
         return let_claim_go(seen, say, took);
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let reschedule = seen.waits_for_consumer() && seen.config.as_ref().is_ok_and(|config| config.is_node_local());
-    Decision::Undone(Box::new(Undone {
+    Decision::Own(ForClaim::Undone(Box::new(Undone {
         volumes: vec![],
         next: Some(Record {
             attempt: record.attempt.saturating_add(1),
@@ -203,11 +203,11 @@ fn over(
         say,
         took,
         after: Some(delay),
-    }))
+    })))
 }
 
-fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> Decision {
-    Decision::Undone(Box::new(Undone {
+fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
+    Decision::Own(ForClaim::Undone(Box::new(Undone {
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         next: None,
         reschedule: false,
@@ -215,5 +215,5 @@ fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Durati
         say,
         took,
         after: None,
-    }))
+    })))
 }
