@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::config::trust::Trust;
+use clap::Args;
+
+use crate::config::trust::{ImagePattern, Trust};
 use crate::config::{ProvisionerConfig, Severity};
-use crate::process::args::LintArgs;
 
 pub mod check;
 pub mod text;
@@ -16,6 +17,30 @@ use check::{Checked, check};
 
 /// Exit code when a file can't be read.
 const UNREADABLE: u8 = 2;
+
+/// Settings of `lint`.
+#[derive(Debug, Args)]
+pub struct LintArgs {
+    /// Files to check; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Images that the cluster's controller allows
+    #[arg(
+        long,
+        value_delimiter = ',',
+        env = "MOORING_ALLOWED_IMAGES",
+        value_name = "PATTERN,…"
+    )]
+    pub allowed_images: Option<Vec<ImagePattern>>,
+    /// Namespaces in which the cluster's controller honours ConfigMaps
+    #[arg(
+        long,
+        value_delimiter = ',',
+        env = "MOORING_CONFIG_NAMESPACES",
+        value_name = "NAMESPACE,…"
+    )]
+    pub config_namespaces: Option<Vec<String>>,
+}
 
 /// Checks the files and writes what was found. Exits with 1 on errors in them, with 2 if one can't be read.
 pub fn run(args: LintArgs, stdin: &mut impl Read, out: &mut impl Write) -> ExitCode {

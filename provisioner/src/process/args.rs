@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use mooring_contract::names;
 
+use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
 use crate::config::values;
 
@@ -54,30 +55,6 @@ cluster's controller allows.
 
 Example:
   flex-provisioner lint --allowed-images 'mooring.dev/*,custom/*' my-storage.yaml";
-
-/// Settings of `lint`.
-#[derive(Debug, Args)]
-pub struct LintArgs {
-    /// Files to check; - is standard input
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
-    /// Images that the cluster's controller allows
-    #[arg(
-        long,
-        value_delimiter = ',',
-        env = "MOORING_ALLOWED_IMAGES",
-        value_name = "PATTERN,…"
-    )]
-    pub allowed_images: Option<Vec<ImagePattern>>,
-    /// Namespaces in which the cluster's controller honours ConfigMaps
-    #[arg(
-        long,
-        value_delimiter = ',',
-        env = "MOORING_CONFIG_NAMESPACES",
-        value_name = "NAMESPACE,…"
-    )]
-    pub config_namespaces: Option<Vec<String>>,
-}
 
 /// Settings of the controller.
 #[derive(Debug, Clone, Args)]

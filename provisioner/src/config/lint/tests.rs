@@ -1,7 +1,6 @@
 use std::process::ExitCode;
 
-use super::run;
-use crate::process::args::LintArgs;
+use super::{LintArgs, run};
 
 fn lint(text: &str) -> (bool, String) {
     let args = LintArgs {
