@@ -2,6 +2,7 @@
 //! decision on old knowledge fails instead of harming.
 
 pub mod error;
+pub mod live;
 pub mod start;
 
 use std::ops::ControlFlow;
@@ -564,6 +565,6 @@ fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }
 
-pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409
 }

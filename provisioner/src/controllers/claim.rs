@@ -7,14 +7,14 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{self, ApplyError, Shared, is_conflict};
+use crate::apply::live::{look_up, make};
+use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
@@ -26,7 +26,6 @@ use crate::operation::record::Record;
 use crate::operation::words::waiting;
 use crate::run::kind::Kind;
 use crate::run::pod;
-use crate::volume::persistent_volume;
 
 /// Name of this controller in metrics.
 const NAME: &str = "claims";
@@ -291,30 +290,6 @@ fn forget_places(shared: &Shared, uid: &str, begins: Option<Kind>) {
             shared.limiter.forget(&pod::name(operation, uid));
         }
     }
-}
-
-/// Makes a PV; one that is there already is judged like any other.
-async fn make(shared: &Shared, volume: &PersistentVolume, uid: &str) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    match api.create(&PostParams::default(), volume).await {
-        Ok(volume) => Ok(vec![Arc::new(volume)]),
-        Err(error) if is_conflict(&error) => look_up(shared, uid, vec![]).await,
-        Err(source) => Err(ApplyError::api("create PersistentVolume", &volume.name_any(), source)),
-    }
-}
-
-/// The claim's PVs with the one of its name as the API has it now.
-async fn look_up(
-    shared: &Shared,
-    uid: &str,
-    known: Vec<Arc<PersistentVolume>>,
-) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let name = persistent_volume::name_for(uid);
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    let live = api.get_opt(&name).await;
-    let live = live.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
-    let others = known.into_iter().filter(|volume| volume.name_any() != name);
-    Ok(live.map(Arc::new).into_iter().chain(others).collect())
 }
 
 #[allow(clippy::needless_pass_by_value)] // the signature is the library's

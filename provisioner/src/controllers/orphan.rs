@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::Api;
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::config::ProvisionerConfig;
@@ -28,7 +28,6 @@ use crate::operation::time::elapsed;
 use crate::run::kind::Kind;
 use crate::run::outcome::{PodState, created, observe};
 use crate::run::pod;
-use crate::volume::persistent_volume::{self, is_ours};
 
 /// How long changes are gathered before the Pods are looked through.
 const GATHER: Duration = Duration::from_secs(5);
@@ -144,28 +143,6 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
         }
     };
     apply::orphan(shared, &pod, decision).await.map(drop)
-}
-
-/// Whether neither claim nor PV is there, read as they are now.
-async fn is_orphan(shared: &Shared, pod: &Pod, uid: &str) -> Result<bool, ApplyError> {
-    let client = &shared.context.client;
-    if let Some((namespace, name)) = claim_of(pod) {
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-        let claim = claims.get_metadata_opt(name).await;
-        let claim = claim.map_err(|source| ApplyError::api("read claim", name, source))?;
-        if claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) {
-            return Ok(false);
-        }
-    }
-    let name = persistent_volume::name_for(uid);
-    let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let volume = volumes.get_opt(&name).await;
-    let volume = volume.map_err(|source| ApplyError::api("read PersistentVolume", &name, source))?;
-    Ok(!volume.is_some_and(|volume| is_ours(&volume)))
-}
-
-fn claim_of(pod: &Pod) -> Option<(&str, &str)> {
-    pod.annotations().get(annotations::CLAIM)?.split_once('/')
 }
 
 /// The run that deletes what a provisioning Pod may have made.
