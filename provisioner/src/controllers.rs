@@ -12,4 +12,5 @@ pub mod provisioning;
 #[cfg(test)]
 mod rehearsal;
 pub mod retry;
+mod serving;
 pub mod volume;

@@ -11,11 +11,11 @@ use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 use tokio_util::sync::CancellationToken;
 
+use super::retry::Retries;
+use super::serving::{config_for, elsewhere, not_known};
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
-use crate::controllers::claim::{config_for, elsewhere, not_known};
-use crate::controllers::retry::Retries;
 use crate::operation::decision::Decision;
 use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
@@ -81,8 +81,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
     let spec = volume.spec.clone().unwrap_or_default();
     let claim = spec.claim_ref.unwrap_or_default();
     let uid = claim.uid.unwrap_or_default();
-    let text = volume.annotations().get(annotations::OPERATION);
-    let record = match text.map(|text| Record::parse(text)).transpose() {
+    let record = match Record::on(volume) {
         Ok(record) => record,
         Err(error) => {
             let note = waiting(Kind::Delete, error.to_string());

@@ -3,6 +3,8 @@
 //! It is written before the first Pod is made and is all that the controller knows after a restart.
 
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use mooring_contract::names::annotations;
 use serde::{Deserialize, Serialize};
 
 use crate::run::kind::Kind;
@@ -73,6 +75,12 @@ impl Record {
             Kind::Provision => false,
             Kind::Delete => true,
         }
+    }
+
+    /// The record on a claim or a PV, if it has one.
+    pub fn on(object: &impl ResourceExt) -> Result<Option<Self>, RecordError> {
+        let text = object.annotations().get(annotations::OPERATION);
+        text.map(|text| Self::parse(text)).transpose()
     }
 
     /// Reads an annotation's value.
