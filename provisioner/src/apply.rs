@@ -2,8 +2,10 @@
 //! decision on old knowledge fails instead of harming.
 
 pub mod error;
+pub mod live;
 pub mod start;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,23 +16,27 @@ use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{FIELD_MANAGER, annotations, finalizers};
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
-use crate::context::Context;
-use crate::events::Note;
-use crate::metrics::OperationResult;
-use crate::operation::delete::{LetGo, Undone};
-use crate::operation::provision::{Accept, Refuse, Reschedule, release};
+use crate::cache::expectations::Expectations;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
+use crate::operation::attempt::failed;
+use crate::operation::decision::{
+    Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision, PodRef, Refuse, Reschedule,
+    Undone, VolumeDecision,
+};
+use crate::operation::observed::Limits;
 use crate::operation::record::Record;
-use crate::operation::{Decision, Failed, Limits, PodRef, elapsed};
-use crate::outcome::Category;
-use crate::seen_to::SeenTo;
-use crate::slots::Slots;
-use crate::watched::Watched;
+use crate::operation::time::elapsed;
+use crate::process::context::Context;
+use crate::process::events::Note;
+use crate::process::metrics::OperationResult;
+use crate::run::kind::Kind;
+use crate::run::outcome::Category;
 
 /// What both controllers work with.
 #[derive(Clone)]
@@ -38,18 +44,72 @@ pub struct Shared {
     /// The process's handles and settings.
     pub context: Context,
     /// What is known of the cluster.
-    pub watched: Watched,
+    pub cache: Cache,
     /// Places for Pods.
-    pub slots: Arc<Slots>,
-    /// What has been done and not been seen yet.
-    pub seen_to: Arc<SeenTo>,
+    pub limiter: Arc<Limiter>,
+    /// What this process has done and the watches have not shown yet.
+    pub expectations: Arc<Expectations>,
     /// Limits of waiting.
     pub limits: Limits,
 }
 
+/// Carries out what was decided for a claim, as it was seen, with this record.
+pub async fn claim(
+    shared: &Shared,
+    claim: &PersistentVolumeClaim,
+    record: Option<Record>,
+    decision: ClaimDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Claim(Box::new(claim.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(own) => match own {
+            ForClaim::Accept(accept) => apply.accept(*accept).await,
+            ForClaim::Refuse(refuse) => apply.refuse(*refuse).await,
+            ForClaim::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
+            ForClaim::Undone(undone) => apply.undone(*undone).await,
+        },
+    }
+}
+
+/// Carries out what was decided for a PV, as it was seen, with this record.
+pub async fn volume(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    record: Option<Record>,
+    decision: VolumeDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Volume(Box::new(volume.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(ForVolume::LetGo(let_go)) => apply.let_go(*let_go).await,
+    }
+}
+
+/// Carries out what was decided for a Pod that has neither claim nor PV.
+pub async fn orphan(shared: &Shared, pod: &Pod, decision: OrphanDecision) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Orphan(Box::new(pod.clone())),
+        record: None,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(none) => match none {},
+    }
+}
+
 /// The object that carries the record.
 #[derive(Debug, Clone)]
-pub enum Subject {
+enum Subject {
     /// A claim.
     Claim(Box<PersistentVolumeClaim>),
     /// A PV.
@@ -77,53 +137,38 @@ impl Subject {
 }
 
 /// One decision being carried out.
-pub struct Apply<'a> {
+struct Apply<'a> {
     shared: &'a Shared,
     subject: Subject,
     record: Option<Record>,
 }
 
-impl<'a> Apply<'a> {
-    /// For this object, as it was seen, with this record.
-    pub fn new(shared: &'a Shared, subject: Subject, record: Option<Record>) -> Self {
-        Self {
-            shared,
-            subject,
-            record,
-        }
-    }
-
-    /// Carries out a decision. [`Decision::LookUp`] and [`Decision::MakeVolume`] are the claim controller's own: it plans
-    /// again with what they bring.
-    pub async fn run(mut self, decision: Decision) -> Result<Action, ApplyError> {
-        match decision {
-            Decision::Rest => Ok(Action::await_change()),
-            // Done already, and not seen yet.
-            Decision::LookUp | Decision::MakeVolume(_) => Ok(Action::requeue(Duration::from_secs(1))),
-            Decision::Wait { after, say } => Ok(self.wait(after, say)),
-            Decision::Start(start) => self.start(*start).await,
+impl Apply<'_> {
+    /// Carries out what can be decided for an object of any kind; gives back what is for its kind only.
+    async fn common<Own>(&mut self, decision: Decision<Own>) -> Result<ControlFlow<Action, Own>, ApplyError> {
+        let action = match decision {
+            Decision::Own(own) => return Ok(ControlFlow::Continue(own)),
+            Decision::Rest => Action::await_change(),
+            Decision::Wait { after, say } => self.wait(after, say),
+            Decision::Start(start) => self.start(*start).await?,
             Decision::Supply { start, after, say } => {
                 let pod = self.supply(*start).await?;
                 // The kubelet changes its words all the time; once is enough.
-                let say = say.filter(|_| pod.is_some_and(|uid| self.shared.seen_to.is_news(&uid)));
-                Ok(self.wait(after, say))
+                let say = say.filter(|_| pod.is_some_and(|uid| self.shared.expectations.is_news(&uid)));
+                self.wait(after, say)
             }
             Decision::Note(record) => {
                 self.write_record(&record).await?;
-                Ok(Action::await_change())
+                Action::await_change()
             }
-            Decision::Fail(failed) => self.fail(*failed).await,
+            Decision::Fail(failed) => self.fail(*failed).await?,
             Decision::Stop(pod) => {
                 self.delete_pod(&pod).await?;
-                Ok(Action::await_change())
+                Action::await_change()
             }
-            Decision::Tidy(pods) => self.tidy(&pods).await,
-            Decision::Accept(accept) => self.accept(*accept).await,
-            Decision::Refuse(refuse) => self.refuse(*refuse).await,
-            Decision::Reschedule(reschedule) => self.reschedule(*reschedule).await,
-            Decision::Undone(undone) => self.undone(*undone).await,
-            Decision::LetGo(let_go) => self.let_go(*let_go).await,
-        }
+            Decision::Tidy(pods) => self.tidy(&pods).await?,
+        };
+        Ok(ControlFlow::Break(action))
     }
 
     fn wait(&self, after: Option<Duration>, say: Option<Note>) -> Action {
@@ -167,7 +212,7 @@ impl<'a> Apply<'a> {
             }
             Subject::Orphan(_) => return Ok(()),
         };
-        self.shared.seen_to.written(self.subject.meta());
+        self.shared.expectations.written(self.subject.meta());
         Ok(())
     }
 
@@ -212,7 +257,7 @@ impl<'a> Apply<'a> {
         Ok(self.wait(failed.after, None))
     }
 
-    fn count(&self, operation: Operation, result: OperationResult, category: Category, took: Option<Duration>) {
+    fn count(&self, operation: Kind, result: OperationResult, category: Category, took: Option<Duration>) {
         let category = if result == OperationResult::Done {
             ""
         } else {
@@ -222,11 +267,11 @@ impl<'a> Apply<'a> {
         self.shared
             .context
             .metrics
-            .operation_ended(operation, result, category, took);
+            .operation_ended(operation.into(), result, category, took);
     }
 
     async fn delete_pod(&self, pod: &PodRef) -> Result<(), ApplyError> {
-        if self.shared.seen_to.is_deleted(&pod.uid) {
+        if self.shared.expectations.is_deleted(&pod.uid) {
             return Ok(());
         }
         let params = DeleteParams {
@@ -239,7 +284,7 @@ impl<'a> Apply<'a> {
         let api: Api<Pod> = self.api(&pod.namespace);
         match api.delete(&pod.name, &params).await {
             Ok(_) => {
-                self.shared.seen_to.deleted(&pod.uid);
+                self.shared.expectations.deleted(&pod.uid);
                 Ok(())
             }
             Err(error) if is_not_found(&error) => Ok(()),
@@ -262,7 +307,7 @@ impl<'a> Apply<'a> {
 
     /// Removes Pods of operations that are over. What was watched of the claim may be older than its Pod, so it is read.
     async fn tidy(&self, pods: &[PodRef]) -> Result<Action, ApplyError> {
-        let known = |pod: &PodRef| self.shared.seen_to.is_deleted(&pod.uid);
+        let known = |pod: &PodRef| self.shared.expectations.is_deleted(&pod.uid);
         if pods.iter().all(known) {
             return Ok(Action::await_change());
         }
@@ -291,7 +336,7 @@ impl<'a> Apply<'a> {
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.count(
-            Operation::Provision,
+            Kind::Provision,
             OperationResult::Done,
             Category::Done,
             Some(accept.took),
@@ -307,12 +352,7 @@ impl<'a> Apply<'a> {
         if self.record.as_ref() != Some(&refuse.record) {
             self.write_record(&refuse.record).await?;
             if refuse.say.is_some() {
-                self.count(
-                    Operation::Provision,
-                    OperationResult::Retry,
-                    Category::Refused,
-                    since_begin,
-                );
+                self.count(Kind::Provision, OperationResult::Retry, Category::Refused, since_begin);
             }
         }
         for (name, uid) in &refuse.volumes {
@@ -326,10 +366,9 @@ impl<'a> Apply<'a> {
     }
 
     async fn reschedule(&mut self, reschedule: Reschedule) -> Result<Action, ApplyError> {
-        let mut patch = match (&reschedule.record, &self.subject) {
-            (Some(record), _) => self.record_patch(record),
-            (None, Subject::Claim(claim)) => json!({"metadata": {"resourceVersion": claim.metadata.resource_version}}),
-            (None, Subject::Volume(_) | Subject::Orphan(_)) => return Ok(Action::await_change()),
+        let mut patch = match &reschedule.record {
+            Some(record) => self.record_patch(record),
+            None => json!({"metadata": {"resourceVersion": self.subject.meta().resource_version}}),
         };
         patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         self.patch(patch).await?;
@@ -344,20 +383,17 @@ impl<'a> Apply<'a> {
         for (name, uid) in &undone.volumes {
             self.remove_volume(name, uid).await?;
         }
-        let Subject::Claim(claim) = &self.subject else {
-            return Ok(Action::await_change());
-        };
         self.say(undone.say);
         let mut patch = match &undone.next {
             Some(record) => self.record_patch(record),
-            None => release(claim),
+            None => release(self.subject.meta()),
         };
         if undone.reschedule {
             patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         }
         self.patch(patch).await?;
         if let Some(took) = undone.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for pod in &undone.pods {
             self.delete_pod(pod).await?;
@@ -366,13 +402,12 @@ impl<'a> Apply<'a> {
     }
 
     async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(Action::await_change());
-        };
-        let name = volume.name_any();
-        let uid = volume.metadata.uid.clone().unwrap_or_default();
+        let meta = self.subject.meta();
+        let name = meta.name.clone().unwrap_or_default();
+        let uid = meta.uid.clone().unwrap_or_default();
+        let is_going = meta.deletion_timestamp.is_some();
         self.say(let_go.say);
-        if let_go.delete && volume.metadata.deletion_timestamp.is_none() {
+        if let_go.delete && !is_going {
             self.delete_volume(&name, &uid).await?;
         }
         // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not what is
@@ -393,12 +428,12 @@ impl<'a> Apply<'a> {
                 _ => return Err(error),
             },
         }
-        self.shared.seen_to.let_go(&uid);
-        if !self.shared.watched.has_volume(&name, &uid) {
-            self.shared.seen_to.gone(&uid);
+        self.shared.expectations.let_go(&uid);
+        if !self.shared.cache.has_volume(&name, &uid) {
+            self.shared.expectations.gone(&uid);
         }
         if let Some(took) = let_go.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for pod in &let_go.pods {
             self.delete_pod(pod).await?;
@@ -441,7 +476,7 @@ impl<'a> Apply<'a> {
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
     async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
-        let finish = crate::outcome::Finish {
+        let finish = crate::run::outcome::Finish {
             outcome: Outcome::Retry,
             category: Category::Api,
             words: error.chain(),
@@ -450,7 +485,7 @@ impl<'a> Apply<'a> {
             message: String::new(),
         };
         let now = k8s_openapi::jiff::Timestamp::now();
-        let failed = crate::operation::failed(
+        let failed = failed(
             record,
             &finish,
             &uid.unwrap_or_default(),
@@ -461,6 +496,21 @@ impl<'a> Apply<'a> {
         );
         self.fail(failed).await
     }
+}
+
+/// Takes Mooring's record and finalizer off a claim, if it is as it was seen.
+fn release(claim: &ObjectMeta) -> Value {
+    let finalizers: Vec<_> = claim
+        .finalizers
+        .iter()
+        .flatten()
+        .filter(|name| *name != finalizers::CLAIM)
+        .collect();
+    json!({"metadata": {
+        "resourceVersion": claim.resource_version,
+        "finalizers": finalizers,
+        "annotations": {annotations::OPERATION: null},
+    }})
 }
 
 async fn patched<K>(api: &Api<K>, name: &str, patch: Value) -> Result<K, ApplyError>
@@ -515,6 +565,6 @@ fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }
 
-pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409
 }

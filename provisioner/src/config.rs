@@ -1,7 +1,10 @@
 //! What a provisioner ConfigMap means: [`ProvisionerConfig::parse`] reads one, whole, and finds all that is wrong with
 //! it at once.
 //!
-//! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread.
+//! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread. [`trust`] is what
+//! the administrator lets a ConfigMap ask for. [`store`] holds the ConfigMaps in force: there a claim's controller finds the
+//! one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, and [`lint`] checks ConfigMaps in
+//! files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -13,13 +16,17 @@ use mooring_contract::operation::Operation;
 use mooring_contract::volume::Volume;
 use secrecy::SecretString;
 
-use crate::trust::Trust;
+use crate::config::trust::Trust;
 
 pub mod keys;
+pub mod lint;
 pub mod near_miss;
 pub mod parse;
 pub mod problem;
 pub mod properties;
+pub mod storage_class;
+pub mod store;
+pub mod trust;
 pub mod values;
 
 pub use problem::{ConfigProblem, ProblemKind, Severity};

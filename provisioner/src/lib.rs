@@ -1,45 +1,26 @@
 //! Turns claims into runs of a storage vendor's provisioning image.
 //!
-//! [`args`] is the command line, [`runtime`] puts the controllers together, [`lint`] checks ConfigMaps offline.
+//! A claim goes through the rooms one way. A controller of [`controllers`] observes it: the claim, its Pods and PVs from
+//! [`cache`], its ConfigMap from [`config`]. A pure plan of [`operation`] decides the next step, with [`run`] to read how
+//! the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in the API comes
+//! back to the cache by a watch, which queues the claim anew.
 #![forbid(unsafe_code)]
 
-pub mod acceptance;
+/// Carries a decision out: the only writes to claims, PVs, Pods and Secrets.
 pub mod apply;
-pub mod args;
-pub mod backoff;
-pub mod capacity;
-pub mod claim_controller;
-pub mod cli;
-pub mod client;
+/// What the controllers know of the cluster, and what they are to look at next.
+pub mod cache;
+/// What a ConfigMap means, whether it may say so, and the StorageClass that comes of it.
 pub mod config;
-pub mod config_controller;
-pub mod config_store;
-pub mod context;
-pub mod election;
-pub mod events;
-pub mod health;
-mod held;
-pub mod lint;
-pub mod metrics;
-pub mod mirror;
+/// The loops that reconcile: claims, PVs, ConfigMaps, orphaned Pods.
+pub mod controllers;
+/// What is done to a volume: a pure plan of each operation.
 pub mod operation;
-pub mod orphan;
-pub mod outcome;
-pub mod persistent_volume;
-pub mod pod;
-pub mod properties;
-pub mod provisioning;
-#[cfg(test)]
-mod rehearsal;
-pub mod retry;
-pub mod runtime;
-pub mod seen_to;
-pub mod slots;
-pub mod storage_class;
-pub mod topology;
-pub mod trust;
-pub mod volume_controller;
-pub mod wake;
-pub mod watched;
+/// The program around the controllers: command line, API client, election, health, metrics, Events.
+pub mod process;
+/// One run of the provisioning image: what it is given, what carries it out, what came of it.
+pub mod run;
+/// The PersistentVolume: how it is made, and whether it is what was asked for.
+pub mod volume;
 
 pub use mooring_yaml as yaml;

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use crate::properties::PropertiesError;
+use crate::run::properties::PropertiesError;
 
 /// What was attempted on what.
 #[derive(Debug, thiserror::Error)]

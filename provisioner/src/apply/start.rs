@@ -11,20 +11,21 @@ use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use kube::runtime::controller::Action;
 use mooring_contract::names::{FLEX_DRIVER, annotations, finalizers, labels};
-use mooring_contract::operation::Operation;
 use secrecy::SecretString;
 use tracing::info;
 
 use super::{Apply, ApplyError, Subject, is_conflict};
+use crate::cache::limiter::Place;
+use crate::cache::store::key;
+use crate::cache::work_queue::Target;
 use crate::config::ProvisionerConfig;
-use crate::events::{Note, reasons};
+use crate::operation::decision::{Intent, PodRef, Start};
 use crate::operation::record::Record;
-use crate::operation::{Intent, PodRef, Start, action};
-use crate::pod;
-use crate::properties::Properties;
-use crate::slots::Place;
-use crate::wake::Target;
-use crate::watched::key;
+use crate::operation::words::words;
+use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
+use crate::run::pod;
+use crate::run::properties::Properties;
 
 /// Shortest life of a token that the API gives.
 const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
@@ -36,7 +37,7 @@ impl Apply<'_> {
     /// Begins a run, if there is a place for it.
     pub(super) async fn start(&mut self, start: Start) -> Result<Action, ApplyError> {
         let config = &start.config;
-        let name = pod::name(start.request.operation, &start.request.pvc_uid);
+        let name = pod::name(start.operation, &start.request.pvc_uid);
         let place = format!("{}/{name}", config.reference.namespace);
         let target = match &self.subject {
             Subject::Claim(claim) => Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
@@ -44,11 +45,11 @@ impl Apply<'_> {
             Subject::Orphan(_) => Target::Volume(start.request.pv_name.clone()),
         };
         let shared = self.shared;
-        let taken = shared.slots.take(
+        let taken = shared.limiter.take(
             &place,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
-            &shared.watched.in_flight(),
+            &shared.cache.in_flight(),
             &target,
         );
         match taken {
@@ -58,7 +59,7 @@ impl Apply<'_> {
         }
         let begun = self.begin(&start).await;
         if !matches!(begun, Ok(Begun::Made)) {
-            shared.slots.seen(&place);
+            shared.limiter.seen(&place);
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),
@@ -68,7 +69,7 @@ impl Apply<'_> {
                 self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
-                self.tell(start.request.operation, &error);
+                self.tell(start.operation, &error);
                 Err(error)
             }
         }
@@ -76,12 +77,12 @@ impl Apply<'_> {
 
     /// Makes the Secret of a Pod that stands, if it has none. Returns the Pod's uid.
     pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
-        let name = pod::name(start.request.operation, &start.request.pvc_uid);
-        let Some(pod) = self.shared.watched.pod(&start.config.reference.namespace, &name) else {
+        let name = pod::name(start.operation, &start.request.pvc_uid);
+        let Some(pod) = self.shared.cache.pod(&start.config.reference.namespace, &name) else {
             return Ok(None);
         };
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        if self.shared.seen_to.is_supplied(&uid) {
+        if self.shared.expectations.is_supplied(&uid) {
             return Ok(Some(uid));
         }
         let supplied = async {
@@ -90,19 +91,16 @@ impl Apply<'_> {
         };
         let supplied = supplied.await;
         if let Err(error) = &supplied {
-            self.tell(start.request.operation, error);
+            self.tell(start.operation, error);
         }
         supplied.map(|()| Some(uid))
     }
 
-    fn tell(&self, operation: Operation, error: &ApplyError) {
+    fn tell(&self, operation: Kind, error: &ApplyError) {
         // A conflict is the normal end of acting on old knowledge, and nobody's business.
         if error.category() != "conflict" {
-            let reason = match operation {
-                Operation::Delete => reasons::DELETE_FAILED,
-                _ => reasons::FAILED,
-            };
-            self.say(Note::warning(reason, action(operation), error.chain()));
+            let words = words(operation);
+            self.say(Note::warning(words.failed, words.action, error.chain()));
         }
     }
 
@@ -116,7 +114,7 @@ impl Apply<'_> {
             Intent::Released => self.record = Some(start.record.clone()),
             Intent::Recorded | Intent::Pod => {}
         }
-        let name = pod::name(start.request.operation, &start.request.pvc_uid);
+        let name = pod::name(start.operation, &start.request.pvc_uid);
         let pod = pod::build(&pod::Run {
             secret: &pod::new_secret_name(&name, Timestamp::now()),
             request: &start.request,
@@ -159,9 +157,13 @@ impl Apply<'_> {
             config = %start.config.reference,
             "began a run"
         );
-        if start.request.operation == Operation::Provision && start.record.attempt == 1 {
-            let text = format!("Pod {} makes the volume with {}", key(&pod), start.config.image);
-            self.say(Note::normal(reasons::STARTED, action(Operation::Provision), text));
+        match start.operation {
+            Kind::Provision if start.record.attempt == 1 => {
+                let text = format!("Pod {} makes the volume with {}", key(&pod), start.config.image);
+                self.say(Note::normal(reasons::STARTED, words(Kind::Provision).action, text));
+            }
+            // Its users hear of a deletion only if it fails, and of an attempt after the first by what failed before it.
+            Kind::Provision | Kind::Delete => {}
         }
         Ok(begun)
     }
@@ -232,7 +234,7 @@ impl Apply<'_> {
     ) -> Result<(), ApplyError> {
         self.put_secret(start, pod, values, fresh).await?;
         self.shared
-            .seen_to
+            .expectations
             .supplied(pod.metadata.uid.as_deref().unwrap_or_default());
         Ok(())
     }

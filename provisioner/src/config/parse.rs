@@ -17,7 +17,7 @@ use super::problem::{ConfigProblem, ProblemKind, Severity};
 use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
 };
-use crate::trust::Trust;
+use crate::config::trust::Trust;
 
 /// How long one run may take when the ConfigMap does not say.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -87,7 +87,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     });
     let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
         // Only its form: the mounters have their own list of allowed client images.
-        text.parse::<crate::trust::ImageRef>()
+        text.parse::<crate::config::trust::ImageRef>()
             .map(|_| text.to_owned())
             .map_err(|error| error.to_string())
     });
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         let image = self.filled(keys::IMAGE)?;
         match trust.check_image(image) {
             Ok(()) => return Some(image.to_owned()),
-            Err(error @ crate::trust::TrustError::BadImage(_)) => {
+            Err(error @ crate::config::trust::TrustError::BadImage(_)) => {
                 self.error(ProblemKind::BadValue, keys::IMAGE, error.to_string());
             }
             Err(error) => self.error(ProblemKind::Untrusted, keys::IMAGE, error.to_string()),

@@ -12,79 +12,45 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
-use super::record::Record;
-use super::{
-    Decision, Failed, Intent, ObservedClaim, PodRef, Start, Step, action, begun, delete, elapsed, failed, held_back,
-    request, state_of, step, waiting,
+use super::attempt::{begun, failed, held_back, state_of};
+use super::decision::{
+    Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, PodRef, Refuse, Reschedule, Start, name_and_uid,
+    pods,
 };
-use crate::acceptance::{Expected, Refusal, check};
+use super::observed::ObservedClaim;
+use super::record::Record;
+use super::step::{Step, step};
+use super::time::{elapsed, later};
+use super::words::{action, waiting};
+use super::{request, undo};
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::events::{Note, reasons};
-use crate::outcome::{Category, Finish};
-use crate::persistent_volume::{self, Printed};
-use crate::pod;
-use crate::storage_class::is_own;
-use crate::topology::{Node, is_unable};
-
-/// A volume that is what was asked for.
-#[derive(Debug, Clone)]
-pub struct Accept {
-    /// The PV.
-    pub pv_name: String,
-    /// What is to be changed of the PV, if anything.
-    pub volume_patch: Option<Value>,
-    /// What is to be changed of the claim (JSON patch): its record and finalizer go, and it is bound.
-    pub claim_patch: Value,
-    /// The Pods to remove.
-    pub pods: Vec<PodRef>,
-    /// What to tell.
-    pub say: Note,
-    /// How long it took from the intent on.
-    pub took: Duration,
-}
-
-/// A volume that is not what was asked for.
-#[derive(Debug, Clone)]
-pub struct Refuse {
-    /// The record to write first.
-    pub record: Record,
-    /// The PVs to remove, by name and uid.
-    pub volumes: Vec<(String, String)>,
-    /// What to tell, if anything.
-    pub say: Option<Note>,
-    /// The Pod to remove.
-    pub pod: Option<PodRef>,
-}
-
-/// A node that a volume can't be made on.
-#[derive(Debug, Clone)]
-pub struct Reschedule {
-    /// The record to write with it, if there is one.
-    pub record: Option<Record>,
-    /// What to tell.
-    pub say: Note,
-    /// The Pod to remove.
-    pub pod: Option<PodRef>,
-}
+use crate::config::storage_class::is_own;
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
+use crate::run::outcome::{Category, Finish};
+use crate::run::pod;
+use crate::volume::acceptance::{Expected, Refusal, check};
+use crate::volume::persistent_volume::{self, Printed};
+use crate::volume::topology::{Node, is_unable};
 
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
 
-/// What to do about a claim.
-pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+/// What to do about a claim; `Err` with what has to be done before that can be decided.
+pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     if seen.claim.metadata.deletion_timestamp.is_some() {
-        return delete::plan_undo(seen, now);
+        return Ok(undo::plan_undo(seen, now));
     }
     match seen.record {
-        None => fresh(seen, now),
-        Some(record) if record.refused => delete::plan_refused(seen, record, now),
+        None => Ok(fresh(seen, now)),
+        Some(record) if record.refused => Ok(undo::plan_refused(seen, record, now)),
         Some(record) => ongoing(seen, record, now),
     }
 }
 
 /// A claim that nothing has been done for.
-fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
+fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     let leftovers = leftovers(seen);
     if bound || seen.class.is_none() {
@@ -108,7 +74,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
             }
             return Decision::wait_for(Note::warning(
                 reasons::NO_CONFIG,
-                action(Operation::Provision),
+                action(Kind::Provision),
                 error.to_string(),
             ));
         }
@@ -125,12 +91,12 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> Decision {
         return reschedule(None, &unfit, None);
     }
     let record = Record {
-        operation: Operation::Provision,
+        operation: Kind::Provision,
         attempt: 1,
         pod: format!(
             "{}/{}",
             config.reference.namespace,
-            pod::name(Operation::Provision, seen.uid())
+            pod::name(Kind::Provision, seen.uid())
         ),
         since: Timestamp::from_second(now.as_second()).unwrap_or(now),
         config: config.reference.to_string(),
@@ -175,18 +141,18 @@ fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -
 }
 
 /// A claim that has a record.
-fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<ClaimDecision, First> {
     let spec = seen.claim.spec.as_ref();
     let elsewhere = spec.and_then(|spec| spec.volume_name.as_deref()).filter(|name| {
         let ours = seen
             .volumes
             .iter()
             .any(|volume| volume.metadata.name.as_deref() == Some(*name));
-        !ours && *name != pod::pv_name(seen.uid())
+        !ours && *name != persistent_volume::name_for(seen.uid())
     });
     if elsewhere.is_some() {
         // Its user bound it to another volume meanwhile: what was being made is not wanted any more.
-        return delete::plan_undo(seen, now);
+        return Ok(undo::plan_undo(seen, now));
     }
     let state = || match seen.config {
         Ok(config) => state_of(config, Some(seen.claim), seen.class),
@@ -194,7 +160,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
     };
     let pod_ref = seen.provision_pod.map(PodRef::of);
     let fail = |finish: &Finish| fail(seen, record, finish, state(), now, pod_ref.clone());
-    match step(seen.provision_pod, record, seen.limits, now) {
+    let decision = match step(seen.provision_pod, record, seen.limits, now) {
         Step::None => match ended_unseen(seen, record) {
             Some(finish) => fail(finish),
             None => again(seen, record, now),
@@ -207,7 +173,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
         Step::Running(left) => note_node(seen, record).unwrap_or(Decision::wait(left)),
         Step::Waiting { after, say } => {
             if let Some(note) = note_node(seen, record) {
-                return note;
+                return Ok(note);
             }
             match run_again(seen, record) {
                 Some(start) => Decision::Supply {
@@ -221,25 +187,26 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decisio
                 },
             }
         }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => made(seen, record, &finish, now, &fail),
+        Step::Ended(finish) if finish.outcome == Outcome::Done => return made(seen, record, &finish, now, &fail),
         Step::Ended(finish) => fail(&finish),
-    }
+    };
+    Ok(decision)
 }
 
 /// How the attempt's Pod ended, where that was seen only when it was gone: somebody took it away. One that ended well is
 /// run again at once, since nobody can judge it any more.
 fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Finish> {
     let departed = seen.departed.filter(|pod| pod.attempt == record.attempt)?;
-    let begun = record.not_before.is_none() && !record.gave_up && record.operation == Operation::Provision;
+    let begun = record.not_before.is_none() && !record.gave_up && record.is_provision();
     (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
 }
 
 /// There is no Pod: the next attempt, if it is time.
-fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision {
+fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Kind::Provision, error.to_string())),
     };
     if seen.class.is_none() {
         let class = seen
@@ -249,7 +216,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             .and_then(|spec| spec.storage_class_name.clone());
         let class = class.unwrap_or_default();
         return Decision::wait_for(waiting(
-            Operation::Provision,
+            Kind::Provision,
             format!("StorageClass {class:?} is gone: create it again, or delete the claim"),
         ));
     }
@@ -273,7 +240,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
         .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
     if moved && config.is_node_local() && record.may_exist {
         // The scheduler chose anew, and the old node may hold a volume.
-        return Decision::Refuse(Box::new(Refuse {
+        return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
             record: Record {
                 refused: true,
                 ..record.clone()
@@ -281,7 +248,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
             volumes: vec![],
             say: None,
             pod: None,
-        }));
+        })));
     }
     let mut next = begun(record);
     next.config = config.reference.to_string();
@@ -289,7 +256,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Decision 
     next.pod = format!(
         "{}/{}",
         config.reference.namespace,
-        pod::name(Operation::Provision, seen.uid())
+        pod::name(Kind::Provision, seen.uid())
     );
     if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
         // Without a volume on it, or gone together with what was on it.
@@ -306,9 +273,8 @@ fn begin(
     node: Option<&Node>,
     mut record: Record,
     write: bool,
-) -> Decision {
-    let refused =
-        |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Operation::Provision), text));
+) -> ClaimDecision {
+    let refused = |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), text));
     if !config.operations.contains(&Operation::Provision) {
         let error = request::ClaimError::NoOperation(config.reference.to_string(), "provision");
         return refused(error.to_string());
@@ -323,6 +289,7 @@ fn begin(
     // A volume on a node's own disk is made where it will be used, and retried where it was begun.
     let pinned = config.is_node_local() && !record.node.is_empty();
     Decision::Start(Box::new(Start {
+        operation: Kind::Provision,
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
@@ -342,6 +309,7 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
     let config = seen.config.as_ref().ok()?;
     let request = seen.provision_pod.and_then(pod::request)?;
     Some(Start {
+        operation: Kind::Provision,
         request,
         config: config.clone(),
         record: record.clone(),
@@ -358,10 +326,10 @@ fn made(
     record: &Record,
     finish: &Finish,
     now: Timestamp,
-    fail: &dyn Fn(&Finish) -> Decision,
-) -> Decision {
+    fail: &dyn Fn(&Finish) -> ClaimDecision,
+) -> Result<ClaimDecision, First> {
     let Some(pod) = seen.provision_pod else {
-        return Decision::Rest;
+        return Ok(Decision::Rest);
     };
     let failed = |words: String| {
         fail(&Finish {
@@ -374,64 +342,70 @@ fn made(
         })
     };
     let Some(request) = pod::request(pod) else {
-        return failed("the annotation mooring.dev/request of its Pod can't be read any more".to_owned());
+        return Ok(failed(
+            "the annotation mooring.dev/request of its Pod can't be read any more".to_owned(),
+        ));
     };
     if seen.volumes.is_empty() {
         if !seen.looked_up {
-            return Decision::LookUp;
+            return Err(First::LookUp);
         }
         let config = match seen.config {
             Ok(config) => config,
-            Err(error) => return Decision::wait_for(waiting(Operation::Provision, error.to_string())),
+            Err(error) => return Ok(Decision::wait_for(waiting(Kind::Provision, error.to_string()))),
         };
         if config.volume_source.is_none() {
-            return failed(format!(
+            return Ok(failed(format!(
                 "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in the ConfigMap",
                 request.pv_name
-            ));
+            )));
         }
         let printed = match Printed::parse(&finish.message) {
             Ok(printed) => printed,
-            Err(error) => return failed(error.to_string()),
+            Err(error) => return Ok(failed(error.to_string())),
         };
         let node = node_of_volume(seen, config, pod);
         if config.is_node_local() && node.is_none() {
-            return failed("the node that the volume was made on has left the cluster".to_owned());
+            return Ok(failed(
+                "the node that the volume was made on has left the cluster".to_owned(),
+            ));
         }
         let volume = persistent_volume::build(&request, config, printed, node.as_ref());
         // What would be refused is not made: a Secret of another namespace, the whole pool.
         let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
         if !refusals.is_empty() {
-            return failed(format!("the volume that the image described is refused: {refusals}"));
+            return Ok(failed(format!(
+                "the volume that the image described is refused: {refusals}"
+            )));
         }
-        return Decision::MakeVolume(Box::new(volume));
+        return Err(First::MakeVolume(Box::new(volume)));
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
-        return accept(seen, record, pod, &request, now);
+        return Ok(accept(seen, record, pod, &request, now));
     }
     if !seen.looked_up {
         // What was watched may be old.
-        return Decision::LookUp;
+        return Err(First::LookUp);
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
-    let mut next = record.failed(&refusals, super::later(now, delay), true);
+    let mut next = record.failed(&refusals, later(now, delay), true);
     next.refused = true;
     next.not_before = None;
-    Decision::Refuse(Box::new(Refuse {
+    Ok(Decision::Own(ForClaim::Refuse(Box::new(Refuse {
         record: next,
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         say: Some(Note::warning(
             reasons::REFUSED_VOLUME,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
         )),
         pod: Some(PodRef::of(pod)),
-    }))
+    }))))
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
-    let pv_name = pod::pv_name(seen.uid());
+    let pv_name = persistent_volume::name_for(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
     // Where the Pod ran, rather than what the record says: that stands on the claim, which is its user's.
     let ran_in = seen.provision_pod.and_then(|pod| pod.metadata.namespace.as_deref());
@@ -468,7 +442,7 @@ fn accept(
     pod: &k8s_openapi::api::core::v1::Pod,
     request: &Request,
     now: Timestamp,
-) -> Decision {
+) -> ClaimDecision {
     let Some(volume) = seen.volumes.first() else {
         return Decision::Rest;
     };
@@ -482,18 +456,18 @@ fn accept(
         1 => String::new(),
         n => format!(" at attempt {n}"),
     };
-    Decision::Accept(Box::new(Accept {
+    Decision::Own(ForClaim::Accept(Box::new(Accept {
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
         say: Note::normal(
             reasons::PROVISIONED,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
         pods: leftovers(seen),
         took,
-    }))
+    })))
 }
 
 /// What a PV lacks of what Mooring keeps on it; `None` if nothing.
@@ -557,22 +531,6 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
     Value::Array(patch)
 }
 
-/// Takes Mooring's record and finalizer off a claim, if it is as it was seen.
-pub(crate) fn release(claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim) -> Value {
-    let meta = &claim.metadata;
-    let finalizers: Vec<_> = meta
-        .finalizers
-        .iter()
-        .flatten()
-        .filter(|name| *name != finalizers::CLAIM)
-        .collect();
-    json!({"metadata": {
-        "resourceVersion": meta.resource_version,
-        "finalizers": finalizers,
-        "annotations": {annotations::OPERATION: null},
-    }})
-}
-
 /// An attempt that failed; where the node was at fault, the scheduler is asked for another.
 fn fail(
     seen: &ObservedClaim<'_>,
@@ -581,7 +539,7 @@ fn fail(
     state: String,
     now: Timestamp,
     pod: Option<PodRef>,
-) -> Decision {
+) -> ClaimDecision {
     if let Err(gone) = selected(seen) {
         return reschedule(Some(record), &Unfit::Gone(gone), pod);
     }
@@ -640,12 +598,12 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     Some(Unfit::Unable(node.name.clone(), client))
 }
 
-fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> Decision {
+fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
         Unfit::Unable(..) => reasons::NODE_UNABLE,
     };
-    Decision::Reschedule(Box::new(Reschedule {
+    Decision::Own(ForClaim::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {
             attempt: record.attempt.saturating_add(1),
             node: String::new(),
@@ -655,15 +613,15 @@ fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> De
         }),
         say: Note::warning(
             reason,
-            action(Operation::Provision),
+            action(Kind::Provision),
             format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
         pod,
-    }))
+    })))
 }
 
 /// Where a volume that lives on a node was begun must be known before it is over.
-fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<Decision> {
+fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision> {
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = seen.provision_pod.and_then(pod::node)?;
     (local && record.node != node).then(|| {
@@ -688,20 +646,7 @@ fn node_of_volume(
 
 /// Every Pod of the claim that is not going already.
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<PodRef> {
-    [seen.provision_pod, seen.delete_pod]
-        .into_iter()
-        .flatten()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-        .map(PodRef::of)
-        .collect()
-}
-
-pub(crate) fn name_and_uid(volume: &PersistentVolume) -> (String, String) {
-    let meta = &volume.metadata;
-    (
-        meta.name.clone().unwrap_or_default(),
-        meta.uid.clone().unwrap_or_default(),
-    )
+    pods([seen.provision_pod, seen.delete_pod])
 }
 
 #[cfg(test)]

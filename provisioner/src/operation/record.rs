@@ -3,8 +3,11 @@
 //! It is written before the first Pod is made and is all that the controller knows after a restart.
 
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::operation::Operation;
+use kube::ResourceExt;
+use mooring_contract::names::annotations;
 use serde::{Deserialize, Serialize};
+
+use crate::run::kind::Kind;
 
 /// One operation on one volume, over all its attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
     /// What is being done.
-    pub operation: Operation,
+    pub operation: Kind,
     /// Number of the attempt that runs or comes next, from 1.
     pub attempt: u32,
     /// `namespace/name` of the Pod that runs it.
@@ -58,6 +61,28 @@ pub struct RecordError(#[from] serde_json::Error);
 const MAX_ERROR: usize = 512;
 
 impl Record {
+    /// Whether it is one of making a volume.
+    pub fn is_provision(&self) -> bool {
+        match self.operation {
+            Kind::Provision => true,
+            Kind::Delete => false,
+        }
+    }
+
+    /// Whether it is one of removing a volume.
+    pub fn is_delete(&self) -> bool {
+        match self.operation {
+            Kind::Provision => false,
+            Kind::Delete => true,
+        }
+    }
+
+    /// The record on a claim or a PV, if it has one.
+    pub fn on(object: &impl ResourceExt) -> Result<Option<Self>, RecordError> {
+        let text = object.annotations().get(annotations::OPERATION);
+        text.map(|text| Self::parse(text)).transpose()
+    }
+
     /// Reads an annotation's value.
     pub fn parse(text: &str) -> Result<Self, RecordError> {
         Ok(serde_json::from_str(text)?)
@@ -88,12 +113,12 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::Record;
-    use mooring_contract::operation::Operation;
+    use crate::run::kind::Kind;
 
     #[test]
     fn a_record_reads_back_and_a_fresh_one_is_short() {
         let record = Record {
-            operation: Operation::Provision,
+            operation: Kind::Provision,
             attempt: 1,
             pod: "admin/provision-u".into(),
             since: "2026-11-21T00:00:00Z".parse().unwrap(),

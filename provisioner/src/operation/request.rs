@@ -11,11 +11,11 @@ use mooring_contract::property::keys;
 use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
-use crate::acceptance::asked_bytes;
-use crate::capacity::CapacityError;
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
-use crate::pod::pv_name;
-use crate::topology::{Node, of_labels};
+use crate::volume::acceptance::asked_bytes;
+use crate::volume::capacity::CapacityError;
+use crate::volume::persistent_volume;
+use crate::volume::topology::{Node, of_labels};
 
 /// Parameter of a class by which CSI drivers are told the file system; read here as well.
 const CSI_FS_TYPE: &str = "csi.storage.k8s.io/fstype";
@@ -138,7 +138,7 @@ fn of_claim(
     Request {
         contract: CONTRACT_VERSION,
         operation,
-        pv_name: pv_name(&uid),
+        pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
         size,
@@ -185,9 +185,9 @@ fn class_parameters(class: &StorageClass) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::{ClaimError, delete, provision};
-    use crate::acceptance::tests::claim;
     use crate::operation::tests::{class, config};
-    use crate::topology::Node;
+    use crate::volume::acceptance::tests::claim;
+    use crate::volume::topology::Node;
     use mooring_contract::operation::Operation;
     use serde_json::json;
 

@@ -8,13 +8,15 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
+use super::decision::{ClaimDecision, First};
+use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
-use super::{Decision, Departed, Limits, ObservedClaim};
-use crate::acceptance;
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
-use crate::topology::Node;
-use crate::trust::Trust;
+use crate::config::store::NoConfig;
+use crate::config::trust::Trust;
+use crate::run::departed::Departed;
+use crate::volume::acceptance;
+use crate::volume::topology::Node;
 
 pub(crate) fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
@@ -179,7 +181,12 @@ impl World {
         self
     }
 
-    pub(crate) fn plan(&self) -> Decision {
+    /// What is decided; there is nothing to do before.
+    pub(crate) fn plan(&self) -> ClaimDecision {
+        self.try_plan().unwrap()
+    }
+
+    pub(crate) fn try_plan(&self) -> Result<ClaimDecision, First> {
         let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
         let volumes: Vec<Arc<PersistentVolume>> = self
             .volumes

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use flex_provisioner::config::lint::check::check as lint;
+use flex_provisioner::config::lint::text::documents;
+use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
-use flex_provisioner::config_controller::verdict::verdict;
-use flex_provisioner::lint::check::check as lint;
-use flex_provisioner::lint::text::documents;
-use flex_provisioner::pod::{Run, build};
-use flex_provisioner::properties::Properties;
-use flex_provisioner::trust::Trust;
+use flex_provisioner::controllers::config::verdict::verdict;
+use flex_provisioner::run::pod::{Run, build};
+use flex_provisioner::run::properties::Properties;
 use flex_provisioner::yaml;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::{NAMESPACE, annotations, labels};

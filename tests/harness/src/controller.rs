@@ -64,7 +64,7 @@ impl Controller {
             ("max-backoff", "2s".to_owned()),
             // What is missed is not to be made good by looking at everything again.
             ("resync", "1h".to_owned()),
-            ("log", "info,flex_provisioner::retry=debug".to_owned()),
+            ("log", "info,flex_provisioner::controllers::retry=debug".to_owned()),
         ];
         Ok(Self {
             folder,

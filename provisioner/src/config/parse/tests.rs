@@ -5,8 +5,8 @@ use mooring_contract::operation::Operation;
 use secrecy::ExposeSecret;
 
 use super::{ProblemKind, Severity};
+use crate::config::trust::Trust;
 use crate::config::{BindingMode, ConfigProblem, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind};
-use crate::trust::Trust;
 use crate::yaml;
 
 fn trust() -> Trust {

@@ -8,14 +8,16 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, pod, record, running};
-use super::{ObservedVolume, plan_volume};
-use crate::acceptance::tests::volume;
+use super::plan_volume;
 use crate::config::ProvisionerConfig;
-use crate::config_store::NoConfig;
+use crate::config::store::NoConfig;
+use crate::operation::decision::{Decision, ForClaim, ForVolume, Intent, VolumeDecision};
+use crate::operation::observed::{Limits, ObservedVolume};
 use crate::operation::record::Record;
-use crate::operation::{Decision, Departed, Intent, Limits};
-use crate::properties::tests::silver;
-use crate::topology::Node;
+use crate::run::departed::Departed;
+use crate::run::properties::tests::silver;
+use crate::volume::acceptance::tests::volume;
+use crate::volume::topology::Node;
 
 /// A claim that is being deleted while its volume was being made.
 fn undoing(change: &Value) -> World {
@@ -27,7 +29,7 @@ fn nothing_of_ours_is_nothing_to_undo() {
     assert!(matches!(World::new().deleted().plan(), Decision::Rest));
     let mut no_record = undoing(&json!({}));
     no_record.record = None;
-    assert!(matches!(no_record.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    assert!(matches!(no_record.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     no_record.volumes = vec![volume()];
     assert!(matches!(no_record.plan(), Decision::Wait { say: Some(_), .. }));
 }
@@ -48,7 +50,7 @@ fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     world.provision_pod = Some(leaving(pod("provision", 1, 10, &no_image())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.provision_pod = None;
-    let Decision::Undone(undone) = world.plan() else {
+    let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
     assert!(undone.next.is_none() && undone.volumes.is_empty());
@@ -73,12 +75,12 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
     let undecided = world.record.replace(*noted);
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.provision_pod = None;
-    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     // Where it went in the same moment, that is known by what it was like then.
     world.record = undecided;
     assert!(matches!(world.plan(), Decision::Start(_)));
     world.departed = Some(Departed::of(&end));
-    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     for (attempt, status) in [(2, never_made()), (1, running()), (1, creating)] {
         world.departed = Some(Departed::of(&leaving(pod("provision", attempt, 10, &status))));
         assert!(matches!(world.plan(), Decision::Start(_)), "{attempt} {status}");
@@ -110,7 +112,7 @@ fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
     assert_eq!((failed.record.operation.as_str(), failed.record.attempt), ("delete", 2));
     world.delete_pod = Some(pod("delete", 1, 10, &ended(0, "")));
     world.volumes = vec![volume()];
-    let Decision::Undone(undone) = world.plan() else {
+    let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
     assert_eq!((undone.volumes.len(), undone.pods.len()), (1, 1));
@@ -120,11 +122,14 @@ fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
 #[test]
 fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
     let world = undoing(&json!({"attempt": 3, "not-before": ago(-30)}));
-    assert!(matches!(world.plan(), Decision::Undone(_)));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(_))));
     let world = undoing(&json!({"attempt": 3, "not-before": ago(-30), "may-exist": true}));
     assert!(matches!(world.plan(), Decision::Start(_)));
     let world = undoing(&json!({"attempt": 3, "not-before": ago(5)}));
-    assert!(matches!(world.plan(), Decision::Undone(_)), "it is time, but not begun");
+    assert!(
+        matches!(world.plan(), Decision::Own(ForClaim::Undone(_))),
+        "it is time, but not begun"
+    );
     let mut world = undoing(&json!({"attempt": 3}));
     assert!(
         matches!(world.plan(), Decision::Start(_)),
@@ -150,12 +155,12 @@ fn a_deletion_waits_for_what_it_names() {
     assert!(say.text.contains("admin/c"));
     // Where the image has nothing to run, nothing is run.
     let world = undoing(&json!({})).able_to(&[Operation::Provision]);
-    assert!(matches!(world.plan(), Decision::Undone(_)));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(_))));
     // Where the node is gone, the volume is gone.
     let mut world = undoing(&json!({"node": "node-a"})).with_config(&[("backend-volume", "client=pool")]);
     assert!(matches!(world.plan(), Decision::Start(start) if start.node.as_deref() == Some("node-a")));
     world.nodes = vec!["node-b"];
-    let Decision::Undone(undone) = world.plan() else {
+    let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
     assert!(undone.say.unwrap().text.contains("node-a has left the cluster"));
@@ -171,7 +176,9 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     let mut world = World::with_record(&change);
     world.volumes = vec![volume()];
     world.provision_pod = Some(pod("provision", 1, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Refuse(refuse) if refuse.volumes.len() == 1 && refuse.pod.is_some()));
+    assert!(
+        matches!(world.plan(), Decision::Own(ForClaim::Refuse(refuse)) if refuse.volumes.len() == 1 && refuse.pod.is_some())
+    );
     world.volumes = vec![];
     assert!(matches!(world.plan(), Decision::Stop(_)));
     world.provision_pod = None;
@@ -184,7 +191,7 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert!(failed.record.refused && failed.record.operation.as_str() == "provision");
     world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
-    let Decision::Undone(undone) = world.plan() else {
+    let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
     let next = undone.next.unwrap();
@@ -196,13 +203,13 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     // Deleted by its user meanwhile: the same, and then it is let go.
     let mut world = undoing(&change);
     world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.next.is_none()));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     // A node that could not is not asked again.
     let mut world = World::with_record(&json!({"attempt": 4, "refused": true, "node": "node-a"}))
         .with_config(&[("backend-volume", "client=pool")])
         .selected("node-a");
     world.delete_pod = Some(pod("delete", 4, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Undone(undone) if undone.reschedule));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.reschedule));
 }
 
 type Change = Box<dyn Fn(&mut Released)>;
@@ -240,7 +247,7 @@ impl Released {
         }
     }
 
-    fn plan(&self) -> Decision {
+    fn plan(&self) -> VolumeDecision {
         let volume: PersistentVolume = serde_json::from_value(self.volume.clone()).unwrap();
         plan_volume(
             &ObservedVolume {
@@ -288,7 +295,7 @@ fn a_released_volume_is_deleted_with_what_made_it() {
     world.record.as_mut().unwrap().not_before = Some(ago(1).parse().unwrap());
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
     world.pod = Some(owned(pod("delete", 2, 10, &ended(0, ""))));
-    assert!(matches!(world.plan(), Decision::LetGo(go) if go.delete && go.took.is_some()));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.delete && go.took.is_some()));
 }
 
 #[test]
@@ -318,12 +325,12 @@ fn owned(mut pod: Pod) -> Pod {
 fn a_pod_that_goes_with_its_volume_is_not_removed_besides() {
     let mut world = Released::new();
     world.pod = Some(owned(pod("delete", 1, 10, &ended(0, ""))));
-    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.is_empty()));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.is_empty()));
     world.volume["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
-    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.is_empty()));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.is_empty()));
     // Somebody else holds the PV, for who knows how long.
     world.volume["metadata"]["finalizers"] = json!(["example.com/backup", "mooring.dev/volume"]);
-    assert!(matches!(world.plan(), Decision::LetGo(go) if go.pods.len() == 1));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.len() == 1));
 }
 
 #[test]
@@ -364,7 +371,7 @@ fn a_retained_volume_is_let_go_when_its_pv_is_deleted_and_nothing_is_run() {
     let mut world = Released::new();
     world.volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     world.volume["metadata"]["deletionTimestamp"] = json!(ago(1));
-    assert!(matches!(world.plan(), Decision::LetGo(go) if !go.delete));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if !go.delete));
     world.volume["status"]["phase"] = json!("Bound");
     assert!(matches!(world.plan(), Decision::Rest));
 }
@@ -411,7 +418,9 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
         assert!(say.text.contains("is not back within 60 minutes"), "{}", say.text);
     }
     world.away_since = Some(minutes_ago(60));
-    let Decision::LetGo(go) = world.plan() else { panic!() };
+    let Decision::Own(ForVolume::LetGo(go)) = world.plan() else {
+        panic!()
+    };
     assert!(go.delete && go.say.unwrap().text.contains("gone"));
 }
 

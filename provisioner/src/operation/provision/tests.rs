@@ -4,11 +4,12 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
-use crate::acceptance::tests::volume;
-use crate::config_store::NoConfig;
-use crate::events::reasons;
-use crate::operation::{Decision, Departed, Intent};
-use crate::outcome::Category;
+use crate::config::store::NoConfig;
+use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
+use crate::process::events::reasons;
+use crate::run::departed::Departed;
+use crate::run::outcome::Category;
+use crate::volume::acceptance::tests::volume;
 
 type Change = Box<dyn Fn(&mut World)>;
 /// Number, age in seconds, status.
@@ -16,7 +17,7 @@ type Attempt = (u32, i64, Value);
 type Keys<'a> = &'a [(&'a str, &'a str)];
 
 /// A short word for a decision, so that tables can be read.
-fn word(decision: &Decision) -> String {
+fn word(decision: &ClaimDecision) -> String {
     match decision {
         Decision::Rest => "rest".into(),
         Decision::Wait { after, say } => {
@@ -48,18 +49,21 @@ fn word(decision: &Decision) -> String {
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
         Decision::Stop(_) => "stop".into(),
         Decision::Tidy(pods) => format!("tidy {}", pods.len()),
-        Decision::LookUp => "look up".into(),
-        Decision::MakeVolume(_) => "make volume".into(),
-        Decision::Accept(accept) => format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" }),
-        Decision::Refuse(refuse) => format!("refuse {}", refuse.volumes.len()),
-        Decision::Reschedule(_) => "reschedule".into(),
-        Decision::Undone(_) => "undone".into(),
-        Decision::LetGo(_) => "let go".into(),
+        Decision::Own(ForClaim::Accept(accept)) => {
+            format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" })
+        }
+        Decision::Own(ForClaim::Refuse(refuse)) => format!("refuse {}", refuse.volumes.len()),
+        Decision::Own(ForClaim::Reschedule(_)) => "reschedule".into(),
+        Decision::Own(ForClaim::Undone(_)) => "undone".into(),
     }
 }
 
 fn planned(world: &World) -> String {
-    word(&world.plan())
+    match world.try_plan() {
+        Ok(decision) => word(&decision),
+        Err(First::LookUp) => "look up".into(),
+        Err(First::MakeVolume(_)) => "make volume".into(),
+    }
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn a_run_is_waited_for_and_its_end_judged() {
         let mut world = World::with_record(&json!({})).with_config(config);
         world.provision_pod = pod_is.map(|(attempt, age, status)| {
             let mut pod = pod("provision", attempt, age, &status);
-            let request = json!(crate::properties::tests::silver()).to_string();
+            let request = json!(crate::run::properties::tests::silver()).to_string();
             pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), request)].into());
             pod
         });
@@ -221,7 +225,7 @@ fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
 fn a_good_volume_is_accepted_with_both_sides_bound() {
     let mut world = done("", &[]);
     world.volumes = vec![volume()];
-    let Decision::Accept(accept) = world.plan() else {
+    let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
     let patch = accept.volume_patch.unwrap();
@@ -264,7 +268,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     world.volumes[0]["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
     world.volumes[0]["spec"]["nodeAffinity"] = patch["spec"]["nodeAffinity"].clone();
     world.claim["spec"]["volumeName"] = json!("pvc-u1");
-    let Decision::Accept(accept) = world.plan() else {
+    let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
     assert!(accept.volume_patch.is_none());
@@ -275,7 +279,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
 fn a_volume_of_a_node_is_tied_to_it() {
     let mut world = done("", &[("backend-volume", "client=pool")]);
     world.volumes = vec![volume()];
-    let Decision::Accept(accept) = world.plan() else {
+    let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
     let patch = accept.volume_patch.unwrap();
@@ -283,7 +287,7 @@ fn a_volume_of_a_node_is_tied_to_it() {
     // An image's own can't be changed.
     world.volumes[0]["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
-    let Decision::Accept(accept) = world.plan() else {
+    let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
     assert!(accept.volume_patch.unwrap()["spec"]["nodeAffinity"].is_null());
@@ -304,7 +308,7 @@ fn a_bad_volume_is_removed_and_its_record_says_so() {
         world.volumes = vec![bad];
         assert_eq!(planned(&world), "look up", "what was watched may be old");
         world.looked_up = true;
-        let Decision::Refuse(refuse) = world.plan() else {
+        let Decision::Own(ForClaim::Refuse(refuse)) = world.plan() else {
             panic!()
         };
         assert_eq!(refuse.volumes, [("pvc-u1".to_owned(), "v1".to_owned())]);
@@ -427,7 +431,7 @@ fn no_volume_is_begun_on_a_node_that_could_not_mount_it() {
     let mut world = World::new().with_config(pool).selected("node-a");
     assert_eq!(planned(&world), "start 1 written on node-a");
     world.unable = "node-a";
-    let Decision::Reschedule(reschedule) = world.plan() else {
+    let Decision::Own(ForClaim::Reschedule(reschedule)) = world.plan() else {
         panic!()
     };
     assert_eq!(reschedule.say.reason, reasons::NODE_UNABLE);

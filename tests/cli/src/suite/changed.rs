@@ -47,8 +47,24 @@ const REACH: &[(&str, &[&str])] = &[
         "mounter/",
         &["mount_", "security_mounts", "chaos_mount", "chaos_revive"],
     ),
-    ("provisioner/src/lint", &[]),
+    ("provisioner/src/config/lint", &[]),
+    (
+        "provisioner/src/config/storage_class",
+        &["provision_", "security_config", "chaos_provision"],
+    ),
+    (
+        "provisioner/src/config/trust",
+        &["provision_", "security_config", "chaos_provision"],
+    ),
     ("provisioner/src/config", &["provision_config", "security_config"]),
+    (
+        "provisioner/src/controllers/config.rs",
+        &["provision_config", "security_config"],
+    ),
+    (
+        "provisioner/src/controllers/config/verdict",
+        &["provision_config", "security_config"],
+    ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),

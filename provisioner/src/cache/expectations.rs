@@ -1,0 +1,192 @@
+//! What has been done that the watches have not shown yet: so that it is not done twice. Nothing depends on it but the number
+//! of calls; after a restart it is empty.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+
+/// By uid of the object.
+#[derive(Debug, Default)]
+pub struct Expectations {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    deleted: HashSet<String>,
+    let_go: HashSet<String>,
+    supplied: HashSet<String>,
+    spoken_of: HashSet<String>,
+    /// Resource version of the last write.
+    written: HashMap<String, u64>,
+    /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
+    away: HashMap<String, Timestamp>,
+    /// Claims without a ConfigMap to go by, and since when that is known.
+    unserved: HashMap<String, Timestamp>,
+}
+
+impl Expectations {
+    /// Since when a node is known to be missing; a restart of the controller begins anew.
+    pub fn away_since(&self, host: &str, now: Timestamp) -> Timestamp {
+        *self.lock().away.entry(host.to_owned()).or_insert(now)
+    }
+
+    /// A node is there.
+    pub fn is_back(&self, host: &str) {
+        self.lock().away.remove(host);
+    }
+
+    /// Whether the PV has been let go.
+    pub fn is_let_go(&self, uid: &str) -> bool {
+        self.lock().let_go.contains(uid)
+    }
+
+    /// The PV has been let go.
+    pub fn let_go(&self, uid: &str) {
+        self.lock().let_go.insert(uid.to_owned());
+    }
+
+    /// Whether the Pod has been asked to go.
+    pub fn is_deleted(&self, uid: &str) -> bool {
+        self.lock().deleted.contains(uid)
+    }
+
+    /// The Pod has been asked to go.
+    pub fn deleted(&self, uid: &str) {
+        self.lock().deleted.insert(uid.to_owned());
+    }
+
+    /// Whether the Pod has its Secret.
+    pub fn is_supplied(&self, uid: &str) -> bool {
+        self.lock().supplied.contains(uid)
+    }
+
+    /// The Pod has its Secret.
+    pub fn supplied(&self, uid: &str) {
+        self.lock().supplied.insert(uid.to_owned());
+    }
+
+    /// Whether it is news that the Pod does not start; after this it is not.
+    pub fn is_news(&self, uid: &str) -> bool {
+        self.lock().spoken_of.insert(uid.to_owned())
+    }
+
+    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap to go by.
+    pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
+        *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
+    }
+
+    /// The claim has what it needs, or wants nothing.
+    pub fn served(&self, uid: &str) {
+        self.lock().unserved.remove(uid);
+    }
+
+    /// A claim or a PV has been written.
+    pub fn written(&self, meta: &ObjectMeta) {
+        if let Some((uid, version)) = version(meta) {
+            self.lock().written.insert(uid, version);
+        }
+    }
+
+    /// Whether what is at hand of a claim or a PV is older than what was last written to it. Resource versions of one
+    /// kind can be compared since Kubernetes 1.35; where they are no numbers, nothing is old.
+    pub fn is_old(&self, meta: &ObjectMeta) -> bool {
+        let Some((uid, version)) = version(meta) else {
+            return false;
+        };
+        let mut state = self.lock();
+        match state.written.get(&uid) {
+            Some(written) if version < *written => true,
+            Some(_) => {
+                state.written.remove(&uid);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The object is gone.
+    pub fn gone(&self, uid: &str) {
+        let mut state = self.lock();
+        state.deleted.remove(uid);
+        state.let_go.remove(uid);
+        state.supplied.remove(uid);
+        state.spoken_of.remove(uid);
+        state.written.remove(uid);
+        state.unserved.remove(uid);
+    }
+
+    /// Of PVs, keeps only what is about these.
+    pub fn keep_volumes(&self, uids: &HashSet<String>) {
+        self.lock().let_go.retain(|uid| uids.contains(uid));
+    }
+
+    /// Of Pods, keeps only what is about these.
+    pub fn keep_pods(&self, uids: &HashSet<String>) {
+        let mut state = self.lock();
+        state.deleted.retain(|uid| uids.contains(uid));
+        state.supplied.retain(|uid| uids.contains(uid));
+        state.spoken_of.retain(|uid| uids.contains(uid));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn version(meta: &ObjectMeta) -> Option<(String, u64)> {
+    Some((meta.uid.clone()?, meta.resource_version.as_ref()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Expectations;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use k8s_openapi::jiff::Timestamp;
+
+    #[test]
+    fn what_is_at_hand_is_old_until_the_last_write_is_seen() {
+        let meta = |version: &str| ObjectMeta {
+            uid: Some("a".into()),
+            resource_version: Some(version.into()),
+            ..ObjectMeta::default()
+        };
+        let seen = Expectations::default();
+        assert!(!seen.is_old(&meta("9")));
+        seen.written(&meta("10"));
+        assert!(seen.is_old(&meta("9")) && !seen.is_old(&meta("10")) && !seen.is_old(&meta("9")));
+        seen.written(&meta("x"));
+        assert!(!seen.is_old(&meta("x")));
+    }
+
+    #[test]
+    fn a_claim_is_unserved_since_the_first_time_that_this_was_seen() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let seen = Expectations::default();
+        assert_eq!(seen.unserved_since("a", at(1)), at(1));
+        assert_eq!(seen.unserved_since("a", at(2)), at(1));
+        seen.served("a");
+        assert_eq!(seen.unserved_since("a", at(3)), at(3));
+        seen.gone("a");
+        assert_eq!(seen.unserved_since("a", at(4)), at(4));
+    }
+
+    #[test]
+    fn what_was_done_to_a_pod_is_known_until_the_pod_is_gone() {
+        let seen = Expectations::default();
+        seen.deleted("a");
+        seen.supplied("a");
+        seen.supplied("b");
+        assert!(seen.is_deleted("a") && seen.is_supplied("a") && !seen.is_deleted("b"));
+        seen.gone("a");
+        assert!(!seen.is_deleted("a") && !seen.is_supplied("a") && seen.is_supplied("b"));
+        seen.let_go("volume");
+        seen.keep_pods(&["c".to_owned()].into());
+        assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
+        seen.keep_volumes(&["c".to_owned()].into());
+        assert!(!seen.is_let_go("volume"));
+        assert!(seen.is_news("a") && !seen.is_news("a"));
+    }
+}

@@ -1,0 +1,207 @@
+//! How many provisioning Pods there may be at once: `max-parallel` of each ConfigMap, and a limit for all together.
+//!
+//! What is in flight is counted from the Pods that are watched; only what has been begun and is not seen yet is
+//! remembered here, so a restart loses nothing. Who has to wait is let in by turns. A ConfigMap takes no more than half of what
+//! the others leave, and may always have one Pod: so one that hangs keeps no other from work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cache::work_queue::Target;
+
+/// How long a Pod that was made may stay unseen before it is taken for lost and begun again.
+const UNSEEN: Duration = Duration::from_secs(10);
+
+/// Whether there is a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It is taken now.
+    Free,
+    /// There is none.
+    Full,
+    /// The Pod has been begun: its watch will show it. If it has not after this time, it may be begun again.
+    Begun(Duration),
+}
+
+/// The limits, and who waits for them.
+#[derive(Debug)]
+pub struct Limiter {
+    total: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pods begun but not seen yet, the ConfigMap of each, and when.
+    begun: BTreeMap<String, (String, Instant)>,
+    /// Who waits, by ConfigMap, in order of arrival.
+    waiting: BTreeMap<String, Vec<(String, Target)>>,
+}
+
+impl State {
+    fn forget(&mut self, pod: &str) {
+        for queue in self.waiting.values_mut() {
+            queue.retain(|(waits, _)| waits != pod);
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+    }
+}
+
+/// A Pod in flight: its name with namespace, and its ConfigMap.
+pub type InFlight = (String, String);
+
+impl Limiter {
+    /// With at most `total` Pods over all ConfigMaps, but always one for each.
+    pub fn new(total: usize) -> Self {
+        Self {
+            total,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when its
+    /// turn comes.
+    pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> Place {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if let Some((_, since)) = state.begun.get_mut(pod) {
+            let left = UNSEEN.saturating_sub(now.duration_since(*since));
+            if !left.is_zero() {
+                return Place::Begun(left);
+            }
+            *since = now;
+            return Place::Free;
+        }
+        let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
+        all.extend(state.begun.iter().map(|(pod, (of, _))| (pod.as_str(), of.as_str())));
+        all.remove(&(pod, config));
+        let of_config = all.iter().filter(|(_, of)| *of == config).count();
+        let own = max.unwrap_or(usize::MAX).saturating_sub(of_config);
+        let rest = self.total.saturating_sub(all.len() - of_config);
+        let share = rest.div_ceil(2).saturating_sub(of_config);
+        let free = match share.min(own) {
+            // Never starve a ConfigMap that has nothing in flight.
+            0 if of_config == 0 => 1,
+            free => free,
+        };
+        let queue = state.waiting.get(config).map_or(&[][..], Vec::as_slice);
+        let ahead = queue.iter().position(|(waits, _)| waits == pod).unwrap_or(queue.len());
+        if ahead < free {
+            state.forget(pod);
+            state.begun.insert(pod.to_owned(), (config.to_owned(), now));
+            return Place::Free;
+        }
+        // Its class may have another ConfigMap by now.
+        for (of, queue) in &mut state.waiting {
+            queue.retain(|(waits, _)| of == config || waits != pod);
+        }
+        let queue = state.waiting.entry(config.to_owned()).or_default();
+        if !queue.iter().any(|(waits, _)| waits == pod) {
+            queue.push((pod.to_owned(), target.clone()));
+        }
+        Place::Full
+    }
+
+    /// A Pod has been seen, or was not made after all: it counts as what it is.
+    pub fn seen(&self, pod: &str) {
+        self.lock().begun.remove(pod);
+    }
+
+    /// Nothing is to be begun any more for the Pod of this name, in whatever namespace it was to be: there is a claim's uid in it. Whoever
+    /// stays in a queue without taking a place when it is free keeps all behind it from theirs.
+    pub fn forget(&self, name: &str) {
+        let mut state = self.lock();
+        for queue in state.waiting.values_mut() {
+            queue.retain(|(waits, _)| waits.rsplit('/').next() != Some(name));
+        }
+        state.waiting.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// Which to queue when a place has become free: the first few of every ConfigMap.
+    pub fn next(&self) -> Vec<Target> {
+        const FEW: usize = 4;
+        let state = self.lock();
+        let firsts = state.waiting.values().flat_map(|queue| queue.iter().take(FEW));
+        firsts.map(|(_, target)| target.clone()).collect()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.values().map(Vec::len).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InFlight, Limiter, Place};
+    use crate::cache::work_queue::Target;
+
+    fn target(name: &str) -> Target {
+        Target::Volume(name.to_owned())
+    }
+
+    #[test]
+    fn a_config_map_has_no_more_pods_than_it_may() {
+        let limiter = Limiter::new(100);
+        let taken = |pod: &str, seen: &[InFlight]| limiter.take(pod, "a/c", Some(2), seen, &target(pod));
+        let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
+        assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
+        assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
+        let seen = [("1".to_owned(), "a/c".to_owned())];
+        limiter.seen("1");
+        assert!(!take("3", &seen), "begun or seen, it counts once");
+        assert_eq!(limiter.waiting(), 2);
+        limiter.seen("2");
+        assert!(!take("4", &seen), "first come, first served");
+        assert_eq!(limiter.next(), [target("3"), target("4")]);
+        assert!(take("3", &seen));
+        limiter.seen("3");
+        assert!(take("4", &seen));
+        assert_eq!(limiter.waiting(), 0);
+    }
+
+    #[test]
+    fn whoever_comes_finds_something_left() {
+        let limiter = Limiter::new(100);
+        let mut taken = Vec::new();
+        for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
+            let pods = (0..200).map(|index| format!("{config}-{index}"));
+            let got = pods.filter(|pod| limiter.take(pod, config, None, &[], &target(pod)) == Place::Free);
+            taken.push(got.count());
+        }
+        assert_eq!(taken, [50, 25, 13, 6]);
+    }
+
+    #[test]
+    fn who_has_gone_or_wants_something_else_is_in_nobody_s_way() {
+        let limiter = Limiter::new(100);
+        let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
+        assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
+        assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
+        // Its claim was deleted, wherever its ConfigMap is by now.
+        limiter.forget("provision-3");
+        // Another ConfigMap serves its class.
+        assert!(!take("a/provision-4", "a/d"));
+        assert!(!take("a/delete-3", "a/c"));
+        assert_eq!(limiter.next(), [target("a/delete-3"), target("a/provision-4")]);
+        limiter.seen("a/provision-1");
+        assert!(take("a/delete-3", "a/c"));
+    }
+
+    #[test]
+    fn a_config_map_that_hangs_starves_no_other() {
+        let limiter = Limiter::new(2);
+        let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
+        let take = |pod: &str, config: &str| limiter.take(pod, config, None, &hanging, &target(pod)) == Place::Free;
+        assert!(!take("3", "a/hangs"));
+        assert!(take("4", "a/other"));
+        assert!(!take("5", "a/other"));
+        limiter.forget("5");
+        assert_eq!(limiter.waiting(), 1);
+    }
+}

@@ -1,0 +1,324 @@
+//! What the controllers know of the cluster: the objects that the watches have brought, and where to find them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store, store};
+#[cfg(test)]
+use kube::runtime::watcher::Event;
+use mooring_contract::names::{annotations, finalizers, labels};
+use tokio::sync::Notify;
+
+use super::limiter::InFlight;
+use super::work_queue::{Target, WorkQueue};
+use crate::run::departed::Departed;
+use crate::run::kind::Kind;
+use crate::run::outcome::{PodState, observe};
+use crate::run::pod;
+use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::topology::{HOSTNAME, Node};
+
+/// How long the first list of a namespace's Pods is waited for; after that the others are served without it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is known of the cluster. A clone is another handle on the same.
+#[derive(Clone)]
+pub struct Cache {
+    /// All claims.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// All PVs.
+    pub volumes: Store<PersistentVolume>,
+    /// The provisioning Pods of each namespace that they may run in.
+    pods: BTreeMap<String, Store<Pod>>,
+    /// The namespaces whose Pods have been listed.
+    pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
+    /// All classes.
+    pub classes: Store<StorageClass>,
+    nodes: Store<PartialObjectMeta<ApiNode>>,
+    /// Names of the PVs that name a claim's uid.
+    by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// How provisioning Pods were when they went, by uid of a claim that is not done with.
+    departed: Arc<RwLock<BTreeMap<String, Departed>>>,
+    /// A provisioning Pod has changed.
+    pub(super) changed: Arc<Notify>,
+}
+
+/// What fills [`Cache`]; see [`Cache::new`].
+pub struct Writers {
+    pub(super) claims: Writer<PersistentVolumeClaim>,
+    pub(super) volumes: Writer<PersistentVolume>,
+    pub(super) pods: BTreeMap<String, Writer<Pod>>,
+    pub(super) classes: Writer<StorageClass>,
+    pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
+}
+
+impl Cache {
+    /// Nothing known yet, and what fills it. Pods are watched in `namespaces` and nowhere else.
+    pub fn new(namespaces: &BTreeSet<String>) -> (Self, Writers) {
+        let (claims, claims_writer) = store();
+        let (volumes, volumes_writer) = store();
+        let mut pods = BTreeMap::new();
+        let mut pods_writers = BTreeMap::new();
+        for namespace in namespaces {
+            let (reader, writer) = store();
+            pods.insert(namespace.clone(), reader);
+            pods_writers.insert(namespace.clone(), writer);
+        }
+        let (classes, classes_writer) = store();
+        let (nodes, nodes_writer) = store();
+        let cache = Self {
+            claims,
+            volumes,
+            pods,
+            listed: Arc::default(),
+            classes,
+            nodes,
+            by_claim: Arc::default(),
+            departed: Arc::default(),
+            changed: Arc::default(),
+        };
+        let writers = Writers {
+            claims: claims_writer,
+            volumes: volumes_writer,
+            pods: pods_writers,
+            classes: classes_writer,
+            nodes: nodes_writer,
+        };
+        (cache, writers)
+    }
+
+    /// Returns when everything has been listed once, but for Pods: a namespace without rights would hold up the others, so
+    /// see [`Self::knows_pods_of`]. Before that, what is not known may be there all the same.
+    pub async fn ready(&self) {
+        // A writer that is gone means that the process is ending.
+        let _ = tokio::join!(
+            self.claims.wait_until_ready(),
+            self.volumes.wait_until_ready(),
+            self.classes.wait_until_ready(),
+            self.nodes.wait_until_ready(),
+            tokio::time::timeout(PATIENCE, join_all(self.pods.values().map(Store::wait_until_ready))),
+        );
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Option<Node> {
+        self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
+    }
+
+    /// The node with this host name.
+    pub fn node_by_host(&self, host: &str) -> Option<Node> {
+        let is = |node: &PartialObjectMeta<ApiNode>| {
+            node.labels()
+                .get(HOSTNAME)
+                .map_or(node.name_any() == host, |label| label == host)
+        };
+        self.nodes.find(is).as_deref().map(as_node)
+    }
+
+    /// The Pod `namespace/name`.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods.get(namespace)?.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// Whether the Pods of a namespace have been listed: before that, a Pod that is not known may be there.
+    pub fn knows_pods_of(&self, namespace: &str) -> bool {
+        self.listed
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(namespace)
+    }
+
+    pub(super) fn pods(&self, wanted: impl Fn(&Pod) -> bool + Copy) -> Vec<Arc<Pod>> {
+        self.pods.values().flat_map(|pods| pods.state_filter(wanted)).collect()
+    }
+
+    /// The PVs that bear the name or the uid of a claim, the rightly named first.
+    pub fn volumes_of(&self, uid: &str) -> Vec<Arc<PersistentVolume>> {
+        let by_claim = self.by_claim.read().unwrap_or_else(PoisonError::into_inner);
+        let named = persistent_volume::name_for(uid);
+        let others = by_claim.get(uid).into_iter().flatten().filter(|name| **name != named);
+        std::iter::once(&named)
+            .chain(others)
+            .filter_map(|name| self.volumes.get(&ObjectRef::new(name)))
+            .collect()
+    }
+
+    /// Whether a claim with this uid is there.
+    pub fn has_claim(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
+        claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
+    }
+
+    /// Whether a PV with this uid is there.
+    pub fn has_volume(&self, name: &str, uid: &str) -> bool {
+        let volume = self.volumes.get(&ObjectRef::new(name));
+        volume.is_some_and(|volume| volume.metadata.uid.as_deref() == Some(uid))
+    }
+
+    /// The Pods that are not over.
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        let over = |pod: &Pod| matches!(observe(pod), PodState::Finished(_));
+        let pods = self.pods(|pod| !over(pod));
+        pods.iter()
+            .map(|pod| {
+                let config = pod.annotations().get(annotations::CONFIG).cloned().unwrap_or_default();
+                (key(&**pod), config)
+            })
+            .collect()
+    }
+
+    /// Returns when a provisioning Pod has changed since the last time.
+    pub async fn pods_changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The Pods of a claim.
+    pub fn pods_of(&self, uid: &str) -> Vec<Arc<Pod>> {
+        self.pods(|pod| pod::label(pod, labels::CLAIM_UID) == Some(uid))
+    }
+
+    /// How the last Pod that provisioned for a claim was when it went; nothing if that was not seen, or there is another.
+    pub fn departed(&self, uid: &str) -> Option<Departed> {
+        let departed = self.departed.read().unwrap_or_else(PoisonError::into_inner);
+        departed.get(uid).cloned()
+    }
+
+    /// Keeps what a provisioning Pod was like when it went, and forgets that as soon as there is another.
+    pub(super) fn note_pod(&self, pod: &Pod, gone: bool) {
+        match pod::label(pod, labels::OPERATION).and_then(Kind::of_label) {
+            Some(Kind::Provision) => {}
+            // How the Pod of a deletion ended is not asked for once it is gone: the deletion is run again.
+            Some(Kind::Delete) | None => return,
+        }
+        let Some(uid) = pod::label(pod, labels::CLAIM_UID) else {
+            return;
+        };
+        let claim = pod.annotations().get(annotations::CLAIM);
+        let held = claim
+            .and_then(|claim| claim.split_once('/'))
+            .is_some_and(|(namespace, name)| {
+                let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
+                claim.is_some_and(|claim| {
+                    claim.metadata.uid.as_deref() == Some(uid)
+                        && claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+                })
+            });
+        let mut departed = self.departed.write().unwrap_or_else(PoisonError::into_inner);
+        if gone && held {
+            departed.insert(uid.to_owned(), Departed::of(pod));
+        } else {
+            departed.remove(uid);
+        }
+    }
+
+    pub(super) fn forget_departed(&self, claim: &PersistentVolumeClaim) {
+        let mut departed = self.departed.write().unwrap_or_else(PoisonError::into_inner);
+        departed.remove(claim.metadata.uid.as_deref().unwrap_or_default());
+    }
+
+    /// The uids of claims of which there are Pods but neither the claim nor a PV that Mooring holds.
+    pub fn orphans(&self) -> BTreeSet<String> {
+        let pods = self.pods(|_| true);
+        let uids = pods.iter().filter_map(|pod| {
+            let uid = pod::label(pod, labels::CLAIM_UID)?;
+            let (namespace, name) = pod.annotations().get(annotations::CLAIM)?.split_once('/')?;
+            let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));
+            let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
+            orphan.then(|| uid.to_owned())
+        });
+        uids.collect()
+    }
+
+    pub(super) fn note_volume(&self, volume: &PersistentVolume, there: bool) {
+        let uid = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+        let mut by_claim = self.by_claim.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(uid) = uid else { return };
+        let names = by_claim.entry(uid.clone()).or_default();
+        if there {
+            names.insert(volume.name_any());
+        } else {
+            names.remove(&volume.name_any());
+        }
+        if names.is_empty() {
+            by_claim.remove(&uid);
+        }
+    }
+
+    pub(super) fn queue_claims(&self, queue: &WorkQueue, wanted: impl Fn(&PersistentVolumeClaim) -> bool) {
+        for claim in self.claims.state_filter(wanted) {
+            queue.add(&claim_target(&claim));
+        }
+    }
+
+    /// Queues every claim and PV that has something open.
+    pub fn queue_all(&self, queue: &WorkQueue) {
+        self.queue_claims(queue, is_open);
+        for volume in self.volumes.state_filter(is_ours) {
+            queue.add(&Target::Volume(volume.name_any()));
+        }
+    }
+}
+
+#[cfg(test)]
+impl Cache {
+    /// Knows just these, as if they had been listed.
+    pub(crate) fn filled(
+        self,
+        mut writers: Writers,
+        claims: Vec<PersistentVolumeClaim>,
+        volumes: Vec<PersistentVolume>,
+        pods: &[Pod],
+        classes: Vec<StorageClass>,
+    ) -> Self {
+        fn fill<K: kube::Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
+            writer.apply_watcher_event(&Event::Init);
+            for object in objects {
+                writer.apply_watcher_event(&Event::InitApply(object));
+            }
+            writer.apply_watcher_event(&Event::InitDone);
+        }
+        for volume in &volumes {
+            self.note_volume(volume, true);
+        }
+        fill(&mut writers.claims, claims);
+        fill(&mut writers.volumes, volumes);
+        fill(&mut writers.classes, classes);
+        for (namespace, writer) in &mut writers.pods {
+            fill(writer, pods.to_vec());
+            self.listed.write().unwrap().insert(namespace.clone());
+        }
+        self
+    }
+}
+
+/// `namespace/name`.
+pub fn key(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {
+    Node {
+        name: node.name_any(),
+        labels: node.labels().clone(),
+    }
+}
+
+pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> Target {
+    Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
+}
+
+/// A claim without a volume, or one that Mooring has not let go.
+pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
+    let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    !bound || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+}

@@ -1,0 +1,69 @@
+//! The queue of claims and PVs that a controller is to look at again.
+
+use futures::Stream;
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::reflector::ObjectRef;
+
+/// A claim or a PV.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The claim of this namespace and name.
+    Claim(String, String),
+    /// The PV of this name.
+    Volume(String),
+}
+
+/// The end of the queue that watches add to. Without a limit: what is sent is two strings, and the controllers merge
+/// repetitions.
+#[derive(Debug, Clone)]
+pub struct WorkQueue {
+    claims: UnboundedSender<ObjectRef<PersistentVolumeClaim>>,
+    volumes: UnboundedSender<ObjectRef<PersistentVolume>>,
+}
+
+/// The end of the queue that the controllers take from.
+#[derive(Debug)]
+pub struct Queued {
+    claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
+    volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
+}
+
+impl Queued {
+    /// The claims to be looked at, and the PVs.
+    pub fn split(
+        self,
+    ) -> (
+        impl Stream<Item = ObjectRef<PersistentVolumeClaim>>,
+        impl Stream<Item = ObjectRef<PersistentVolume>>,
+    ) {
+        (self.claims, self.volumes)
+    }
+}
+
+impl WorkQueue {
+    /// An empty queue, by its two ends.
+    pub fn new() -> (Self, Queued) {
+        let (claims, queued_claims) = unbounded();
+        let (volumes, queued_volumes) = unbounded();
+        (
+            Self { claims, volumes },
+            Queued {
+                claims: queued_claims,
+                volumes: queued_volumes,
+            },
+        )
+    }
+
+    /// Has a claim or a PV looked at. After the controllers have stopped it does nothing.
+    pub fn add(&self, target: &Target) {
+        match target {
+            Target::Claim(namespace, name) => {
+                let _ = self.claims.unbounded_send(ObjectRef::new(name).within(namespace));
+            }
+            Target::Volume(name) => {
+                let _ = self.volumes.unbounded_send(ObjectRef::new(name));
+            }
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Reads the provisioner ConfigMaps, keeps [`ConfigStore`](crate::config::store::ConfigStore) and the StorageClasses in step with them, and
+//! tells each ConfigMap's author what has become of it.
+//!
+//! One loop looks at all of them together, since two may claim one class. It is woken by watches; each turn decides purely
+//! ([`verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::{annotations, labels};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use crate::cache::mirror::Mirror;
+use crate::config::ConfigRef;
+use crate::config::storage_class::{self, Claim, ClassAction};
+use crate::config::store::Entry;
+use crate::config::trust::Trust;
+use crate::process::context::Context;
+use crate::process::events::{Note, reasons};
+use crate::process::metrics::ConfigState;
+
+pub mod classes;
+pub mod usage;
+pub mod verdict;
+
+use classes::ClassError;
+use usage::Uses;
+use verdict::{Verdict, verdict};
+
+/// Name of this loop in metrics and logs.
+const CONTROLLER: &str = "config";
+
+/// How long the loop waits for a namespace whose ConfigMaps can't be read before it goes on without.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// First and longest wait before what failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// How many changes are taken in before a turn: a burst, such as the first list, is one turn's work.
+const BURST: usize = 256;
+
+/// One thing that a watch has seen.
+enum Seen {
+    ConfigMap(String, Event<ConfigMap>),
+    Class(Event<StorageClass>),
+    Failed(String, watcher::Error),
+}
+
+/// Runs until `stop`.
+pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
+    let mut seen = watches(&context, &trust).ready_chunks(BURST);
+    let mut state = State::new(context, trust);
+    let started = Instant::now();
+    let mut next_turn = started + PATIENCE;
+    let mut wait = RETRY.0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(burst) = seen.next() => {
+                for seen in burst {
+                    state.take(seen);
+                }
+                next_turn = Instant::now();
+            }
+            () = state.uses_changed() => next_turn = Instant::now(),
+            () = sleep_until(next_turn) => {}
+        }
+        if next_turn > Instant::now() {
+            continue;
+        }
+        if !state.is_readable(started) {
+            next_turn = (started + PATIENCE).max(Instant::now() + RETRY.0);
+            continue;
+        }
+        next_turn = Instant::now()
+            + if state.turn().await {
+                wait = RETRY.0;
+                state.context.settings.resync
+            } else {
+                let now = wait;
+                wait = (wait * 2).min(RETRY.1);
+                now
+            };
+    }
+}
+
+fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
+    let selector = format!("{}={}", labels::TYPE, labels::TYPE_PROVISIONER_CONFIG);
+    let mut all: Vec<BoxStream<'static, Seen>> = trust
+        .namespaces()
+        .map(|namespace| {
+            let namespace = namespace.to_owned();
+            let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
+            watcher(api, Config::default().labels(&selector).page_size(50))
+                .default_backoff()
+                .map(move |event| match event {
+                    Ok(event) => Seen::ConfigMap(namespace.clone(), event),
+                    Err(error) => Seen::Failed(format!("config maps of namespace {namespace}"), error),
+                })
+                .boxed()
+        })
+        .collect();
+    let classes: Api<StorageClass> = Api::all(context.client.clone());
+    all.push(
+        watcher(classes, Config::default().page_size(50))
+            .default_backoff()
+            .map(|event| match event {
+                Ok(event) => Seen::Class(event),
+                Err(error) => Seen::Failed("storage classes".to_owned(), error),
+            })
+            .boxed(),
+    );
+    stream::select_all(all).boxed()
+}
+
+struct State {
+    context: Context,
+    trust: Trust,
+    config_maps: BTreeMap<String, Mirror<ConfigMap>>,
+    classes: Mirror<StorageClass>,
+    entries: BTreeMap<ConfigRef, Entry>,
+    waiting: Option<Waiting>,
+}
+
+/// Classes that are to be given up, and the watch that tells when they can be.
+struct Waiting {
+    classes: BTreeSet<String>,
+    uses: watch::Receiver<Option<Uses>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl State {
+    fn new(context: Context, trust: Trust) -> Self {
+        let config_maps = trust
+            .namespaces()
+            .map(|namespace| (namespace.to_owned(), Mirror::default()))
+            .collect();
+        Self {
+            context,
+            trust,
+            config_maps,
+            classes: Mirror::default(),
+            entries: BTreeMap::new(),
+            waiting: None,
+        }
+    }
+
+    fn take(&mut self, seen: Seen) {
+        match seen {
+            Seen::ConfigMap(namespace, event) => {
+                self.config_maps
+                    .entry(namespace)
+                    .or_default()
+                    .take(event, |mut config_map: ConfigMap| {
+                        config_map.metadata.managed_fields = None;
+                        Some(config_map)
+                    });
+            }
+            Seen::Class(event) => self.classes.take(event, |mut class: StorageClass| {
+                class.metadata.managed_fields = None;
+                Some(class)
+            }),
+            Seen::Failed(what, error) => {
+                self.context.metrics.reconciled(CONTROLLER, "watch");
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to watch {what}; if this is forbidden, bind ClusterRole flex-provisioner-configs in that namespace"
+                );
+            }
+        }
+    }
+
+    /// Whether there is enough to go by: all of it, or all that could be read in a fair time.
+    fn is_readable(&self, started: Instant) -> bool {
+        self.classes.is_synced() && (self.config_maps.values().all(Mirror::is_synced) || started.elapsed() >= PATIENCE)
+    }
+
+    async fn uses_changed(&mut self) {
+        match &mut self.waiting {
+            Some(waiting) => {
+                if waiting.uses.changed().await.is_err() {
+                    // The watch has ended, which it never does by itself: begin another at the next turn.
+                    self.waiting = None;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// One look at everything; false if something has to be tried again.
+    async fn turn(&mut self) -> bool {
+        let config_maps: Vec<ConfigMap> = self.config_maps.values().flat_map(Mirror::values).cloned().collect();
+        let verdicts: BTreeMap<ConfigRef, (&ConfigMap, Verdict)> = config_maps
+            .iter()
+            .map(|config_map| {
+                let reference = ConfigRef::of(config_map);
+                let before = self.entries.get(&reference);
+                let verdict = verdict(config_map, before, &self.trust);
+                (reference, (config_map, verdict))
+            })
+            .collect();
+        self.entries = verdicts
+            .iter()
+            .map(|(reference, (_, verdict))| (reference.clone(), verdict.entry.clone()))
+            .collect();
+        let read: BTreeSet<String> = self
+            .config_maps
+            .iter()
+            .filter(|(_, mirror)| mirror.is_synced())
+            .map(|(namespace, _)| namespace.clone())
+            .collect();
+        let plan = storage_class::plan(&self.entries, self.classes.values(), &read);
+
+        self.context.configs.replace(self.entries.clone());
+        self.context.metrics.set_configs(
+            verdicts.values().map(|(_, verdict)| verdict.state),
+            verdicts
+                .values()
+                .flat_map(|(_, verdict)| verdict.errors().map(crate::config::ConfigProblem::category)),
+        );
+
+        let failed = self.act(plan.actions).await;
+        let mut all_well = failed.is_empty();
+        for (reference, (config_map, verdict)) in &verdicts {
+            let claim = match plan.claims.get(reference).cloned() {
+                Some(Claim::Kept(class)) => Some(match failed.get(&class) {
+                    Some(why) => Claim::Failed {
+                        class,
+                        why: why.clone(),
+                    },
+                    None => Claim::Kept(class),
+                }),
+                other => other,
+            };
+            all_well &= self.tell(config_map, verdict, claim.as_ref()).await;
+        }
+        self.context
+            .metrics
+            .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
+        all_well
+    }
+
+    /// Says on the ConfigMap what has become of it, if it does not say so already.
+    async fn tell(&self, config_map: &ConfigMap, verdict: &Verdict, claim: Option<&Claim>) -> bool {
+        let status = verdict.status(claim);
+        let said = |key| config_map.annotations().get(key);
+        let news = said(annotations::STATUS) != Some(&status);
+        let mut change = serde_json::Map::new();
+        if news {
+            change.insert(annotations::STATUS.to_owned(), json!(status));
+        }
+        // A bad version leaves the record alone.
+        if verdict.state == ConfigState::InForce && said(annotations::LAST_GOOD) != verdict.record.as_ref() {
+            change.insert(annotations::LAST_GOOD.to_owned(), json!(verdict.record));
+        }
+        if change.is_empty() {
+            return true;
+        }
+        let reference = ConfigRef::of(config_map);
+        let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
+        let patch = json!({ "metadata": { "annotations": change, "uid": config_map.metadata.uid } });
+        let told = api
+            .patch_metadata(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        match told {
+            Ok(_) => {}
+            // Gone, or made anew, meanwhile: the watch brings what there is now.
+            Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => return true,
+            Err(error) => {
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    config.namespace = reference.namespace,
+                    config.name = reference.name,
+                    "failed to annotate config map"
+                );
+                return false;
+            }
+        }
+        if news {
+            info!(
+                config.namespace = reference.namespace,
+                config.name = reference.name,
+                status
+            );
+            self.context
+                .events
+                .publish(&config_map.object_ref(&()), note(verdict, claim, status));
+        }
+        true
+    }
+
+    /// Acts on the classes; what failed, by class.
+    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, String> {
+        let client = self.context.client.clone();
+        let mut failed = BTreeMap::new();
+        let mut given_up = Vec::new();
+        for action in actions {
+            let (class, done) = match action {
+                ClassAction::Create(class) => (class.name_any(), self.make(&class).await),
+                ClassAction::Update(class) => (class.name_any(), classes::update(&client, &class).await),
+                ClassAction::Replace { old, new } => {
+                    let done = match classes::delete(&client, &old).await {
+                        Ok(()) => self.make(&new).await,
+                        Err(error) => Err(error),
+                    };
+                    (new.name_any(), done)
+                }
+                ClassAction::GiveUp(class) => {
+                    given_up.push(*class);
+                    continue;
+                }
+            };
+            note_failure(&mut failed, class, done);
+        }
+        self.give_up(given_up, &mut failed).await;
+        failed
+    }
+
+    async fn make(&mut self, class: &StorageClass) -> Result<(), ClassError> {
+        if let Some(made) = classes::create(&self.context.client, class).await? {
+            // The turn that this wakes may come before the watch does.
+            self.classes.put("", &made.name_any(), made);
+        }
+        Ok(())
+    }
+
+    /// Deletes those of these classes that nothing uses, and sees to it that the loop is woken when another is free.
+    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, String>) {
+        let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
+        if names.is_empty() {
+            self.waiting = None;
+            return;
+        }
+        if self.waiting.as_ref().is_none_or(|waiting| waiting.classes != names) {
+            let told = watch::Sender::new(None);
+            let uses = told.subscribe();
+            let task = tokio::spawn(usage::follow(self.context.client.clone(), names.clone(), told));
+            self.waiting = Some(Waiting {
+                classes: names,
+                uses,
+                _task: AbortOnDropHandle::new(task),
+            });
+        }
+        let uses = match &mut self.waiting {
+            Some(waiting) => waiting.uses.borrow_and_update().clone().unwrap_or_default(),
+            None => return,
+        };
+        for class in classes {
+            let name = class.name_any();
+            match uses.get(&name) {
+                Some(0) => note_failure(failed, name, classes::delete(&self.context.client, &class).await),
+                Some(_) => self.context.events.publish(
+                    &class.object_ref(&()),
+                    Note::warning(
+                        reasons::CLASS_KEPT,
+                        "GiveUp",
+                        "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last claim and the last \
+                         volume that name it are gone",
+                    ),
+                ),
+                // Not known yet.
+                None => {}
+            }
+        }
+    }
+}
+
+fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Result<(), ClassError>) {
+    if let Err(error) = done {
+        warn!(
+            error = &error as &dyn std::error::Error,
+            "failed to see to a storage class"
+        );
+        let why = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        failed.insert(class, format!("{error}: {why}"));
+    }
+}
+
+/// The Event that goes with a new status.
+fn note(verdict: &Verdict, claim: Option<&Claim>, status: String) -> Note {
+    match (verdict.state, claim) {
+        (ConfigState::LastGood | ConfigState::Refused, _) => Note::warning(reasons::CONFIG_REFUSED, "Read", status),
+        (ConfigState::InForce, Some(Claim::Taken { .. } | Claim::Foreign { .. } | Claim::Failed { .. })) => {
+            Note::warning(reasons::CLASS_TAKEN, "Read", status)
+        }
+        (ConfigState::InForce, _) if !verdict.entry.problems.is_empty() => {
+            Note::warning(reasons::CONFIG_WARNING, "Read", status)
+        }
+        (ConfigState::InForce, _) => Note::normal(reasons::CONFIG_IN_FORCE, "Read", status),
+    }
+}

@@ -1,0 +1,64 @@
+//! The two controllers of volumes, and the watches that they share.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{claim, orphan, volume};
+use crate::apply::Shared;
+use crate::cache::expectations::Expectations;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
+use crate::cache::watches::watch;
+use crate::cache::work_queue::WorkQueue;
+use crate::operation::backoff::Backoff;
+use crate::operation::observed::Limits;
+use crate::process::context::Context;
+
+/// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from uids, and
+/// every write expects what was seen.
+pub async fn run(context: Context, stop: CancellationToken) {
+    let (cache, writers) = Cache::new(&context.settings.config_namespaces);
+    let (queue, queued) = WorkQueue::new();
+    let limiter = Arc::new(Limiter::new(usize::from(context.settings.max_pods)));
+    let expectations = Arc::new(Expectations::default());
+    let resync = context.settings.resync;
+    let shared = Shared {
+        limits: Limits {
+            backoff: Backoff {
+                cap: context.settings.max_backoff,
+                ..Backoff::default()
+            },
+            ..Limits::default()
+        },
+        cache: cache.clone(),
+        limiter: limiter.clone(),
+        expectations: expectations.clone(),
+        context: context.clone(),
+    };
+    let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);
+    let (queued_claims, queued_volumes) = queued.split();
+    let controllers = async {
+        tokio::select! {
+            () = cache.ready() => {}
+            () = stop.cancelled() => return,
+        }
+        tokio::join!(
+            claim::run(shared.clone(), queued_claims, stop.clone()),
+            volume::run(shared.clone(), queued_volumes, stop.clone()),
+            orphan::run(shared, resync, stop.clone()),
+        );
+    };
+    let look_again = async {
+        loop {
+            tokio::time::sleep(resync).await;
+            cache.queue_all(&queue);
+        }
+    };
+    // The controllers end by themselves after `stop`; the rest has no end of its own.
+    tokio::select! {
+        () = controllers => {}
+        () = stores => {}
+        () = look_again => {}
+    }
+}

@@ -1,0 +1,410 @@
+//! The whole life of a claim, rehearsed against an API server in memory, with every single call failing in turn, before and
+//! after it was carried out, and the controller starting anew each time; and with every call refused as a conflict, while
+//! the controller goes on.
+//!
+//! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
+//! else is left.
+
+mod fake_api;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use serde_json::{Value, json};
+
+use self::fake_api::{FakeApi, Fault, key_of};
+use super::{claim, orphan, volume};
+use crate::apply::Shared;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
+use crate::config::store::{ConfigStore, Entry};
+use crate::operation::backoff::Backoff;
+use crate::operation::observed::Limits;
+use crate::operation::tests::{class, config};
+use crate::process::context::{Context, Settings};
+use crate::process::events::Publisher;
+use crate::process::metrics::Metrics;
+
+/// What the image and the user do.
+#[derive(Debug, Clone, Copy)]
+struct Script {
+    /// The image makes the PV itself.
+    image_makes_pv: bool,
+    /// The first attempt makes the volume and then fails.
+    first_fails: bool,
+    /// The binder of Kubernetes is quicker than Mooring.
+    quick_binder: bool,
+    /// The user deletes the claim after so many turns; never, if the claim is to stand.
+    deleted_after: Option<usize>,
+}
+
+struct Theatre {
+    api: FakeApi,
+    script: Script,
+    shared: Shared,
+    /// The volumes on the storage.
+    storage: BTreeSet<String>,
+    attempts: usize,
+    /// What of the API the watches have brought.
+    watched: u64,
+}
+
+const UID: &str = "u1";
+const PV: &str = "pvc-u1";
+
+fn shared(api: &FakeApi, script: Script) -> Shared {
+    let metrics = Metrics::new();
+    let (events, _) = Publisher::new(metrics.clone());
+    let configs = ConfigStore::new();
+    let source: &[(&str, &str)] = if script.image_makes_pv {
+        &[]
+    } else {
+        &[("volume-source", "flexVolume")]
+    };
+    let good = Arc::new(config(source));
+    let entry = Entry {
+        good: Some(good.clone()),
+        problems: vec![],
+    };
+    configs.replace([(good.reference.clone(), entry)].into());
+    let context = Context {
+        client: api.client(),
+        configs,
+        events,
+        metrics,
+        settings: Settings {
+            config_namespaces: ["admin".to_owned()].into(),
+            kube_api: "https://k:1".into(),
+            max_in_flight: 1,
+            max_pods: 1,
+            resync: Duration::from_mins(10),
+            max_backoff: Duration::ZERO,
+        },
+    };
+    let zero = Backoff {
+        base: Duration::ZERO,
+        cap: Duration::ZERO,
+    };
+    Shared {
+        cache: Cache::new(&context.settings.config_namespaces).0,
+        context,
+        limiter: Arc::new(Limiter::new(1)),
+        expectations: Arc::default(),
+        limits: Limits {
+            backoff: zero,
+            orphan_age: Duration::ZERO,
+            ..Limits::default()
+        },
+    }
+}
+
+fn read<K: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<K> {
+    values
+        .into_iter()
+        .map(|value| serde_json::from_value(value).unwrap())
+        .collect()
+}
+
+impl Theatre {
+    fn open(script: Script) -> Self {
+        let api = FakeApi::default();
+        api.lock().put(
+            "claims",
+            json!({
+                "metadata": {"name": "data", "namespace": "default", "uid": UID, "annotations": {
+                    "volume.kubernetes.io/storage-provisioner": "mooring.dev/flex-provisioner"}},
+                "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"],
+                         "resources": {"requests": {"storage": "1Gi"}}},
+            }),
+        );
+        Self {
+            shared: shared(&api, script),
+            api,
+            script,
+            storage: BTreeSet::new(),
+            attempts: 0,
+            watched: 0,
+        }
+    }
+
+    /// One look of the controllers at everything there is.
+    async fn turn(&mut self) {
+        for kind in ["claims", "volumes"] {
+            let keys: Vec<String> = self.api.lock().all(kind).iter().map(key_of).collect();
+            for key in keys {
+                self.watch();
+                let Some(object) = self.api.lock().get(kind, &key) else {
+                    continue;
+                };
+                let result = if kind == "claims" {
+                    let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
+                    Box::pin(claim::act(&claim, &self.shared)).await
+                } else {
+                    let volume: PersistentVolume = serde_json::from_value(object).unwrap();
+                    Box::pin(volume::act(&volume, &self.shared)).await
+                };
+                if let Err(error) = &result {
+                    eprintln!("{key}: {}", error.chain());
+                }
+                drop(result);
+                if std::mem::take(&mut self.api.lock().tripped) {
+                    // Killed: all that it had in mind is gone.
+                    self.shared = shared(&self.api, self.script);
+                    self.watched = 0;
+                }
+            }
+        }
+        // Kubernetes collects within a second, Mooring after a minute.
+        self.garbage_collector();
+        self.watch();
+        for uid in self.shared.cache.orphans() {
+            drop(Box::pin(orphan::settle(&self.shared, &uid)).await);
+        }
+        if std::mem::take(&mut self.api.lock().tripped) {
+            self.shared = shared(&self.api, self.script);
+            self.watched = 0;
+        }
+        self.kubelet();
+        self.garbage_collector();
+        self.binder();
+    }
+
+    /// The watches bring everything at once.
+    fn watch(&mut self) {
+        let state = self.api.lock();
+        if std::mem::replace(&mut self.watched, state.version) == state.version {
+            return;
+        }
+        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let pods: Vec<_> = read(state.all("pods"));
+        self.shared.cache = cache.filled(
+            writers,
+            read(state.all("claims")),
+            read(state.all("volumes")),
+            &pods,
+            vec![class(&json!({}))],
+        );
+        for pod in self.shared.cache.pods_of(UID) {
+            self.shared.limiter.seen(&crate::cache::store::key(&*pod));
+        }
+    }
+
+    /// Runs every Pod that has its Secret to its end.
+    fn kubelet(&mut self) {
+        let pods = self.api.lock().all("pods");
+        for mut pod in pods {
+            let secrets = self.api.lock().all("secrets");
+            let owned = secrets.iter().any(|secret| {
+                secret["metadata"]["name"] == pod["spec"]["volumes"][0]["secret"]["secretName"]
+                    && secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+            });
+            if !owned || !pod["status"]["phase"].is_null() {
+                continue;
+            }
+            let (mut code, mut message) = (0, String::new());
+            if pod["metadata"]["labels"]["mooring.dev/operation"] == "provision" {
+                self.attempts += 1;
+                self.storage.insert(PV.to_owned());
+                if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{PV}")).is_none() {
+                    let mut volume = crate::volume::acceptance::tests::volume();
+                    volume["metadata"] = json!({"name": PV});
+                    self.api.lock().put("volumes", volume);
+                }
+                message = json!({"client": "nfs", "source": "h:/x"}).to_string();
+                if self.script.first_fails && self.attempts == 1 {
+                    (code, message) = (75, "busy".to_owned());
+                }
+            } else {
+                self.storage.remove(PV);
+            }
+            pod["status"] = crate::operation::tests::ended(code, &message);
+            pod["spec"]["nodeName"] = json!("node-a");
+            self.api.lock().put("pods", pod);
+        }
+    }
+
+    /// A Secret goes with its Pod, and a Pod with its PV if it belongs to one.
+    fn garbage_collector(&mut self) {
+        let mut state = self.api.lock();
+        for (owners, kind) in [("volumes", "pods"), ("pods", "secrets")] {
+            let uids: Vec<Value> = state
+                .all(owners)
+                .iter()
+                .map(|owner| owner["metadata"]["uid"].clone())
+                .collect();
+            for object in state.all(kind) {
+                let owner = &object["metadata"]["ownerReferences"][0]["uid"];
+                if !owner.is_null() && !uids.contains(owner) {
+                    state.delete(kind, &key_of(&object));
+                }
+            }
+        }
+    }
+
+    /// What kube-controller-manager does to claims and PVs.
+    fn binder(&mut self) {
+        let mut state = self.api.lock();
+        let claim = state.all("claims").pop();
+        for mut volume in state.all("volumes") {
+            let name = volume["metadata"]["name"].clone();
+            let phase = match &claim {
+                None => "Released",
+                Some(claim) if claim["spec"]["volumeName"] == name => "Bound",
+                Some(_) => "Pending",
+            };
+            if volume["status"]["phase"] != phase {
+                volume["status"]["phase"] = json!(phase);
+                state.put("volumes", volume);
+            }
+            if let Some(mut claim) = claim.clone().filter(|_| self.script.quick_binder)
+                && claim["spec"]["volumeName"].is_null()
+                && claim["metadata"]["deletionTimestamp"].is_null()
+            {
+                claim["spec"]["volumeName"] = name;
+                claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+                state.put("claims", claim);
+            }
+        }
+    }
+
+    /// Plays until nothing changes any more.
+    async fn play(&mut self) {
+        let mut quiet = 0;
+        for turn in 0..80 {
+            if self.script.deleted_after == Some(turn) {
+                self.api.lock().delete("claims", "default/data");
+            }
+            let before = self.api.lock().log.len();
+            self.turn().await;
+            let writes = self.api.lock().log.len() - before;
+            quiet = if writes == 0 { quiet + 1 } else { 0 };
+            if quiet > 1 && self.script.deleted_after.is_none_or(|at| turn > at) {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.api.lock());
+    }
+
+    fn check(&self, what: &str) {
+        let state = self.api.lock();
+        let names = |kind: &str| state.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
+        if self.script.deleted_after.is_some() {
+            assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");
+            assert_eq!(names("volumes"), [""; 0], "{what}: the PV hangs");
+            assert!(self.storage.is_empty(), "{what}: a volume without a claim");
+            return;
+        }
+        let claim = state.get("claims", "default/data").unwrap();
+        assert_eq!(claim["spec"]["volumeName"], PV, "{what}: not bound");
+        assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: still held");
+        let volume = state.get("volumes", &format!("/{PV}")).unwrap();
+        assert_eq!(
+            volume["metadata"]["finalizers"],
+            json!(["mooring.dev/volume"]),
+            "{what}: not accepted"
+        );
+        assert_eq!(self.storage.len(), 1, "{what}: no volume");
+    }
+}
+
+/// Plays a script without a fault, then with each call going wrong in both ways, until there are no more calls to fail.
+async fn rehearse(script: Script) {
+    let mut theatre = Theatre::open(script);
+    theatre.play().await;
+    theatre.check(&format!("{script:?}"));
+    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+        for nth in 1.. {
+            let mut theatre = Theatre::open(script);
+            theatre.api.fail(nth, fault);
+            theatre.play().await;
+            theatre.check(&format!("{script:?}, call {nth} failed {fault:?}"));
+            if theatre.api.lock().calls() < nth {
+                break;
+            }
+        }
+    }
+}
+
+fn scripts(deleted_after: Option<usize>) -> Vec<Script> {
+    let mut scripts = vec![];
+    for image_makes_pv in [false, true] {
+        for first_fails in [false, true] {
+            for quick_binder in [false, true] {
+                scripts.push(Script {
+                    image_makes_pv,
+                    first_fails,
+                    quick_binder,
+                    deleted_after,
+                });
+            }
+        }
+    }
+    scripts
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_claim_that_stands_ends_with_one_volume_whatever_fails() {
+    for script in scripts(None) {
+        rehearse(script).await;
+    }
+}
+
+/// Every script deleted at these moments; the moments are split among tests, to be played at once.
+async fn deleted_at(turns: &[usize]) {
+    for turn in turns {
+        for script in scripts(Some(*turn)).into_iter().skip(turn % 4).step_by(4) {
+            rehearse(script).await;
+        }
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_claim_that_is_deleted_early_ends_with_none_whatever_fails() {
+    deleted_at(&[0, 1, 2]).await;
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_claim_that_is_deleted_midway_ends_with_none_whatever_fails() {
+    deleted_at(&[3, 4, 5]).await;
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_claim_that_is_deleted_late_ends_with_none_whatever_fails() {
+    deleted_at(&[6, 9]).await;
+}
+
+/// API writes that a claim's volume may cost until it is bound and its Pod gone, and until nothing of it is left.
+const MADE: usize = 6;
+const WHOLE_LIFE: usize = 10;
+
+/// Proves: P7
+#[tokio::test]
+async fn a_claim_costs_no_more_writes_than_its_budget() {
+    // Events come on top: they are told in their own time.
+    for image_makes_pv in [false, true] {
+        let mut script = Script {
+            image_makes_pv,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+        };
+        let mut theatre = Theatre::open(script);
+        theatre.play().await;
+        let made = theatre.api.lock().log.clone();
+        assert!(made.len() <= MADE, "{made:#?}");
+        script.deleted_after = Some(20);
+        let mut theatre = Theatre::open(script);
+        theatre.play().await;
+        theatre.check("a whole life");
+        let life = theatre.api.lock().log.clone();
+        assert!(life.len() <= WHOLE_LIFE, "{life:#?}");
+    }
+}

@@ -1,0 +1,160 @@
+//! Which ConfigMap serves a claim or a PV, and whether it is this Mooring's.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use mooring_contract::names::annotations;
+
+use crate::apply::Shared;
+use crate::config::store::NoConfig;
+use crate::config::{ConfigRef, ProvisionerConfig};
+use crate::operation::record::Record;
+use crate::operation::words::waiting;
+use crate::run::kind::Kind;
+
+/// The ConfigMap in force for a class; where the class is gone, the one that the record names.
+pub(crate) fn config_for(
+    shared: &Shared,
+    class: Option<&StorageClass>,
+    class_name: &str,
+    record: Option<&Record>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    if let Some(class) = class {
+        let found = elsewhere(shared, shared.context.configs.for_class(class));
+        if let Err(NoConfig::Unclaimed { class, .. } | NoConfig::Elsewhere { class, .. }) = &found {
+            let (claims, volumes) = (shared.cache.claims.state(), shared.cache.volumes.state());
+            let another_s = another_s_config(&claims, &volumes, class, |namespace| honours(shared, namespace));
+            if let Some(reference) = another_s {
+                return Err(NoConfig::Elsewhere {
+                    class: class.clone(),
+                    reference,
+                    is_at_work: true,
+                });
+            }
+        }
+        return found;
+    }
+    if !shared.context.configs.is_synced() {
+        return Err(NoConfig::NotReadYet);
+    }
+    let reference: Option<ConfigRef> = record.and_then(|record| record.config.parse().ok());
+    let Some(reference) = reference else {
+        return Err(NoConfig::Unclaimed {
+            class: class_name.to_owned(),
+            label: class_name.to_owned(),
+        });
+    };
+    let missing = NoConfig::Missing {
+        class: class_name.to_owned(),
+        reference: reference.clone(),
+    };
+    elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
+}
+
+/// Whether ConfigMaps of this namespace are this Mooring's business.
+fn honours(shared: &Shared, namespace: &str) -> bool {
+    shared.context.settings.config_namespaces.contains(namespace)
+}
+
+/// A ConfigMap that is not known because it is not looked for may be another Mooring's.
+pub(crate) fn elsewhere(
+    shared: &Shared,
+    found: Result<Arc<ProvisionerConfig>, NoConfig>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    match found {
+        Err(NoConfig::Missing { class, reference }) if !honours(shared, &reference.namespace) => {
+            Err(NoConfig::Elsewhere {
+                class,
+                reference,
+                is_at_work: false,
+            })
+        }
+        found => found,
+    }
+}
+
+/// The ConfigMap of another Mooring by which volumes of a class are being made or have been made, if there is one.
+fn another_s_config(
+    claims: &[Arc<PersistentVolumeClaim>],
+    volumes: &[Arc<PersistentVolume>],
+    class: &str,
+    honours: impl Fn(&str) -> bool,
+) -> Option<ConfigRef> {
+    let begun = claims.iter().filter_map(|claim| {
+        let of_class = claim.spec.as_ref()?.storage_class_name.as_deref() == Some(class);
+        let record = Record::on(&**claim).ok().flatten().filter(|_| of_class)?;
+        record.config.parse().ok()
+    });
+    let made = volumes.iter().filter_map(|volume| {
+        let of_class = volume.spec.as_ref()?.storage_class_name.as_deref() == Some(class);
+        let config = volume.annotations().get(annotations::CONFIG).filter(|_| of_class)?;
+        config.parse().ok()
+    });
+    begun.chain(made).find(|config: &ConfigRef| !honours(&config.namespace))
+}
+
+/// The Pods of a namespace have not been listed, so nothing can be decided that depends on them.
+pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, concerned: bool) -> Action {
+    // What has a record of a namespace that is not honoured here is in the hands of a Mooring that honours it.
+    if concerned && honours(shared, namespace) {
+        let text = format!(
+            "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
+        );
+        shared.context.events.publish(object, waiting(Kind::Provision, text));
+    }
+    // Their list wakes everybody.
+    Action::await_change()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use serde_json::{Value, json};
+
+    use super::another_s_config;
+    use crate::operation::tests::record;
+
+    /// A claim in the hands of the Mooring whose ConfigMap this is.
+    fn claim(class: &str, config: &str) -> Arc<PersistentVolumeClaim> {
+        let record = record(&json!({"config": config})).to_text();
+        let claim = json!({
+            "metadata": {"annotations": {"mooring.dev/operation": record}}, "spec": {"storageClassName": class},
+        });
+        Arc::new(serde_json::from_value(claim).unwrap())
+    }
+
+    fn volume(class: &str, annotations: &Value) -> Arc<PersistentVolume> {
+        let volume = json!({"metadata": {"annotations": annotations}, "spec": {"storageClassName": class}});
+        Arc::new(serde_json::from_value(volume).unwrap())
+    }
+
+    #[test]
+    fn a_class_is_another_mooring_s_if_that_makes_or_made_volumes_of_it() {
+        let honours = |namespace: &str| namespace == "ours";
+        let by = |config: &str| json!({"mooring.dev/config": config});
+        for (claims, volumes, found) in [
+            (vec![], vec![], None),
+            (vec![claim("gold", "theirs/c")], vec![], Some("theirs/c")),
+            (vec![claim("silver", "theirs/c")], vec![], None),
+            (vec![claim("gold", "ours/c")], vec![volume("gold", &by("ours/c"))], None),
+            (vec![], vec![volume("gold", &by("theirs/c"))], Some("theirs/c")),
+            (
+                vec![],
+                vec![volume("silver", &by("theirs/c")), volume("gold", &json!({}))],
+                None,
+            ),
+        ] {
+            let seen = another_s_config(&claims, &volumes, "gold", honours);
+            assert_eq!(
+                seen.map(|config| config.to_string()).as_deref(),
+                found,
+                "{claims:?} {volumes:?}"
+            );
+        }
+    }
+}

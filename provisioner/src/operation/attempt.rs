@@ -1,0 +1,111 @@
+//! From one attempt to the next: when it may begin, and what is written down when it fails.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::annotations;
+use mooring_contract::outcome::Outcome;
+use sha2::{Digest, Sha256};
+
+use super::decision::{Failed, PodRef};
+use super::observed::Limits;
+use super::record::Record;
+use super::time::{elapsed, later, whole_seconds};
+use super::words::words;
+use crate::config::ProvisionerConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{Category, Finish};
+
+/// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
+pub(crate) fn begun(record: &Record) -> Record {
+    Record {
+        gave_up: false,
+        not_before: None,
+        ..record.clone()
+    }
+}
+
+/// How long a record still has to wait, if it does; [`Duration::MAX`] for good. Not at all once what it was tried with has
+/// changed.
+pub(crate) fn held_back(record: &Record, state: &str, now: Timestamp) -> Option<Duration> {
+    match (record.tried.is_empty() || record.tried == state, record.gave_up) {
+        (false, _) => None,
+        (true, true) => Some(Duration::MAX),
+        (true, false) => backing_off(record, now),
+    }
+}
+
+/// The wait of a record, whatever has changed since.
+pub(crate) fn backing_off(record: &Record, now: Timestamp) -> Option<Duration> {
+    let left = elapsed(now, record.not_before?);
+    Some(left).filter(|left| !left.is_zero())
+}
+
+/// The record, the words and the wait after an attempt that failed. `state` is what has to change after exit 78.
+pub(crate) fn failed(
+    record: &Record,
+    finish: &Finish,
+    uid: &str,
+    state: String,
+    limits: &Limits,
+    now: Timestamp,
+    pod: Option<PodRef>,
+) -> Failed {
+    let delay = limits.backoff.delay(record.attempt, uid);
+    let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
+    next.tried = state;
+    let give_up = finish.outcome == Outcome::GiveUp;
+    let words = words(record.operation);
+    let (what, mut reason) = (words.doing, words.failed);
+    let then = if give_up {
+        next.gave_up = true;
+        next.not_before = None;
+        reason = reasons::GIVEN_UP;
+        "not tried again until the ConfigMap or the claim changes"
+    } else {
+        "it will be tried again"
+    };
+    if finish.category == Category::Timeout {
+        reason = reasons::TIMED_OUT;
+    }
+    Failed {
+        record: next,
+        say: Note::warning(
+            reason,
+            words.action,
+            // The same words for the same failure make one Event with a count; the attempt stands in the record.
+            format!("{what} failed: {}; {then}", finish.words),
+        ),
+        pod,
+        category: finish.category,
+        after: (!give_up).then_some(delay),
+    }
+}
+
+/// A hash of all that decides a run: a change of it ends a giving-up.
+pub(crate) fn state_of(
+    config: &ProvisionerConfig,
+    claim: Option<&PersistentVolumeClaim>,
+    class: Option<&StorageClass>,
+) -> String {
+    let mut hash = Sha256::new().chain_update(&config.fingerprint);
+    if let Some(claim) = claim {
+        hash.update(serde_json::json!(claim.spec).to_string());
+        for (key, value) in claim.metadata.annotations.iter().flatten() {
+            // Mooring's own record changes with every attempt, and Kubernetes' notes by themselves.
+            let own = key == annotations::OPERATION || key.contains("kubernetes.io/");
+            if !own || key == annotations::SELECTED_NODE {
+                hash.update(format!("{key}={value}\n"));
+            }
+        }
+    }
+    if let Some(class) = class {
+        hash.update(serde_json::json!([class.parameters, class.mount_options]).to_string());
+    }
+    hash.finalize()
+        .iter()
+        .take(8)
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}

@@ -1,0 +1,127 @@
+//! What a plan goes by: all that is known of a claim or a PV, and the limits of waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::annotations;
+
+use super::backoff::Backoff;
+use super::record::Record;
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::run::departed::Departed;
+use crate::volume::topology::Node;
+
+/// What is known of a claim and all that belongs to it.
+pub struct ObservedClaim<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
+    pub unserved_since: Timestamp,
+    /// The Pod named for its provisioning.
+    pub provision_pod: Option<&'a Pod>,
+    /// The Pod named for its deletion.
+    pub delete_pod: Option<&'a Pod>,
+    /// How the last Pod of its provisioning was when it went, if that was seen.
+    pub departed: Option<&'a Departed>,
+    /// The PVs that bear its name or its uid.
+    pub volumes: &'a [Arc<PersistentVolume>],
+    /// `volumes` was read from the API just now.
+    pub looked_up: bool,
+    /// The nodes of the cluster.
+    pub nodes: &'a dyn Fn(&str) -> Option<Node>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+impl ObservedClaim<'_> {
+    /// The claim's uid; without one (which no API server leaves out) nothing can be named.
+    pub(crate) fn uid(&self) -> &str {
+        self.claim.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The node that was selected for it.
+    pub(crate) fn selected(&self) -> Option<&str> {
+        self.annotation(annotations::SELECTED_NODE)
+            .filter(|node| !node.is_empty())
+    }
+
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        self.claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it waits for a Pod to be scheduled.
+    pub(crate) fn waits_for_consumer(&self) -> bool {
+        let mode = self.class.and_then(|class| class.volume_binding_mode.as_deref());
+        mode == Some("WaitForFirstConsumer")
+    }
+}
+
+/// What is known of a PV and all that belongs to it.
+pub struct ObservedVolume<'a> {
+    /// The PV.
+    pub volume: &'a PersistentVolume,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class, if it is still there.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The Pod named for its deletion.
+    pub delete_pod: Option<&'a Pod>,
+    /// The claim that it is for is still there.
+    pub claimed: bool,
+    /// The node with this value of the label `kubernetes.io/hostname`.
+    pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// Since when the node that the volume lives on has been seen to be missing, if it is.
+    pub away_since: Option<Timestamp>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+/// Limits of waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Between two attempts.
+    pub backoff: Backoff,
+    /// A Pod that has not started after this long is spoken of, also if its node has not said why.
+    pub start_grace: Duration,
+    /// A claim of a class without a ConfigMap may be another Mooring's for this long.
+    pub claim_grace: Duration,
+    /// So long another Mooring is given for what is its own, before it is spoken of.
+    pub elsewhere_grace: Duration,
+    /// A Pod younger than this may belong to what has not been seen yet.
+    pub orphan_age: Duration,
+    /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
+    pub overdue: Duration,
+    /// A node that is not in the cluster may be back within this time: its Node object was deleted and is made again, and its disk is as it
+    /// was.
+    pub node_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::default(),
+            start_grace: Duration::from_secs(30),
+            claim_grace: Duration::from_secs(5),
+            elsewhere_grace: Duration::from_mins(5),
+            orphan_age: Duration::from_mins(1),
+            overdue: Duration::from_mins(1),
+            node_grace: Duration::from_hours(1),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What is undone of a claim: of one that is being deleted or was bound elsewhere while its volume was being made, and of
+//! one whose volume was refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::{annotations, finalizers};
+
+use super::attempt::state_of;
+use super::decision::{ClaimDecision, Decision, ForClaim, PodRef, Refuse, Undone, name_and_uid, pods};
+use super::delete::Run;
+use super::observed::ObservedClaim;
+use super::record::Record;
+use super::request;
+use super::step::{Step, step};
+use super::time::later;
+use super::words::{action, waiting};
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::kind::Kind;
+use crate::run::outcome::{PodState, observe};
+use crate::run::pod;
+use crate::volume::persistent_volume;
+
+/// What to do about a claim that is being deleted, or was bound elsewhere, while its volume was being made.
+pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
+    let finalizers = seen.claim.metadata.finalizers.as_deref().unwrap_or_default();
+    if !finalizers.iter().any(|name| name == finalizers::CLAIM) {
+        return Decision::Rest;
+    }
+    let Some(record) = seen.record else {
+        let nothing = seen.provision_pod.is_none() && seen.delete_pod.is_none() && seen.volumes.is_empty();
+        if nothing {
+            return let_claim_go(seen, None, None);
+        }
+        return Decision::wait_for(waiting(
+            Kind::Delete,
+            format!(
+                "annotation {} is missing: delete the volume by hand, then the finalizer {}",
+                annotations::OPERATION,
+                finalizers::CLAIM
+            ),
+        ));
+    };
+    if let Some(pod) = seen.provision_pod {
+        return stop(seen, record, pod, now);
+    }
+    let departed = seen.departed.filter(|pod| pod.attempt == record.attempt);
+    let never_ran = !record.may_exist
+        && record.is_provision()
+        && seen.volumes.is_empty()
+        && departed.is_none_or(|pod| !pod.end.started);
+    let unmade = departed.is_some_and(|pod| !pod.end.may_have_run);
+    if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
+        return let_claim_go(seen, None, None);
+    }
+    if record.is_delete() && !record.may_exist && record.not_before.is_some() {
+        return let_claim_go(seen, None, None);
+    }
+    run_for_claim(seen, record, now)
+}
+
+/// What to do about a claim whose volume was refused: delete it, then begin anew.
+pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
+    if !seen.volumes.is_empty() {
+        // The controller may have been stopped between the record and this; a refused PV must not be bound.
+        return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
+            record: record.clone(),
+            volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+            say: None,
+            pod: seen.provision_pod.map(PodRef::of),
+        })));
+    }
+    if let Some(pod) = seen.provision_pod {
+        return if pod.metadata.deletion_timestamp.is_some() {
+            Decision::wait(seen.limits.overdue)
+        } else {
+            Decision::Stop(PodRef::of(pod))
+        };
+    }
+    run_for_claim(seen, record, now)
+}
+
+/// Stops a provisioning Pod whose volume is not wanted any more.
+fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> ClaimDecision {
+    let state = observe(pod);
+    let current = pod::attempt(pod) == record.attempt && record.is_provision();
+    let ran = match &state {
+        PodState::Running => true,
+        PodState::Finished(finish) => finish.started,
+        PodState::Waiting { .. } | PodState::Leaving => false,
+    };
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    let node = pod::node(pod).filter(|node| local && current && record.node != *node);
+    if record.cancelled && ran || node.is_some() {
+        // It ran after all, or it is not yet known where.
+        return Decision::Note(Box::new(Record {
+            cancelled: record.cancelled && !ran,
+            node: node.map_or_else(|| record.node.clone(), str::to_owned),
+            ..record.clone()
+        }));
+    }
+    let earlier = pod::attempt(pod) < record.attempt && record.is_provision();
+    let unmade = current && matches!(&state, PodState::Finished(finish) if !finish.may_have_run);
+    if (earlier || unmade) && !record.may_exist && !record.cancelled {
+        // One Pod at a time: while the last attempt's is there, this one's can't have been. And a Pod that ended before its
+        // container was made has made nothing: its image, which may not be had, is not needed to delete that.
+        return Decision::Note(Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        }));
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        let say = match step(Some(pod), record, seen.limits, now) {
+            Step::Leaving(say) => say,
+            _ => None,
+        };
+        return Decision::Wait {
+            after: Some(seen.limits.overdue),
+            say,
+        };
+    }
+    let never_ran = matches!(state, PodState::Waiting { never_ran: true, .. });
+    if never_ran && current && !record.may_exist {
+        if record.cancelled {
+            return Decision::Stop(PodRef::exactly(pod));
+        }
+        return Decision::Note(Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        }));
+    }
+    Decision::Stop(PodRef::of(pod))
+}
+
+/// Runs `delete` for a claim that stands.
+fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
+    };
+    let mut node = None;
+    if config.is_node_local() && !record.node.is_empty() {
+        node = (seen.nodes)(&record.node);
+        if node.is_none() {
+            let text = format!("node {} has left the cluster, and the volume with it", record.node);
+            let say = Note::warning(reasons::NODE_GONE, action(Kind::Delete), text);
+            return over(seen, record, Some(say), None, now);
+        }
+    }
+    let volume = seen
+        .volumes
+        .first()
+        .map_or_else(BTreeMap::new, |volume| persistent_volume::options(volume));
+    let run = Run {
+        uid: seen.uid(),
+        config,
+        record: (record.is_delete() || record.refused).then_some(record),
+        pod: seen.delete_pod,
+        request: request::undo(seen.claim, seen.class, config, node.as_ref(), seen.kube_api, volume),
+        node: node.map(|node| node.name),
+        state: state_of(config, Some(seen.claim), seen.class),
+        limits: seen.limits,
+        refused: record.refused && seen.claim.metadata.deletion_timestamp.is_none(),
+        before: Some(record),
+        owner: None,
+    };
+    match run.plan(now) {
+        Ok(decision) => decision,
+        Err(took) => over(seen, record, None, took, now),
+    }
+}
+
+/// The volume of a claim that stands is gone.
+fn over(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    say: Option<Note>,
+    took: Option<Duration>,
+    now: Timestamp,
+) -> ClaimDecision {
+    let deleting = seen.claim.metadata.deletion_timestamp.is_some();
+    if deleting || !record.refused {
+        return let_claim_go(seen, say, took);
+    }
+    let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
+    let reschedule = seen.waits_for_consumer() && seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    Decision::Own(ForClaim::Undone(Box::new(Undone {
+        volumes: vec![],
+        next: Some(Record {
+            attempt: record.attempt.saturating_add(1),
+            not_before: Some(later(now, delay)),
+            node: String::new(),
+            may_exist: false,
+            refused: false,
+            ..record.clone()
+        }),
+        reschedule,
+        pods: pods([seen.provision_pod, seen.delete_pod]),
+        say,
+        took,
+        after: Some(delay),
+    })))
+}
+
+fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
+    Decision::Own(ForClaim::Undone(Box::new(Undone {
+        volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+        next: None,
+        reschedule: false,
+        pods: pods([seen.provision_pod, seen.delete_pod]),
+        say,
+        took,
+        after: None,
+    })))
+}

@@ -1,0 +1,16 @@
+//! The program around the controllers.
+//!
+//! [`cli`] reads the command line ([`args`]) and calls [`runtime`], which starts the log, the API [`client`], [`health`] and
+//! [`metrics`], waits for the lease ([`election`]) and for admission policies that hold the controller, and then runs the
+//! controllers with a [`context`]: their handles and settings, [`events`] among them.
+
+pub mod args;
+pub mod cli;
+pub mod client;
+pub mod context;
+pub mod election;
+pub mod events;
+pub mod health;
+mod held;
+pub mod metrics;
+pub mod runtime;

@@ -1,0 +1,259 @@
+//! When an Event is worth a write.
+
+use std::collections::HashMap;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
+
+use super::Note;
+
+/// After so long without a repetition an Event is news again; shorter than the API server keeps Events (one hour).
+const FORGET: SignedDuration = SignedDuration::from_mins(50);
+
+/// How many different things one object may have told of it at once, and how long it takes to earn another.
+const BURST: u32 = 20;
+const EARN: SignedDuration = SignedDuration::from_mins(1);
+
+/// Longest text that the API takes, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// What to write for an Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// A new Event of this name.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// The Event of this name has happened so many times.
+    Repeat {
+        /// Its name.
+        name: String,
+        /// How many times.
+        count: i32,
+    },
+    /// Nothing: that it goes on happening is known.
+    Skip,
+    /// Nothing, though it is news: its object is too talkative.
+    Drop,
+}
+
+/// What has been told already.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    told: HashMap<String, Told>,
+    talkers: HashMap<String, Talker>,
+}
+
+#[derive(Debug)]
+struct Told {
+    name: String,
+    count: i32,
+    last: Timestamp,
+}
+
+#[derive(Debug)]
+struct Talker {
+    left: u32,
+    since: Timestamp,
+}
+
+impl Ledger {
+    /// What to write. A repetition is written at the 2nd, 4th, 8th, … time.
+    pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> Decision {
+        self.told.retain(|_, told| now.duration_since(told.last) < FORGET);
+        self.talkers
+            .retain(|_, talker| now.duration_since(talker.since) < EARN * i32::try_from(BURST).unwrap_or(i32::MAX));
+        let key = key(regarding, note);
+        if let Some(told) = self.told.get_mut(&key) {
+            told.count = told.count.saturating_add(1);
+            told.last = now;
+            return if told.count.count_ones() == 1 {
+                Decision::Repeat {
+                    name: told.name.clone(),
+                    count: told.count,
+                }
+            } else {
+                Decision::Skip
+            };
+        }
+        if !self.may_talk(regarding, now) {
+            return Decision::Drop;
+        }
+        Decision::Create {
+            name: self.renew(regarding, note, now),
+        }
+    }
+
+    /// Begins the series of an Event anew, and names it.
+    pub fn renew(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> String {
+        let key = key(regarding, note);
+        let object: String = regarding
+            .name
+            .as_deref()
+            .unwrap_or("mooring")
+            .chars()
+            .take(200)
+            .collect();
+        let name = format!("{object}.{}{:x}", &key[..8], now.as_nanosecond());
+        let told = Told {
+            name: name.clone(),
+            count: 1,
+            last: now,
+        };
+        self.told.insert(key, told);
+        name
+    }
+
+    fn may_talk(&mut self, regarding: &ObjectReference, now: Timestamp) -> bool {
+        let talker = self.talkers.entry(object_key(regarding)).or_insert(Talker {
+            left: BURST,
+            since: now,
+        });
+        while talker.left < BURST && now.duration_since(talker.since) >= EARN {
+            talker.left += 1;
+            talker.since += EARN;
+        }
+        if talker.left == 0 {
+            return false;
+        }
+        if talker.left == BURST {
+            talker.since = now;
+        }
+        talker.left -= 1;
+        true
+    }
+}
+
+/// A text that the API takes: the beginning and the end of a long one, since the cure stands at the end.
+pub fn shortened(text: &str) -> String {
+    if text.len() <= MAX_TEXT {
+        return text.to_owned();
+    }
+    let half = MAX_TEXT / 2 - 2;
+    let head = text.floor_char_boundary(half);
+    let tail = text.ceil_char_boundary(text.len() - half);
+    format!("{}…{}", &text[..head], &text[tail..])
+}
+
+fn object_key(regarding: &ObjectReference) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    [
+        part(&regarding.kind),
+        part(&regarding.namespace),
+        part(&regarding.name),
+        part(&regarding.uid),
+    ]
+    .join("/")
+}
+
+/// Hash of all that makes two Events the same one.
+fn key(regarding: &ObjectReference, note: &Note) -> String {
+    use std::fmt::Write as _;
+    let mut hash = Sha256::new();
+    for part in [
+        object_key(regarding).as_str(),
+        note.reason,
+        note.action,
+        note.text.as_str(),
+    ] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    hash.finalize().iter().take(16).fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+    use super::{BURST, Decision, Ledger, MAX_TEXT, shortened};
+    use crate::process::events::{Note, reasons};
+
+    fn claim(name: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("PersistentVolumeClaim".into()),
+            namespace: Some("default".into()),
+            name: Some(name.into()),
+            ..ObjectReference::default()
+        }
+    }
+
+    fn failed(text: &str) -> Note {
+        Note::warning(reasons::FAILED, "Provision", text)
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn a_thousand_repetitions_cost_ten_writes() {
+        let mut ledger = Ledger::default();
+        let decisions: Vec<_> = (0..1000)
+            .map(|second| ledger.decide(&claim("a"), &failed("no route to host"), at(second)))
+            .filter(|decision| *decision != Decision::Skip)
+            .collect();
+        assert_eq!(decisions.len(), 10);
+        assert!(matches!(decisions[0], Decision::Create { .. }));
+        assert!(matches!(decisions[9], Decision::Repeat { count: 512, .. }));
+    }
+
+    #[test]
+    fn other_words_and_other_objects_are_news() {
+        let mut ledger = Ledger::default();
+        for (object, text) in [("a", "x"), ("a", "y"), ("b", "x")] {
+            assert!(
+                matches!(ledger.decide(&claim(object), &failed(text), at(0)), Decision::Create { name } if name.starts_with(object))
+            );
+        }
+    }
+
+    #[test]
+    fn an_old_story_is_news_again() {
+        let mut ledger = Ledger::default();
+        ledger.decide(&claim("a"), &failed("x"), at(0));
+        assert!(matches!(
+            ledger.decide(&claim("a"), &failed("x"), at(3600)),
+            Decision::Create { .. }
+        ));
+    }
+
+    #[test]
+    fn a_talkative_object_is_cut_short_and_gets_its_word_back() {
+        let mut ledger = Ledger::default();
+        let now = at(0);
+        let created = (0..100)
+            .filter(|i| {
+                matches!(
+                    ledger.decide(&claim("a"), &failed(&i.to_string()), now),
+                    Decision::Create { .. }
+                )
+            })
+            .count();
+        assert_eq!(created, usize::try_from(BURST).unwrap());
+        assert!(matches!(
+            ledger.decide(&claim("b"), &failed("x"), now),
+            Decision::Create { .. }
+        ));
+        let later = now + SignedDuration::from_mins(1);
+        assert!(matches!(
+            ledger.decide(&claim("a"), &failed("x"), later),
+            Decision::Create { .. }
+        ));
+        assert_eq!(ledger.decide(&claim("a"), &failed("y"), later), Decision::Drop);
+    }
+
+    #[test]
+    fn long_texts_keep_their_beginning_and_their_end() {
+        let text = format!("begin {} the cure", "ä".repeat(2000));
+        let short = shortened(&text);
+        assert!(short.len() <= MAX_TEXT && short.starts_with("begin") && short.ends_with("the cure"));
+        assert_eq!(shortened("short"), "short");
+    }
+}

@@ -1,0 +1,169 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::store::ConfigStore;
+use crate::process::metrics::Metrics;
+
+/// The address can't be had.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to listen on {address}: set another --listen")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// What a replica is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// It has not reached the API server yet.
+    Starting,
+    /// Another replica leads, and this one would take over.
+    StandingBy,
+    /// No admission policy holds it, so it does nothing.
+    NotHeld,
+    /// It works.
+    Leading,
+    /// It ends what it is at.
+    Stopping,
+}
+
+/// What the probes are told. A clone tells the same.
+#[derive(Debug, Clone)]
+pub struct Health {
+    phase: Arc<AtomicU8>,
+    configs: ConfigStore,
+    metrics: Metrics,
+}
+
+impl Health {
+    /// Health of a replica that is starting.
+    pub fn new(configs: ConfigStore, metrics: Metrics) -> Self {
+        Self {
+            phase: Arc::new(AtomicU8::new(Phase::Starting as u8)),
+            configs,
+            metrics,
+        }
+    }
+
+    /// Says what the replica is doing now.
+    pub fn set(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.metrics.set_leader(phase == Phase::Leading);
+    }
+
+    fn ready(&self) -> (StatusCode, &'static str) {
+        let phase = self.phase.load(Ordering::Relaxed);
+        if phase == Phase::StandingBy as u8 {
+            (StatusCode::OK, "standing by\n")
+        } else if phase == Phase::Leading as u8 {
+            if self.configs.is_synced() {
+                (StatusCode::OK, "leading\n")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "reading provisioner config maps\n")
+            }
+        } else if phase == Phase::NotHeld as u8 {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no admission policy holds this controller: see its log\n",
+            )
+        } else if phase == Phase::Stopping as u8 {
+            (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "waiting for the Kubernetes API\n")
+        }
+    }
+}
+
+/// Takes the address, so that a bad one is known at the start.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ListenError { address, source })
+}
+
+/// Answers until `stop`.
+pub async fn serve(listener: TcpListener, health: Health, stop: CancellationToken) {
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "serving health and metrics");
+    }
+    let served = axum::serve(listener, router(health)).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = served.await {
+        warn!(
+            error = &error as &dyn std::error::Error,
+            "failed to serve health and metrics"
+        );
+    }
+}
+
+fn router(health: Health) -> Router {
+    Router::new()
+        // That the runtime turns is all: what is wrong with the API server, a restart does not mend.
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(async |State(health): State<Health>| health.ready()))
+        .route("/metrics", get(metrics))
+        .with_state(health)
+}
+
+async fn metrics(State(health): State<Health>) -> impl IntoResponse {
+    match health.metrics.encode() {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use axum::body::Body;
+    use axum::http::{Request, StatusCode};
+    use tower::ServiceExt as _;
+
+    use super::{Health, Phase, router};
+    use crate::config::store::ConfigStore;
+    use crate::process::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_replica_is_ready_when_it_could_work_or_does() {
+        let configs = ConfigStore::new();
+        let health = Health::new(configs.clone(), Metrics::new());
+        let ask = async |path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            router(health.clone()).oneshot(request).await.unwrap().status()
+        };
+        let no = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(
+            (ask("/healthz").await, ask("/metrics").await),
+            (StatusCode::OK, StatusCode::OK)
+        );
+        for (phase, expected) in [
+            (Phase::Starting, no),
+            (Phase::StandingBy, StatusCode::OK),
+            (Phase::NotHeld, no),
+            (Phase::Leading, no),
+            (Phase::Stopping, no),
+        ] {
+            health.set(phase);
+            assert_eq!(ask("/readyz").await, expected, "{phase:?}");
+        }
+        configs.replace(BTreeMap::new());
+        health.set(Phase::Leading);
+        assert_eq!(ask("/readyz").await, StatusCode::OK);
+    }
+}

@@ -1,0 +1,242 @@
+//! Puts the controllers together and runs them for as long as this replica leads.
+
+use std::future::Future;
+use std::io::{IsTerminal as _, Write as _};
+use std::pin::Pin;
+use std::time::Duration;
+
+use mooring_contract::CONTRACT_VERSION;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::store::ConfigStore;
+use crate::config::trust::Trust;
+use crate::controllers::{self, provisioning};
+use crate::process::args::RunArgs;
+use crate::process::client::{self, ClientError};
+use crate::process::context::{Context, Settings};
+use crate::process::election::{Election, Timing};
+use crate::process::events::Publisher;
+use crate::process::health::{self, Health, ListenError, Phase};
+use crate::process::held;
+use crate::process::metrics::Metrics;
+
+/// Why the controller ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No client of the API.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No address for the probes.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A bad `--log`.
+    #[error("--log {filter:?} is not a log filter: write a level such as info, or target=level pairs")]
+    Log {
+        /// As given.
+        filter: String,
+        /// Why.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Signals can't be had.
+    #[error("failed to listen for signals")]
+    Signals(#[source] std::io::Error),
+    /// Another replica may lead by now, so this one must not go on.
+    #[error("this replica leads no more: it ends, to be started again and stand by")]
+    LeaseLost,
+    /// A controller ended by itself, which is a defect.
+    #[error("the {0} controller ended by itself")]
+    Ended(&'static str),
+}
+
+/// How long Events that are waiting at the end are given to be written.
+const LAST_EVENTS: Duration = Duration::from_secs(10);
+
+/// A controller's loop; it ends when it is told to.
+type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs the controller until it is told to stop by SIGTERM or SIGINT.
+pub async fn run(args: RunArgs) -> Result<(), RunError> {
+    let RunArgs {
+        namespace,
+        config_namespaces,
+        allowed_images,
+        kube_api,
+        kubeconfig,
+        leader_elect,
+        lease_name,
+        lease_duration,
+        identity,
+        listen,
+        max_in_flight,
+        max_pods,
+        api_qps,
+        api_burst,
+        api_timeout,
+        resync,
+        stop_timeout,
+        max_backoff,
+        log_json,
+        log,
+    } = args;
+    start_log(&log, log_json)?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        contract = CONTRACT_VERSION,
+        identity,
+        "starting"
+    );
+
+    let metrics = Metrics::new();
+    let configs = ConfigStore::new();
+    let health = Health::new(configs.clone(), metrics.clone());
+    let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
+    let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
+    let (events, event_writer) = Publisher::new(metrics.clone());
+    let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
+    let context = Context {
+        client: client.clone(),
+        configs,
+        events,
+        metrics: metrics.clone(),
+        settings: Settings {
+            config_namespaces: trust.namespaces().map(str::to_owned).collect(),
+            kube_api: kube_api.map_or_else(
+                || client::address(&config),
+                |address| address.trim_end_matches('/').to_owned(),
+            ),
+            max_in_flight,
+            max_pods,
+            resync,
+            max_backoff,
+        },
+    };
+
+    let stop = stop_on_signal()?;
+    let listener = health::listen(listen).await?;
+    // The probes answer for as long as the process lives: also while it stops.
+    let end_of_probes = CancellationToken::new();
+    let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
+
+    let in_cluster = kubeconfig.is_none();
+    if in_cluster && !held::wait(client.clone(), &namespace, &health, &stop).await {
+        return Ok(());
+    }
+    let mut election = Election::new(
+        client::unlimited(&config, &metrics)?,
+        &namespace,
+        &lease_name,
+        &identity,
+        Timing::of(lease_duration),
+    );
+    if leader_elect && !election.win(&stop, || health.set(Phase::StandingBy)).await {
+        return Ok(());
+    }
+    health.set(Phase::Leading);
+
+    let end_of_events = CancellationToken::new();
+    let events_written = tokio::spawn(event_writer.run(client, identity, end_of_events.clone()));
+    let working = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    for (name, controller) in controllers(context, trust, &working) {
+        tasks.spawn(async move {
+            controller.await;
+            name
+        });
+    }
+
+    let lost = async {
+        if leader_elect {
+            election.hold().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    let ended = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        () = lost => Err(RunError::LeaseLost),
+        Some(ended) = tasks.join_next() => Err(RunError::Ended(ended.unwrap_or("panicked"))),
+    };
+
+    health.set(Phase::Stopping);
+    info!("stopping");
+    working.cancel();
+    if timeout(stop_timeout, async { while tasks.join_next().await.is_some() {} })
+        .await
+        .is_err()
+    {
+        warn!("controllers did not end in time; what they were at is found again by the next leader");
+        tasks.abort_all();
+    }
+    end_of_events.cancel();
+    if timeout(LAST_EVENTS, events_written).await.is_err() {
+        warn!("events were not written in time");
+    }
+    if leader_elect && !matches!(ended, Err(RunError::LeaseLost)) {
+        // Only now: the next leader finds nobody at work.
+        election.release().await;
+    }
+    end_of_probes.cancel();
+    let _ = probes.await;
+    info!("stopped");
+    ended
+}
+
+/// All controllers, by name.
+fn controllers(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
+    vec![
+        (
+            "config",
+            Box::pin(controllers::config::run(context.clone(), trust, stop.clone())),
+        ),
+        ("provisioning", Box::pin(provisioning::run(context, stop.clone()))),
+    ]
+}
+
+fn stop_on_signal() -> Result<CancellationToken, RunError> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => info!("got SIGTERM"),
+            _ = interrupt.recv() => info!("got SIGINT"),
+        }
+        cancel.cancel();
+    });
+    Ok(stop)
+}
+
+fn start_log(filter: &str, json: bool) -> Result<(), RunError> {
+    let filter = EnvFilter::try_new(filter).map_err(|source| RunError::Log {
+        filter: filter.to_owned(),
+        source,
+    })?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    if json {
+        log.json().init();
+    } else {
+        log.init();
+    }
+    Ok(())
+}
+
+/// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have begun.
+pub fn report(error: &RunError) {
+    let mut text = format!("flex-provisioner: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,503 @@
+//! The provisioning Pod: its whole skeleton, fixed here.
+//!
+//! A ConfigMap chooses the image, a service account of its own namespace, where the Pod may be scheduled and how long it
+//! may take. Nothing in it can ask for a host path, a host namespace, privilege or a capability: there is no template.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, FlexVolumeSource, KeyToPath, LocalObjectReference,
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
+    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
+use mooring_contract::operation::Operation;
+use mooring_contract::request::Request;
+use mooring_contract::volume::{ClientName, keys};
+
+use crate::config::ProvisionerConfig;
+use crate::run::properties::{REQUEST_KEY, variables};
+use crate::volume::topology;
+
+/// Name of the Pod that runs `operation` on the volume of the claim `uid`: the same at every attempt, so that two of them
+/// can't be at once.
+pub fn name(operation: impl Into<Operation>, uid: &str) -> String {
+    let operation: Operation = operation.into();
+    format!("{operation}-{uid}")
+}
+
+/// Name of the Secret of a Pod of this name that is made at `now`: no two Pods share one. A kubelet keeps what it has read of an
+/// immutable Secret for as long as any Pod there uses one of its name, so a Pod made while the one before it is still being
+/// stopped would be given the other's properties.
+pub fn new_secret_name(pod: &str, now: Timestamp) -> String {
+    format!("{pod}-{:x}", now.as_millisecond())
+}
+
+/// Name of a Pod's Secret; empty for a Pod that is not one of ours.
+pub fn secret_name(pod: &Pod) -> &str {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    volumes
+        .into_iter()
+        .flatten()
+        .find(|volume| volume.name == PROPERTIES_VOLUME)
+        .and_then(|volume| volume.secret.as_ref()?.secret_name.as_deref())
+        .unwrap_or_default()
+}
+
+/// The volume in which a Pod has its properties as files.
+const PROPERTIES_VOLUME: &str = "properties";
+
+/// What a Pod is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// The request; it goes into an annotation, for it has no secrets.
+    pub request: &'a Request,
+    /// The ConfigMap.
+    pub config: &'a ProvisionerConfig,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// The only node that it may run on.
+    pub node: Option<&'a str>,
+    /// Name of its Secret, see [`new_secret_name`].
+    pub secret: &'a str,
+    /// Names of its properties.
+    pub properties: &'a BTreeSet<String>,
+    /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` gets it.
+    pub backend_secret: bool,
+    /// The PV that it belongs to, by name and uid: Kubernetes removes it when that is gone.
+    pub owner: Option<(&'a str, &'a str)>,
+}
+
+/// The Pod of a run.
+pub fn build(run: &Run<'_>) -> Pod {
+    let Run { request, config, .. } = *run;
+    let service_account = config.service_account.clone();
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name(request.operation, &request.pvc_uid)),
+            namespace: Some(config.reference.namespace.clone()),
+            labels: Some(pod_labels(run)),
+            annotations: Some(
+                [
+                    (
+                        annotations::CLAIM,
+                        format!("{}/{}", request.pvc_namespace, request.pvc_name),
+                    ),
+                    (annotations::CONFIG, config.reference.to_string()),
+                    (annotations::REQUEST, serde_json::json!(request).to_string()),
+                ]
+                .map(|(key, value)| (key.to_owned(), value))
+                .into(),
+            ),
+            owner_references: run
+                .owner
+                .map(|(name, uid)| vec![owner("PersistentVolume", name, uid, None)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![container(run)],
+            volumes: Some(volumes(run)),
+            restart_policy: Some("Never".to_owned()),
+            active_deadline_seconds: Some(seconds(config.timeout)),
+            automount_service_account_token: Some(service_account.is_some()),
+            service_account_name: service_account,
+            enable_service_links: Some(false),
+            node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
+            tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
+            affinity: affinity(
+                run.node,
+                config.backend_volume.as_ref().map(|backend| backend.client.as_str()),
+            ),
+            security_context: Some(PodSecurityContext {
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    localhost_profile: None,
+                }),
+                ..PodSecurityContext::default()
+            }),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The Secret of a run, owned by its Pod: it goes when the Pod goes.
+pub fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(secret_name(pod).to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            labels: Some(
+                [
+                    (labels::COMPONENT, labels::COMPONENT_PROVISIONING),
+                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+                ]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ),
+            owner_references: Some(vec![owner(
+                "Pod",
+                pod.metadata.name.as_deref().unwrap_or_default(),
+                pod.metadata.uid.as_deref().unwrap_or_default(),
+                Some(true),
+            )]),
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        immutable: Some(true),
+        ..Secret::default()
+    }
+}
+
+fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller,
+        block_owner_deletion: None,
+    }
+}
+
+/// Whether a Pod goes with the object of this uid.
+pub fn is_owned_by(pod: &Pod, uid: &str) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.uid == uid)
+}
+
+/// The attempt that a Pod was made for; 0 for a Pod that does not say.
+pub fn attempt(pod: &Pod) -> u32 {
+    label(pod, labels::ATTEMPT)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+/// The request that a Pod was made for, if it is readable.
+pub fn request(pod: &Pod) -> Option<Request> {
+    let text = pod.metadata.annotations.as_ref()?.get(annotations::REQUEST)?;
+    serde_json::from_str(text).ok()
+}
+
+/// One of a Pod's labels.
+pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The node that a Pod is on.
+pub fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+fn pod_labels(run: &Run<'_>) -> BTreeMap<String, String> {
+    let Run { request, config, .. } = *run;
+    [
+        (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
+        (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
+        (labels::OPERATION, request.operation.to_string()),
+        (labels::ATTEMPT, run.attempt.to_string()),
+        (labels::CLAIM_UID, as_label(&request.pvc_uid)),
+        (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
+        (labels::CLAIM_NAME, as_label(&request.pvc_name)),
+        (labels::CONFIG_NAME, as_label(&config.reference.name)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// An object's name cut to the 63 characters that a label holds, ending in a letter or digit.
+fn as_label(name: &str) -> String {
+    let cut: String = name.chars().take(63).collect();
+    cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+fn container(run: &Run<'_>) -> Container {
+    let backend = run.config.backend_volume.is_some();
+    let mut mounts = vec![
+        mount(PROPERTIES_VOLUME, paths::PROPERTIES, true),
+        VolumeMount {
+            sub_path: Some(REQUEST_KEY.to_owned()),
+            ..mount("request", paths::REQUEST, true)
+        },
+        mount("tmp", "/tmp", false),
+    ];
+    if backend {
+        mounts.push(mount("backend", paths::BACKEND, false));
+    }
+    // An image that works on files of many owners needs to be root over them, in that volume alone.
+    let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
+    Container {
+        name: run.request.operation.to_string(),
+        image: Some(run.config.image.clone()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        env: Some(variables(run.properties, run.secret)),
+        volume_mounts: Some(mounts),
+        resources: Some(ResourceRequirements {
+            requests: Some(
+                [("cpu", "10m"), ("memory", "16Mi")]
+                    .map(|(key, value)| (key.to_owned(), Quantity(value.to_owned())))
+                    .into(),
+            ),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities {
+                add: backend.then_some(files),
+                drop: Some(vec!["ALL".to_owned()]),
+            }),
+            privileged: Some(false),
+            read_only_root_filesystem: Some(true),
+            ..SecurityContext::default()
+        }),
+        termination_message_path: Some(paths::TERMINATION_LOG.to_owned()),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..Container::default()
+    }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: Some(read_only),
+        ..VolumeMount::default()
+    }
+}
+
+fn volumes(run: &Run<'_>) -> Vec<Volume> {
+    let from_secret = |name: &str, keys: Vec<String>| Volume {
+        name: name.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(run.secret.to_owned()),
+            // Images run as any user; the Pod is the Secret's only reader.
+            default_mode: Some(0o444),
+            items: Some(
+                keys.into_iter()
+                    .map(|key| KeyToPath {
+                        path: key.clone(),
+                        key,
+                        ..KeyToPath::default()
+                    })
+                    .collect(),
+            ),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    let mut volumes = vec![
+        from_secret(PROPERTIES_VOLUME, run.properties.iter().cloned().collect()),
+        from_secret("request", vec![REQUEST_KEY.to_owned()]),
+        Volume {
+            name: "tmp".to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource::default()),
+            ..Volume::default()
+        },
+    ];
+    if let Some(backend) = &run.config.backend_volume {
+        let mut options = backend.to_options();
+        if backend.client.as_str() != ClientName::POOL
+            && let Some(image) = &run.config.client_image
+        {
+            // What mounts the volumes mounts their server's export too, unless it is told otherwise.
+            options
+                .entry(keys::CLIENT_IMAGE.to_owned())
+                .or_insert_with(|| image.clone());
+        }
+        // The kubelet has a field of its own for it, and hands that on under its own name too.
+        let fs_type = options.get(keys::FS_TYPE).cloned();
+        options.retain(|_, value| !value.is_empty());
+        let secret = run.config.secret_name.clone().filter(|_| run.backend_secret);
+        volumes.push(Volume {
+            name: "backend".to_owned(),
+            flex_volume: Some(FlexVolumeSource {
+                driver: FLEX_DRIVER.to_owned(),
+                fs_type,
+                options: Some(options),
+                read_only: None,
+                secret_ref: secret.map(|name| LocalObjectReference { name }),
+            }),
+            ..Volume::default()
+        });
+    }
+    volumes
+}
+
+/// Where it may run: on this node, if one is given, and on none that can't mount what the image works on.
+fn affinity(node: Option<&str>, backend: Option<&str>) -> Option<Affinity> {
+    let here = node.map(|node| {
+        vec![NodeSelectorRequirement {
+            key: "metadata.name".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(vec![node.to_owned()]),
+        }]
+    });
+    if here.is_none() && backend.is_none() {
+        return None;
+    }
+    Some(Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+                node_selector_terms: vec![NodeSelectorTerm {
+                    match_expressions: backend.map(topology::able),
+                    match_fields: here,
+                }],
+            }),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    })
+}
+
+fn seconds(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Run, as_label, build, secret};
+    use crate::operation::tests::config;
+    use crate::run::properties::Properties;
+    use crate::run::properties::tests::silver;
+    use k8s_openapi::api::core::v1::Pod;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn pod(extra: &[(&str, &str)], node: Option<&str>) -> Pod {
+        let mut request = silver();
+        let config = config(extra);
+        request.parameters.clone_from(&config.pass_through);
+        let properties = Properties::new(&request, &BTreeMap::new(), None).unwrap();
+        build(&Run {
+            request: &request,
+            config: &config,
+            attempt: 2,
+            node,
+            secret: "secret-of-the-pod",
+            properties: &properties.names(),
+            backend_secret: false,
+            owner: None,
+        })
+    }
+
+    #[test]
+    fn the_skeleton_is_as_it_was() {
+        let mut pod = pod(
+            &[("backend-volume", "client=pool"), ("node-selector", "disk=ssd")],
+            Some("node-a"),
+        );
+        // The list of variables is tested with the properties.
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.env.as_mut().unwrap().truncate(1);
+        for volume in pod.spec.as_mut().unwrap().volumes.as_mut().unwrap() {
+            if let Some(items) = volume.secret.as_mut().and_then(|secret| secret.items.as_mut()) {
+                items.truncate(1);
+            }
+        }
+        pod.metadata.annotations = None;
+        insta::assert_snapshot!(crate::yaml::to_string(&pod).unwrap());
+    }
+
+    #[test]
+    fn the_client_image_of_the_volumes_mounts_their_server_s_export_too() {
+        let image = |extra: &[(&str, &str)]| {
+            let mut data = vec![("client-image", "mooring.dev/client-x:1")];
+            data.extend(extra);
+            let volumes = pod(&data, None).spec.unwrap().volumes.unwrap();
+            let options = volumes.into_iter().find_map(|volume| volume.flex_volume?.options);
+            options.unwrap().remove("client-image")
+        };
+        assert_eq!(
+            image(&[("backend-volume", "client=x,source=h:/v")]).as_deref(),
+            Some("mooring.dev/client-x:1")
+        );
+        assert_eq!(
+            image(&[("backend-volume", "client=x,source=h:/v,client-image=y:2")]).as_deref(),
+            Some("y:2")
+        );
+        assert_eq!(image(&[("backend-volume", "client=pool")]), None);
+    }
+
+    /// Proves: P6
+    #[test]
+    fn the_secret_belongs_to_its_pod_alone() {
+        let mut pod = pod(&[], None);
+        pod.metadata.uid = Some("pod-uid".into());
+        let secret = secret(&pod, BTreeMap::new());
+        let owner = &secret.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Pod", "pod-uid"));
+        assert_eq!(secret.metadata.name.as_deref(), Some("secret-of-the-pod"));
+    }
+
+    #[test]
+    fn a_long_name_makes_a_label() {
+        let long = format!("{}-{}", "a".repeat(62), "b".repeat(100));
+        assert_eq!(as_label(&long), "a".repeat(62));
+        assert_eq!(as_label("data"), "data");
+    }
+
+    /// Whatever a ConfigMap holds, the Pod has nothing of the host and no more rights than the skeleton's.
+    fn assert_harmless(pod: &Pod) {
+        let spec = pod.spec.as_ref().unwrap();
+        assert_eq!((spec.host_network, spec.host_pid, spec.host_ipc), (None, None, None));
+        assert_eq!(spec.containers.len(), 1);
+        assert!(spec.init_containers.is_none() && spec.node_name.is_none());
+        for volume in spec.volumes.as_ref().unwrap() {
+            let known = volume.secret.is_some() || volume.empty_dir.is_some() || volume.flex_volume.is_some();
+            assert!(known && volume.host_path.is_none(), "{volume:?}");
+            if let Some(flex) = &volume.flex_volume {
+                assert_eq!(flex.driver, "mooring.dev/vcs");
+            }
+        }
+        let container = &spec.containers[0];
+        let security = container.security_context.as_ref().unwrap();
+        assert_eq!(security.privileged, Some(false));
+        assert_eq!(security.allow_privilege_escalation, Some(false));
+        assert_eq!(security.read_only_root_filesystem, Some(true));
+        let capabilities = security.capabilities.as_ref().unwrap();
+        assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]));
+        let added = capabilities.add.clone().unwrap_or_default();
+        assert!(added.is_empty() || added == ["CHOWN", "DAC_OVERRIDE", "FOWNER"]);
+        assert!(container.command.is_none() && container.args.is_none());
+        assert!(
+            container
+                .env
+                .as_ref()
+                .unwrap()
+                .iter()
+                .all(|variable| variable.value.is_none())
+        );
+        assert!(container.env_from.is_none() && container.volume_devices.is_none());
+    }
+
+    proptest! {
+        /// Proves: P5
+        #[test]
+        fn no_config_map_shapes_anything_dangerous(
+            key in "(host-network|hostPath|privileged|pod-template|command|security-context|volumes|[a-z][a-z-]{0,12})",
+            value in "\\PC{0,40}",
+            backend in proptest::option::of(Just(("backend-volume", "client=nfs,source=h:/x"))),
+        ) {
+            let mut extra = vec![(key.as_str(), value.as_str())];
+            extra.extend(backend);
+            let Some(config) = crate::operation::tests::try_config(&extra) else { return Ok(()) };
+            let mut request = silver();
+            request.parameters.clone_from(&config.pass_through);
+            let Ok(properties) = Properties::new(&request, &BTreeMap::new(), None) else { return Ok(()) };
+            assert_harmless(&build(&Run {
+                request: &request,
+                config: &config,
+                attempt: 1,
+                node: None,
+                secret: "secret-of-the-pod",
+                properties: &properties.names(),
+                backend_secret: true,
+                owner: None,
+            }));
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! Whether a PV is what was asked for. Nothing is bound that does not pass here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
+use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError};
+
+use crate::volume::capacity;
+use crate::volume::topology::{self, Node};
+
+/// What the PV must be like.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The claim it is for.
+    pub claim: &'a PersistentVolumeClaim,
+    /// `pvc-<claim uid>`.
+    pub pv_name: &'a str,
+    /// Namespace of the ConfigMap: one of the two that a `secretRef` can name.
+    pub config_namespace: &'a str,
+    /// The node that the volume must be usable from, if one was selected.
+    pub node: Option<&'a Node>,
+    /// Mount options that the StorageClass asks for.
+    pub class_options: &'a [String],
+    /// The client image that the ConfigMap names.
+    pub client_image: Option<&'a str>,
+}
+
+/// One thing that is wrong with a PV; the message says what was wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Another name.
+    #[error("its name is {found:?}, not {wanted:?}: use the property pv-name")]
+    Name {
+        /// The PV's.
+        found: String,
+        /// The one property `pv-name` gave.
+        wanted: String,
+    },
+    /// Not tied to the claim, or to another.
+    #[error("its claimRef is {found}, not {wanted}: set namespace, name and uid of the claim")]
+    ClaimRef {
+        /// The PV's.
+        found: String,
+        /// The claim.
+        wanted: String,
+    },
+    /// Another class.
+    #[error("its storageClassName is {found:?}, not {wanted:?}")]
+    Class {
+        /// The PV's.
+        found: String,
+        /// The claim's.
+        wanted: String,
+    },
+    /// No capacity, or one that can't be read.
+    #[error("its capacity can't be read: {0}")]
+    Capacity(String),
+    /// Smaller than asked.
+    #[error("its capacity is {found} bytes, less than the {wanted} asked for")]
+    TooSmall {
+        /// The PV's, in bytes.
+        found: u64,
+        /// The claim's, in bytes.
+        wanted: u64,
+    },
+    /// An access mode is missing.
+    #[error("its accessModes do not have {0}, which the claim asks for")]
+    AccessMode(String),
+    /// Another volume mode.
+    #[error("its volumeMode is {found}, not {wanted}")]
+    VolumeMode {
+        /// The PV's.
+        found: String,
+        /// The claim's.
+        wanted: String,
+    },
+    /// A source that gives access to a node, or that another driver would act on.
+    #[error(
+        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
+    )]
+    Source(String),
+    /// Options that no mounter could take.
+    #[error("its options can't be mounted: {0}")]
+    Options(#[from] VolumeError),
+    /// The node itself as a user's volume.
+    #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
+    Client(String),
+    /// Something of the node's own.
+    #[error("its options reach for the node itself: {0}")]
+    NodeAccess(#[from] NodeAccess),
+    /// What its client's record does not have.
+    #[error("its options can't be mounted: {0}")]
+    Check(CheckError),
+    /// An image file that may be another volume's.
+    #[error(
+        "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local volume's file after pv-name"
+    )]
+    NotItsFile {
+        /// The PV's.
+        found: String,
+        /// The PV's name.
+        wanted: String,
+    },
+    /// A client image that the ConfigMap does not name.
+    #[error(
+        "its option client-image is {0:?}, which its ConfigMap does not name: put it into the ConfigMap's key \"client-image\""
+    )]
+    ClientImage(String),
+    /// A Secret of somebody else.
+    #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
+    Secret(String),
+    /// What the kubelet refuses.
+    #[error(
+        "it has mountOptions, which the kubelet refuses with flexVolume: put them into the option \"mount-options\""
+    )]
+    MountOptions,
+    /// Not usable where the Pod is to run.
+    #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
+    Node(String),
+    /// It is being deleted.
+    #[error("it is being deleted")]
+    Deleted,
+}
+
+/// The client that is the host's own mount helper.
+const HOST: &str = "host";
+
+/// Sources that the kubelet mounts over the network by itself and that give no access to the node.
+const NETWORK_SOURCES: [&str; 5] = ["nfs", "iscsi", "fc", "rbd", "cephfs"];
+
+/// All that is wrong with a PV; empty if it can be accepted.
+pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let spec = pv.spec.clone().unwrap_or_default();
+    let claim = expected.claim;
+    let name = pv.metadata.name.clone().unwrap_or_default();
+    if name != expected.pv_name {
+        refusals.push(Refusal::Name {
+            found: name,
+            wanted: expected.pv_name.to_owned(),
+        });
+    }
+    if pv.metadata.deletion_timestamp.is_some() {
+        refusals.push(Refusal::Deleted);
+    }
+    check_claim_ref(&spec, claim, &mut refusals);
+    let wanted = claim.spec.clone().unwrap_or_default();
+    let (found_class, wanted_class) = (spec.storage_class_name.clone(), wanted.storage_class_name.clone());
+    if found_class.clone().unwrap_or_default() != wanted_class.clone().unwrap_or_default() {
+        refusals.push(Refusal::Class {
+            found: found_class.unwrap_or_default(),
+            wanted: wanted_class.unwrap_or_default(),
+        });
+    }
+    check_capacity(&spec, claim, &mut refusals);
+    let modes = spec.access_modes.clone().unwrap_or_default();
+    for mode in wanted.access_modes.unwrap_or_default() {
+        if !modes.contains(&mode) {
+            refusals.push(Refusal::AccessMode(mode));
+        }
+    }
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    if mode(&spec.volume_mode) != mode(&wanted.volume_mode) {
+        refusals.push(Refusal::VolumeMode {
+            found: mode(&spec.volume_mode),
+            wanted: mode(&wanted.volume_mode),
+        });
+    }
+    check_source(&spec, expected, &mut refusals);
+    let required = spec.node_affinity.and_then(|affinity| affinity.required);
+    // Where it can be mounted just now is the scheduler's business: it chooses another node if there is one.
+    if let (Some(node), Some(required)) = (expected.node, required)
+        && !topology::selects(&required, &node.name, &topology::however_able(node))
+    {
+        refusals.push(Refusal::Node(node.name.clone()));
+    }
+    refusals
+}
+
+/// Name of the source that a PV has, as the API spells it: the one key of its spec that is no other field.
+pub fn source_name(spec: &PersistentVolumeSpec) -> String {
+    const FIELDS: [&str; 9] = [
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    ];
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    value
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, _)| key.as_str())
+        .find(|key| !FIELDS.contains(key))
+        .unwrap_or("none")
+        .to_owned()
+}
+
+fn check_claim_ref(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, refusals: &mut Vec<Refusal>) {
+    let meta = &claim.metadata;
+    let wanted = (meta.namespace.as_ref(), meta.name.as_ref(), meta.uid.as_ref());
+    let found = spec.claim_ref.as_ref().map(|reference| {
+        (
+            reference.namespace.as_ref(),
+            reference.name.as_ref(),
+            reference.uid.as_ref(),
+        )
+    });
+    if found != Some(wanted) {
+        let text = |reference: (Option<&String>, Option<&String>, Option<&String>)| {
+            let part = |part: Option<&String>| part.map_or("?", String::as_str).to_owned();
+            format!(
+                "{}/{} (uid {})",
+                part(reference.0),
+                part(reference.1),
+                part(reference.2)
+            )
+        };
+        refusals.push(Refusal::ClaimRef {
+            found: found.map_or_else(|| "not set".to_owned(), text),
+            wanted: text(wanted),
+        });
+    }
+}
+
+fn check_capacity(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, refusals: &mut Vec<Refusal>) {
+    let found = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+    let Some(found) = found else {
+        refusals.push(Refusal::Capacity("there is none".into()));
+        return;
+    };
+    match capacity::bytes(found) {
+        // A claim's own size was read before anything was run.
+        Ok(found) => {
+            let wanted = asked_bytes(claim).unwrap_or(0);
+            if found < wanted {
+                refusals.push(Refusal::TooSmall { found, wanted });
+            }
+        }
+        Err(error) => refusals.push(Refusal::Capacity(error.to_string())),
+    }
+}
+
+/// The size that a claim asks for, in bytes.
+pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, capacity::CapacityError> {
+    let requests = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    requests
+        .and_then(|requests| requests.get("storage"))
+        .map_or(Ok(0), capacity::bytes)
+}
+
+fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
+    let source = source_name(spec);
+    if let Some(flex) = &spec.flex_volume {
+        if flex.driver != FLEX_DRIVER {
+            refusals.push(Refusal::Source(format!("flexVolume with driver {:?}", flex.driver)));
+            return;
+        }
+        check_options(flex.options.as_ref(), flex.fs_type.as_deref(), expected, refusals);
+        if spec.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
+            refusals.push(Refusal::MountOptions);
+        }
+        let secret = flex.secret_ref.as_ref().and_then(|secret| secret.namespace.as_deref());
+        check_secret(secret, expected, refusals);
+    } else if let Some(csi) = &spec.csi {
+        if csi.driver != CSI_DRIVER {
+            refusals.push(Refusal::Source(format!("csi with driver {:?}", csi.driver)));
+            return;
+        }
+        check_options(
+            csi.volume_attributes.as_ref(),
+            csi.fs_type.as_deref(),
+            expected,
+            refusals,
+        );
+        let secrets = [
+            &csi.node_stage_secret_ref,
+            &csi.node_publish_secret_ref,
+            &csi.node_expand_secret_ref,
+            &csi.controller_publish_secret_ref,
+            &csi.controller_expand_secret_ref,
+        ];
+        for secret in secrets.into_iter().flatten() {
+            check_secret(secret.namespace.as_deref(), expected, refusals);
+        }
+    } else if !NETWORK_SOURCES.contains(&source.as_str()) {
+        refusals.push(Refusal::Source(source));
+    } else {
+        let secrets = [
+            spec.iscsi.as_ref().and_then(|source| source.secret_ref.as_ref()),
+            spec.rbd.as_ref().and_then(|source| source.secret_ref.as_ref()),
+            spec.cephfs.as_ref().and_then(|source| source.secret_ref.as_ref()),
+        ];
+        for secret in secrets.into_iter().flatten() {
+            check_secret(secret.namespace.as_deref(), expected, refusals);
+        }
+    }
+}
+
+fn check_options(
+    options: Option<&BTreeMap<String, String>>,
+    fs_type: Option<&str>,
+    expected: &Expected<'_>,
+    refusals: &mut Vec<Refusal>,
+) {
+    let mut volume = match Volume::from_options(options.unwrap_or(&BTreeMap::new())) {
+        Ok(volume) => volume,
+        Err(error) => return refusals.push(Refusal::Options(error)),
+    };
+    if [ClientName::POOL, HOST].contains(&volume.client.as_str()) {
+        return refusals.push(Refusal::Client(volume.client.to_string()));
+    }
+    if volume.fs_type.is_empty() {
+        // The mounter goes by the source's own field then.
+        fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
+    }
+    match volume.check(Speaker::Image, expected.class_options) {
+        Ok(()) => {}
+        Err(CheckError::Node(error)) => refusals.push(Refusal::NodeAccess(error)),
+        Err(error) => refusals.push(Refusal::Check(error)),
+    }
+    if volume.client.as_str() == ClientName::LOCAL && !volume.source.contains(expected.pv_name) {
+        refusals.push(Refusal::NotItsFile {
+            found: volume.source,
+            wanted: expected.pv_name.to_owned(),
+        });
+    }
+    if let Some(image) = volume
+        .client_image
+        .filter(|image| Some(image.as_str()) != expected.client_image)
+    {
+        refusals.push(Refusal::ClientImage(image));
+    }
+}
+
+fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
+    let Some(namespace) = namespace.filter(|namespace| !namespace.is_empty()) else {
+        return;
+    };
+    let claim = expected.claim.metadata.namespace.as_deref();
+    if namespace != expected.config_namespace && Some(namespace) != claim {
+        refusals.push(Refusal::Secret(namespace.to_owned()));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Expected, Refusal, check};
+    use crate::volume::topology::Node;
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use serde_json::{Value, json};
+
+    pub(crate) fn claim() -> PersistentVolumeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"name": "data", "namespace": "default", "uid": "u1", "resourceVersion": "7"},
+            "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+                     "resources": {"requests": {"storage": "1Gi"}}},
+        }))
+        .unwrap()
+    }
+
+    pub(crate) fn volume() -> Value {
+        json!({
+            "metadata": {"name": "pvc-u1", "resourceVersion": "9", "uid": "v1"},
+            "spec": {
+                "storageClassName": "silver", "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+                "capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Delete",
+                "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": "u1"},
+                "flexVolume": {"driver": "mooring.dev/vcs", "options": {"client": "nfs", "source": "h:/x"}},
+            },
+        })
+    }
+
+    type Change = Box<dyn FnOnce(&mut Value)>;
+
+    fn refusals(change: impl FnOnce(&mut Value)) -> Vec<Refusal> {
+        let mut value = volume();
+        change(&mut value);
+        let pv: PersistentVolume = serde_json::from_value(value).unwrap();
+        let node = Node {
+            name: "node-a".into(),
+            labels: [
+                ("kubernetes.io/hostname", "node-a"),
+                ("client.mooring.dev/nfs", "not-ready"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        };
+        let expected = Expected {
+            claim: &claim(),
+            pv_name: "pvc-u1",
+            config_namespace: "admin",
+            node: Some(&node),
+            class_options: &["suid".to_owned()],
+            client_image: Some("mooring.dev/client-nfs"),
+        };
+        check(&pv, &expected)
+    }
+
+    #[test]
+    fn what_was_asked_for_is_accepted() {
+        assert_eq!(refusals(|_| {}), []);
+        assert_eq!(refusals(|pv| pv["spec"]["capacity"]["storage"] = json!("2G")), []);
+        assert_eq!(refusals(|pv| pv["spec"]["volumeMode"] = json!("Filesystem")), []);
+        for namespace in ["default", "admin", ""] {
+            let secret = json!({"name": "s", "namespace": namespace});
+            assert_eq!(refusals(|pv| pv["spec"]["flexVolume"]["secretRef"] = secret), []);
+        }
+        for (key, value) in [
+            ("client-image", "mooring.dev/client-nfs"),
+            ("mount-options", "ro,suid"),
+            ("fs-type", "nfs4"),
+        ] {
+            assert_eq!(
+                refusals(|pv| pv["spec"]["flexVolume"]["options"][key] = json!(value)),
+                [],
+                "{key}"
+            );
+        }
+        let local = json!({"client": "local", "source": "acme-pvc-u1.img"});
+        assert_eq!(refusals(|pv| pv["spec"]["flexVolume"]["options"] = local), []);
+        let nfs = json!({"server": "10.10.2.4", "path": "/x"});
+        assert_eq!(
+            refusals(|pv| {
+                pv["spec"].as_object_mut().unwrap().remove("flexVolume");
+                pv["spec"]["nfs"] = nfs;
+                pv["spec"]["mountOptions"] = json!(["ro"]);
+            }),
+            []
+        );
+        let here = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
+        assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = here), []);
+        let unable =
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": crate::volume::topology::able("nfs")}]}});
+        assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = unable), []);
+    }
+
+    /// Proves: P2
+    #[test]
+    fn anything_else_is_refused_and_named() {
+        let swap = |pv: &mut Value, source: &str, value: Value| {
+            pv["spec"].as_object_mut().unwrap().remove("flexVolume");
+            pv["spec"][source] = value;
+        };
+        let table: Vec<(Change, &str)> = vec![
+            (
+                Box::new(|pv| pv["metadata"]["name"] = json!("mine")),
+                "its name is \"mine\"",
+            ),
+            (Box::new(|pv| pv["spec"]["claimRef"]["uid"] = json!("u2")), "(uid u2)"),
+            (
+                Box::new(|pv| pv["spec"]["claimRef"]["namespace"] = json!("other")),
+                "other/data",
+            ),
+            (
+                Box::new(|pv| drop(pv["spec"]["claimRef"].take())),
+                "claimRef is not set",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["storageClassName"] = json!("gold")),
+                "\"gold\", not \"silver\"",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["capacity"]["storage"] = json!("1G")),
+                "1000000000 bytes, less than",
+            ),
+            (Box::new(|pv| pv["spec"]["capacity"] = json!({})), "there is none"),
+            (
+                Box::new(|pv| pv["spec"]["accessModes"] = json!(["ReadOnlyMany"])),
+                "ReadWriteOnce",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["volumeMode"] = json!("Block")),
+                "Block, not Filesystem",
+            ),
+            (
+                Box::new(move |pv| swap(pv, "hostPath", json!({"path": "/"}))),
+                "its source is hostPath",
+            ),
+            (
+                Box::new(move |pv| swap(pv, "local", json!({"path": "/"}))),
+                "its source is local",
+            ),
+            (
+                Box::new(move |pv| swap(pv, "csi", json!({"driver": "ebs.csi.aws.com", "volumeHandle": "x"}))),
+                "csi with driver",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["driver"] = json!("evil/driver")),
+                "flexVolume with driver \"evil/driver\"",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["client"] = json!("pool")),
+                "gives out a node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"] = json!({})),
+                "option \"client\" is missing",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("/dev/vda1")),
+                "path or a device of the node",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] = json!({"client": "ext4", "source": "//dev/loop1"});
+                }),
+                "path or a device of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["port"] = json!("2049")),
+                "client nfs has no option \"port\"",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] =
+                        json!({"client": "glusterfs", "source": "h:/x", "backup-servers": "-x"});
+                }),
+                "write servers' names",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["source"] = json!("h:/x/../../etc")),
+                "part \"..\"",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["fs-type"] = json!("cgroup")),
+                "view of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["fsType"] = json!("overlay")),
+                "view of the node",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["mount-options"] = json!("suid,dev")),
+                "\"dev\" takes a protection away",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["options"]["client-image"] = json!("mooring.dev/other")),
+                "which its ConfigMap does not name",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["flexVolume"]["options"] = json!({"client": "local", "source": "pvc-u2.img"});
+                }),
+                "another claim's volume",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["flexVolume"]["secretRef"] = json!({"name": "s", "namespace": "kube-system"})),
+                "kube-system",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["mountOptions"] = json!(["ro"])),
+                "mountOptions",
+            ),
+            (
+                Box::new(|pv| {
+                    pv["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchFields": [
+                        {"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}]}});
+                }),
+                "leaves out node \"node-a\"",
+            ),
+            (
+                Box::new(|pv| pv["metadata"]["deletionTimestamp"] = json!("2026-11-21T00:00:00Z")),
+                "being deleted",
+            ),
+        ];
+        for (change, words) in table {
+            let refusals = refusals(change);
+            assert_eq!(refusals.len(), 1, "{words}: {refusals:?}");
+            assert!(refusals[0].to_string().contains(words), "{words}: {}", refusals[0]);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The PV of a claim: its name, whether it is Mooring's, and how it is made where the image only prints the volume's options
+//! (`volume-source`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    FlexPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
+    PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
+use mooring_contract::request::Request;
+use mooring_contract::volume::{Volume, VolumeError, keys};
+use serde_json::Value;
+
+use crate::config::ProvisionerConfig;
+use crate::volume::capacity;
+use crate::volume::topology::{self, HOSTNAME, Node};
+
+/// Name of the PV of the claim `uid`.
+pub fn name_for(uid: &str) -> String {
+    format!("pvc-{uid}")
+}
+
+/// Whether Mooring accepted a PV and holds it.
+pub fn is_ours(volume: &PersistentVolume) -> bool {
+    let meta = &volume.metadata;
+    let by = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(annotations::PROVISIONED_BY));
+    by.map(String::as_str) == Some(PROVISIONER)
+        && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
+}
+
+/// What an image printed that is no volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PrintedError {
+    /// Nothing printed.
+    #[error(
+        "the image ended well but left no termination message: write the volume's options as JSON to /dev/termination-log"
+    )]
+    Nothing,
+    /// Not a JSON object.
+    #[error("the image's termination message is no JSON object of the volume's options: {0}")]
+    NotJson(String),
+    /// A value that is no string.
+    #[error("option {0:?} in the image's termination message is neither text, number nor boolean")]
+    NotText(String),
+    /// Options that no mounter could take.
+    #[error("the image's options can't be mounted: {0}")]
+    Options(#[from] VolumeError),
+}
+
+/// What an image printed: the volume's options, and the Secret that its mount needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Printed {
+    /// The volume's options.
+    pub options: BTreeMap<String, String>,
+    /// The Secret's name and, if it said, namespace.
+    pub secret: Option<(String, Option<String>)>,
+}
+
+impl Printed {
+    /// Reads a termination message.
+    pub fn parse(message: &str) -> Result<Self, PrintedError> {
+        if message.trim().is_empty() {
+            return Err(PrintedError::Nothing);
+        }
+        let object: BTreeMap<String, Value> =
+            serde_json::from_str(message.trim()).map_err(|error| PrintedError::NotJson(error.to_string()))?;
+        let mut options = BTreeMap::new();
+        for (key, value) in object {
+            let text = match value {
+                Value::String(text) => text,
+                Value::Number(number) => number.to_string(),
+                Value::Bool(bool) => bool.to_string(),
+                Value::Null | Value::Array(_) | Value::Object(_) => return Err(PrintedError::NotText(key)),
+            };
+            options.insert(key, text);
+        }
+        let namespace = options.remove(keys::SECRET_NAMESPACE).filter(|text| !text.is_empty());
+        let secret = options
+            .remove(keys::SECRET_NAME)
+            .filter(|text| !text.is_empty())
+            .map(|name| (name, namespace));
+        Volume::from_options(&options)?;
+        Ok(Self { options, secret })
+    }
+}
+
+/// What Mooring notes on every PV that it accepts; `config` is `namespace/name` of the ConfigMap.
+pub fn annotations(request: &Request, config: &str) -> BTreeMap<String, String> {
+    [
+        (annotations::PROVISIONED_BY, PROVISIONER.to_owned()),
+        (annotations::CONFIG, config.to_owned()),
+        (annotations::REQUEST, serde_json::json!(request).to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// Which nodes a volume can be used from: the one that it lives on, if it does, and none that says that it can't mount the volumes of
+/// this client. `client` is [`client_of`] the volume.
+pub fn affinity(client: Option<&str>, node: Option<&Node>) -> Option<VolumeNodeAffinity> {
+    let here = node.map(|node| NodeSelectorRequirement {
+        key: HOSTNAME.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.labels.get(HOSTNAME).unwrap_or(&node.name).clone()]),
+    });
+    let able = client.into_iter().flat_map(topology::able);
+    let requirements: Vec<_> = here.into_iter().chain(able).collect();
+    (!requirements.is_empty()).then(|| VolumeNodeAffinity {
+        required: Some(NodeSelector {
+            node_selector_terms: vec![NodeSelectorTerm {
+                match_expressions: Some(requirements),
+                match_fields: None,
+            }],
+        }),
+    })
+}
+
+/// The client that mounts a volume; none if that is the kubelet itself.
+pub fn client_of(spec: &PersistentVolumeSpec) -> Option<&str> {
+    let flex = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER);
+    let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER);
+    let options = flex
+        .and_then(|flex| flex.options.as_ref())
+        .or_else(|| csi.and_then(|csi| csi.volume_attributes.as_ref()))?;
+    options.get(keys::CLIENT).map(String::as_str)
+}
+
+/// The host name that [`affinity`] ties a volume to, if it does.
+pub fn host_of(pv: &PersistentVolume) -> Option<&str> {
+    let affinity = pv.spec.as_ref()?.node_affinity.as_ref()?;
+    let mut requirements = affinity
+        .required
+        .iter()
+        .flat_map(|selector| &selector.node_selector_terms)
+        .flat_map(|term| term.match_expressions.iter().flatten());
+    let host = requirements.find(|wanted| wanted.key == HOSTNAME && wanted.operator == "In")?;
+    match host.values.as_deref() {
+        Some([host]) => Some(host),
+        _ => None,
+    }
+}
+
+/// Builds the PV from what the image printed. The class's mount options and file system hold where the image did not
+/// say its own. `node` is given if the volume lives on that node.
+pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, node: Option<&Node>) -> PersistentVolume {
+    let mut options = printed.options;
+    let mut unless_said = |key: &str, value: String| {
+        if !value.is_empty() {
+            options.entry(key.to_owned()).or_insert(value);
+        }
+    };
+    unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
+    unless_said(keys::FS_TYPE, request.fs_type.clone());
+    unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
+    let secret_ref = printed.secret.map(|(name, namespace)| SecretReference {
+        name: Some(name),
+        namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
+    });
+    PersistentVolume {
+        metadata: ObjectMeta {
+            name: Some(request.pv_name.clone()),
+            annotations: Some(annotations(request, &config.reference.to_string())),
+            finalizers: Some(vec![finalizers::VOLUME.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeSpec {
+            access_modes: Some(request.access_modes.clone()),
+            capacity: Some([("storage".to_owned(), capacity::quantity(request.size))].into()),
+            claim_ref: Some(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                namespace: Some(request.pvc_namespace.clone()),
+                name: Some(request.pvc_name.clone()),
+                uid: Some(request.pvc_uid.clone()),
+                ..ObjectReference::default()
+            }),
+            flex_volume: Some(FlexPersistentVolumeSource {
+                driver: FLEX_DRIVER.to_owned(),
+                options: Some(options),
+                secret_ref,
+                ..FlexPersistentVolumeSource::default()
+            }),
+            node_affinity,
+            persistent_volume_reclaim_policy: Some(request.reclaim_policy.clone()),
+            storage_class_name: Some(request.storage_class.clone()),
+            volume_mode: Some(request.volume_mode.clone()),
+            ..PersistentVolumeSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The options of the volume that a PV describes, for property `volume` of a later operation.
+pub fn options(pv: &PersistentVolume) -> BTreeMap<String, String> {
+    let Some(spec) = &pv.spec else {
+        return BTreeMap::new();
+    };
+    let options = spec
+        .flex_volume
+        .as_ref()
+        .and_then(|source| source.options.clone())
+        .or_else(|| spec.csi.as_ref().and_then(|source| source.volume_attributes.clone()));
+    options.unwrap_or_else(|| source_fields(spec))
+}
+
+/// A network source's plain fields (`server`, `path`, `iqn`, …) as options.
+fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
+    let name = crate::volume::acceptance::source_name(spec);
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    value
+        .get(&name)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Number(number) => number.to_string(),
+                Value::Bool(bool) => bool.to_string(),
+                Value::Null | Value::Array(_) | Value::Object(_) => return None,
+            };
+            Some((key.clone(), text))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Printed, PrintedError, build, client_of, host_of, options};
+    use crate::operation::tests::config;
+    use crate::run::properties::tests::silver;
+    use crate::volume::acceptance::{self, Expected};
+    use crate::volume::topology::Node;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use serde_json::json;
+
+    #[test]
+    fn a_termination_message_is_read_or_its_fault_named() {
+        let printed = Printed::parse(
+            "{\"client\": \"nfs\", \"port\": 2049, \"secret-name\": \"s\", \"secret-namespace\": \"a\"}\n",
+        )
+        .unwrap();
+        assert_eq!(printed.options["port"], "2049");
+        assert_eq!(printed.secret, Some(("s".into(), Some("a".into()))));
+        assert!(!printed.options.contains_key("secret-name"));
+        assert_eq!(Printed::parse(" "), Err(PrintedError::Nothing));
+        assert!(matches!(Printed::parse("done"), Err(PrintedError::NotJson(_))));
+        assert!(matches!(Printed::parse("[]"), Err(PrintedError::NotJson(_))));
+        assert_eq!(
+            Printed::parse("{\"client\": {}}"),
+            Err(PrintedError::NotText("client".into()))
+        );
+        assert!(matches!(Printed::parse("{}"), Err(PrintedError::Options(_))));
+    }
+
+    #[test]
+    fn a_pv_made_from_printed_options_is_one_that_is_accepted() {
+        let mut request = silver();
+        request.mount_options = vec!["noatime".into()];
+        request.fs_type = "xfs".into();
+        request.access_modes = vec!["ReadWriteOncePod".into()];
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": request.pvc_name, "namespace": request.pvc_namespace, "uid": request.pvc_uid},
+            "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOncePod"],
+                     "resources": {"requests": {"storage": "5Gi"}}},
+        }))
+        .unwrap();
+        let node = Node {
+            name: "node-a".into(),
+            labels: [("kubernetes.io/hostname".to_owned(), "host-a".to_owned())].into(),
+        };
+        let printed = Printed::parse(
+            r#"{"client": "local", "source": "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427.img", "fs-type": "ext4"}"#,
+        )
+        .unwrap();
+        let pv = build(&request, &config(&[]), printed, Some(&node));
+        let expected = Expected {
+            claim: &claim,
+            pv_name: &request.pv_name,
+            config_namespace: "admin",
+            node: Some(&node),
+            class_options: &[],
+            client_image: None,
+        };
+        assert_eq!(acceptance::check(&pv, &expected), []);
+        assert_eq!(host_of(&pv), Some("host-a"));
+        let spec = pv.spec.as_ref().unwrap();
+        assert_eq!(client_of(spec), Some("local"));
+        // The API server takes this mode alone only.
+        assert_eq!(spec.access_modes, Some(vec!["ReadWriteOncePod".to_owned()]));
+        let affinity = serde_json::to_value(&spec.node_affinity).unwrap();
+        assert_eq!(
+            affinity["required"]["nodeSelectorTerms"],
+            json!([{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a"]},
+                {"key": "mooring.dev/mounter", "operator": "NotIn", "values": ["not-ready"]},
+                {"key": "client.mooring.dev/local", "operator": "NotIn", "values": ["not-ready"]},
+            ]}]),
+            "one term: all of it has to hold"
+        );
+        let options = options(&pv);
+        assert_eq!(
+            (options["fs-type"].as_str(), options["mount-options"].as_str()),
+            ("ext4", "noatime")
+        );
+    }
+}
