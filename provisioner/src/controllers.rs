@@ -1,9 +1,10 @@
 //! The loops that reconcile. Each observes its objects, has a pure plan decide, and has the decision carried out.
 //!
-//! [`provisioning`] starts [`claim`], [`volume`] and [`orphan`], and the watches that they share. [`claim`] brings a claim to
-//! its volume, [`volume`] deletes the volume when the claim is gone, [`orphan`] settles Pods that have neither; all three
-//! plan with [`crate::operation`] and act through [`crate::apply`]. [`config`] keeps ConfigMaps and StorageClasses in step and
-//! has nothing to do with volumes. [`retry`] says when an object that failed is looked at again.
+//! [`all`] is what the process runs. [`provisioning`] starts [`claim`], [`volume`] and [`orphan`], and the watches that they
+//! share. [`claim`] brings a claim to its volume, [`volume`] deletes the volume when the claim is gone, [`orphan`] settles
+//! Pods that have neither; all three plan with [`crate::operation`] and act through [`crate::apply`]. [`config`] keeps
+//! ConfigMaps and StorageClasses in step and has nothing to do with volumes. [`retry`] says when an object that failed is
+//! looked at again.
 
 pub mod claim;
 pub mod config;
@@ -14,3 +15,17 @@ mod rehearsal;
 pub mod retry;
 mod serving;
 pub mod volume;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::config::trust::Trust;
+use crate::process::context::Context;
+use crate::process::runtime::Controller;
+
+/// All controllers, by name.
+pub fn all(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
+    vec![
+        ("config", Box::pin(config::run(context.clone(), trust, stop.clone()))),
+        ("provisioning", Box::pin(provisioning::run(context, stop.clone()))),
+    ]
+}

@@ -2,7 +2,7 @@
 //!
 //! [`cli`] reads the command line ([`args`]) and calls [`runtime`], which starts the log, the API [`client`], [`health`] and
 //! [`metrics`], waits for the lease ([`election`]) and for admission policies that hold the controller, and then runs the
-//! controllers with a [`context`]: their handles and settings, [`events`] among them.
+//! controllers that it is given with a [`context`]: their handles and settings, [`events`] among them.
 
 pub mod args;
 pub mod cli;

@@ -5,21 +5,21 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::runtime;
+use super::runtime::{self, Controllers};
 use crate::config::lint;
 use crate::process::args::{Cli, Command, RunArgs};
 
-/// Reads the command line and does what it says.
-pub fn main() -> ExitCode {
+/// Reads the command line and does what it says, with these controllers.
+pub fn main(controllers: Controllers) -> ExitCode {
     let Cli { command, run } = Cli::parse();
     match command {
         Some(Command::Lint(args)) => lint::run(args, &mut std::io::stdin(), &mut std::io::stdout()),
-        Some(Command::Run(run)) => controller(*run),
-        None => controller(run),
+        Some(Command::Run(run)) => controller(*run, controllers),
+        None => controller(run, controllers),
     }
 }
 
-fn controller(args: RunArgs) -> ExitCode {
+fn controller(args: RunArgs, controllers: Controllers) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -28,7 +28,7 @@ fn controller(args: RunArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(runtime::run(args)) {
+    match runtime.block_on(runtime::run(args, controllers)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             runtime::report(&error);

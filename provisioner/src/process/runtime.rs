@@ -1,4 +1,4 @@
-//! Puts the controllers together and runs them for as long as this replica leads.
+//! Runs the controllers for as long as this replica leads.
 
 use std::future::Future;
 use std::io::{IsTerminal as _, Write as _};
@@ -15,7 +15,6 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::store::ConfigStore;
 use crate::config::trust::Trust;
-use crate::controllers::{self, provisioning};
 use crate::process::args::RunArgs;
 use crate::process::client::{self, ClientError};
 use crate::process::context::{Context, Settings};
@@ -57,10 +56,13 @@ pub enum RunError {
 const LAST_EVENTS: Duration = Duration::from_secs(10);
 
 /// A controller's loop; it ends when it is told to.
-type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the controller until it is told to stop by SIGTERM or SIGINT.
-pub async fn run(args: RunArgs) -> Result<(), RunError> {
+/// What makes all controllers, each with its name; they end when the token is cancelled.
+pub type Controllers = fn(Context, Trust, &CancellationToken) -> Vec<(&'static str, Controller)>;
+
+/// Runs the controllers until it is told to stop by SIGTERM or SIGINT.
+pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError> {
     let RunArgs {
         namespace,
         config_namespaces,
@@ -184,17 +186,6 @@ pub async fn run(args: RunArgs) -> Result<(), RunError> {
     let _ = probes.await;
     info!("stopped");
     ended
-}
-
-/// All controllers, by name.
-fn controllers(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
-    vec![
-        (
-            "config",
-            Box::pin(controllers::config::run(context.clone(), trust, stop.clone())),
-        ),
-        ("provisioning", Box::pin(provisioning::run(context, stop.clone()))),
-    ]
 }
 
 fn stop_on_signal() -> Result<CancellationToken, RunError> {
