@@ -19,7 +19,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
-use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
+use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::provision;
 use crate::operation::record::Record;
@@ -152,7 +152,7 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 return Ok(Action::requeue(Duration::from_secs(1)));
             }
         };
-        forget_places(shared, &uid, begins(&decision));
+        forget_places(shared, &uid, decision.begins());
         tracing::debug!(claim = key(claim), ?decision);
         return apply::claim(shared, claim, record, decision).await;
     }
@@ -164,23 +164,6 @@ fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Re
     recorded
         .map(|(namespace, _)| namespace.to_owned())
         .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
-}
-
-/// The operation that a decision begins.
-fn begins(decision: &ClaimDecision) -> Option<Kind> {
-    match decision {
-        Decision::Start(start) => Some(start.operation),
-        Decision::Rest
-        | Decision::Wait { .. }
-        | Decision::Supply { .. }
-        | Decision::Note(_)
-        | Decision::Fail(_)
-        | Decision::Stop(_)
-        | Decision::Tidy(_)
-        | Decision::Own(ForClaim::Accept(_) | ForClaim::Refuse(_) | ForClaim::Reschedule(_) | ForClaim::Undone(_)) => {
-            None
-        }
-    }
 }
 
 /// Leaves the queues in which nothing is waited for any more: a claim that is deleted while it waits to be served waits to be undone

@@ -16,7 +16,6 @@ use super::serving::{config_for, elsewhere, not_known};
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
-use crate::operation::decision::Decision;
 use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
 use crate::operation::record::Record;
@@ -145,7 +144,7 @@ pub(crate) async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Ac
         },
         now,
     );
-    if !matches!(decision, Decision::Start(_)) {
+    if decision.begins() != Some(Kind::Delete) {
         shared.limiter.forget(&name);
     }
     tracing::debug!(volume = volume.name_any(), ?decision);

@@ -89,6 +89,21 @@ pub enum First {
 }
 
 impl<Own> Decision<Own> {
+    /// The operation of the run that it begins, if it begins one.
+    pub fn begins(&self) -> Option<Kind> {
+        match self {
+            Self::Start(start) => Some(start.operation),
+            Self::Rest
+            | Self::Wait { .. }
+            | Self::Supply { .. }
+            | Self::Note(_)
+            | Self::Fail(_)
+            | Self::Stop(_)
+            | Self::Tidy(_)
+            | Self::Own(_) => None,
+        }
+    }
+
     pub(crate) fn wait_for(say: Note) -> Self {
         Self::Wait {
             after: None,
