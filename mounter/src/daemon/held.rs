@@ -26,8 +26,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// What is said where none does.
-const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of configmaps/install/admission.yaml \
-     and mounter.yaml name its service account and its namespace, so change that namespace in them, or install Mooring in namespace mooring";
+const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of \
+     configmaps/install/admission.yaml name its service account and its namespace, so change that namespace in them, or install Mooring in \
+     namespace mooring";
 
 /// What the API server says to a Pod that must not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub(crate) const ROOT: &str = "/var/lib/kubelet";
 pub(crate) const PLUGINS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
 
 /// Where kubelets have their root: most, those of k0s, `MicroK8s`, IBM Cloud and TKGI. The admission policy mooring-mounter
-/// (configmaps/install/mounter.yaml) lets client Pods have these.
+/// (configmaps/install/admission.yaml) lets client Pods have these.
 pub(crate) const KNOWN_ROOTS: [&str; 5] = [
     ROOT,
     "/var/lib/k0s/kubelet",
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn client_pods_may_have_every_root_that_is_known() {
-        let manifest = include_str!("../../../configmaps/install/mounter.yaml");
+        let manifest = include_str!("../../../configmaps/install/admission.yaml");
         let (_, list) = manifest.split_once("- name: kubeletRoots").unwrap();
         let (list, _) = list.split_once(']').unwrap();
         let listed: Vec<_> = list.split('\'').skip(1).step_by(2).collect();

@@ -52,8 +52,8 @@ pub(crate) async fn wait(client: Client, namespace: &str, health: &Health, stop:
         health.set(Phase::NotHeld);
         error!(
             namespace,
-            "no admission policy holds this controller, so it does nothing: the policies of configmaps/install/admission.yaml and mounter.yaml \
-             name its service account with its namespace, so change that namespace in them, or install Mooring in namespace mooring"
+            "no admission policy holds this controller, so it does nothing: the policies of configmaps/install/admission.yaml name \
+             its service account with its namespace, so change that namespace in them, or install Mooring in namespace mooring"
         );
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => info!("asking again"),
