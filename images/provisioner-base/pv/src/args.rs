@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -75,6 +76,14 @@ Examples:
 Example:
   pv options client=local source=\"$PV_NAME.img\" fs-type=ext4")]
     Options(Options),
+    /// Run a command that no other run of this node or backend may be at meanwhile.
+    ///
+    /// Takes an exclusive lock on a file or directory, such as the backend volume, and becomes the command, whose exit
+    /// code is the result. The lock is let go when the command ends, however it ends.
+    #[command(after_help = "\
+Example, in a script that makes its volume only if there is room:
+  [ \"${1-}\" = locked ] || exec pv lock /run/mooring/backend \"$0\" locked")]
+    Lock(Lock),
 }
 
 /// Arguments of `pv create`.
@@ -112,6 +121,18 @@ pub struct Get {
     /// What to print if there is no such property (without this, that is an error).
     #[arg(long, value_name = "VALUE")]
     pub default: Option<String>,
+}
+
+/// Arguments of `pv lock`.
+#[derive(Debug, clap::Args)]
+pub struct Lock {
+    /// File or directory that is there.
+    pub path: PathBuf,
+    /// The command.
+    pub command: OsString,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 /// Arguments of `pv options`.

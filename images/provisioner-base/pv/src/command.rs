@@ -11,6 +11,7 @@ use crate::api::Api;
 use crate::args::{Args, Command, Create, Get, Options};
 use crate::error::Error;
 use crate::given::Given;
+use crate::lock;
 use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
 
 /// Does what the arguments say.
@@ -26,6 +27,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Delete => delete(&given),
         Command::Get(get) => self::get(&given, &get),
         Command::Options(options) => self::options(options),
+        Command::Lock(lock) => Err(lock::run(&lock)),
     }
 }
 

@@ -58,6 +58,22 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// No lock.
+    #[error("failed to lock {path}")]
+    Lock {
+        /// What was to be locked.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The command that was to hold the lock did not start.
+    #[error("failed to run {command:?}")]
+    Run {
+        /// Its name.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The volume source could not be read.
     #[error("failed to read the volume source from {from}")]
     Source {
@@ -175,7 +191,8 @@ impl Error {
             | Self::Answer { .. }
             | Self::Status { .. }
             | Self::Leaving(_)
-            | Self::Write { .. } => EX_TEMPFAIL,
+            | Self::Write { .. }
+            | Self::Lock { .. } => EX_TEMPFAIL,
             Self::Given { .. }
             | Self::Request { .. }
             | Self::PropertyName(_)
@@ -193,6 +210,7 @@ impl Error {
             | Self::NoApi
             | Self::NoCa { .. }
             | Self::BadCa(_)
+            | Self::Run { .. }
             | Self::NotOurs { .. } => EX_CONFIG,
         }
     }

@@ -14,6 +14,7 @@ pub mod args;
 pub mod command;
 pub mod error;
 pub mod given;
+pub mod lock;
 pub mod volume;
 
 /// Runs the command that this process was started with.
