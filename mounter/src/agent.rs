@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::log;
 use tracing::warn;
 
 use self::mounts::Mounts;
 use self::store::Store;
-use crate::log::{self, LogFormat};
 
 /// Longest for an image's own start: until then no volume is mounted.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ pub enum AgentError {
 /// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
 /// once more and stays beside it: see [`supervise`].
 pub fn run(args: Args) -> Result<(), AgentError> {
-    log::start(LogFormat::Text);
+    log::start_by_environment();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

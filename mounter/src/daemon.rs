@@ -36,7 +36,6 @@ use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::{endpoint, uninstall};
-use crate::log;
 use crate::node::kubelet_root::Lost;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
@@ -71,7 +70,7 @@ pub enum DaemonError {
 
 /// Runs the daemon until it is told to end.
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
-    log::start(args.log_format);
+    args.log.start("info");
     args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.

@@ -23,7 +23,6 @@
 //! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers find the kubelet |
 //! | [`api`] | calls to the Kubernetes API, Events | the daemon |
 //! | [`volume`] | a mount, its target, its options, the mount table | each |
-//! | [`log`] | the log | the daemon, client containers |
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -33,7 +32,6 @@ pub mod client_pods;
 pub mod core;
 pub mod daemon;
 pub mod drivers;
-pub mod log;
 pub mod node;
 pub mod recovery;
 pub mod sys;

@@ -20,9 +20,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mooring_contract::names;
+use mooring_program::log::LogArgs;
 
 use crate::client_pods::args::{ClientPodArgs, parse_duration};
-use crate::log::LogFormat;
 use crate::node::args::NodeArgs;
 use crate::volume::registry::Rule;
 
@@ -81,9 +81,9 @@ pub struct ServeArgs {
     /// Client Pods.
     #[command(flatten)]
     pub client_pods: ClientPodArgs,
-    /// Form of the log.
-    #[arg(long, env = "MOORING_LOG_FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Longest `--call-timeout` in seconds.

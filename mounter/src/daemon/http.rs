@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mooring_program::paths;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -74,9 +75,9 @@ impl Pulse {
 pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::Result<()> {
     let pulse = Pulse::start();
     let router = Router::new()
-        .route("/livez", get(async move || live(pulse.is_felt(Instant::now()))))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
+        .route(paths::LIVE, get(async move || live(pulse.is_felt(Instant::now()))))
+        .route(paths::READY, get(ready))
+        .route(paths::METRICS, get(metrics))
         .with_state((core, status));
     let listener = std::net::TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
@@ -158,6 +159,8 @@ mod tests {
 
     use std::time::Instant;
 
+    use mooring_program::paths;
+
     use super::{CONNECTIONS, Pulse, STILL, accept};
 
     #[tokio::test]
@@ -171,7 +174,7 @@ mod tests {
     async fn callers_who_say_nothing_keep_nobody_from_an_answer_and_there_are_never_too_many() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, Router::new().route("/livez", get(async || "ok\n"))));
+        tokio::spawn(accept(listener, Router::new().route(paths::LIVE, get(async || "ok\n"))));
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS * 2 {
             let mut stream = TcpStream::connect(address).await.unwrap();

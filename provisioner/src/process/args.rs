@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use mooring_contract::names;
+use mooring_program::log::LogArgs;
 
 use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
@@ -97,7 +98,7 @@ pub struct RunArgs {
     /// Name of this replica in the Lease and in Events
     #[arg(long, env = "MOORING_IDENTITY", default_value_t = default_identity(), hide_default_value = true)]
     pub identity: String,
-    /// Address of /healthz, /readyz and /metrics
+    /// Address of /livez, /readyz and /metrics
     #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
     /// Claims and volumes worked on at once by each controller
@@ -126,17 +127,9 @@ pub struct RunArgs {
     /// Longest wait between two tries of one volume
     #[arg(long, env = "MOORING_MAX_BACKOFF", default_value = "5m", value_parser = parse_duration, value_name = "TIME")]
     pub max_backoff: Duration,
-    /// Log as JSON, for machines
-    #[arg(long, env = "MOORING_LOG_JSON")]
-    pub log_json: bool,
-    /// What to log: error, warn, info, debug, or a filter such as info,kube=debug
-    #[arg(
-        long,
-        env = "MOORING_LOG",
-        default_value = "info,kube_runtime=error",
-        value_name = "FILTER"
-    )]
-    pub log: String,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`.
+//! `/livez`, `/readyz` and `/metrics`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use mooring_program::paths;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -111,9 +112,9 @@ pub async fn serve(listener: TcpListener, health: Health, stop: CancellationToke
 fn router(health: Health) -> Router {
     Router::new()
         // That the runtime turns is all: what is wrong with the API server, a restart does not mend.
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(async |State(health): State<Health>| health.ready()))
-        .route("/metrics", get(metrics))
+        .route(paths::LIVE, get(async || "ok\n"))
+        .route(paths::READY, get(async |State(health): State<Health>| health.ready()))
+        .route(paths::METRICS, get(metrics))
         .with_state(health)
 }
 
@@ -129,6 +130,7 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use mooring_program::paths;
     use std::collections::BTreeMap;
 
     use axum::body::Body;
@@ -149,7 +151,7 @@ mod tests {
         };
         let no = StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(
-            (ask("/healthz").await, ask("/metrics").await),
+            (ask(paths::LIVE).await, ask(paths::METRICS).await),
             (StatusCode::OK, StatusCode::OK)
         );
         for (phase, expected) in [
@@ -160,10 +162,10 @@ mod tests {
             (Phase::Stopping, no),
         ] {
             health.set(phase);
-            assert_eq!(ask("/readyz").await, expected, "{phase:?}");
+            assert_eq!(ask(paths::READY).await, expected, "{phase:?}");
         }
         configs.replace(BTreeMap::new());
         health.set(Phase::Leading);
-        assert_eq!(ask("/readyz").await, StatusCode::OK);
+        assert_eq!(ask(paths::READY).await, StatusCode::OK);
     }
 }

@@ -1,7 +1,7 @@
 //! Runs the controllers for as long as this replica leads.
 
 use std::future::Future;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use tracing_subscriber::EnvFilter;
 
 use crate::config::store::ConfigStore;
 use crate::config::trust::Trust;
@@ -33,14 +32,6 @@ pub enum RunError {
     /// No address for the probes.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A bad `--log`.
-    #[error("--log {filter:?} is not a log filter: write a level such as info, or target=level pairs")]
-    Log {
-        /// As given.
-        filter: String,
-        /// Why.
-        source: tracing_subscriber::filter::ParseError,
-    },
     /// Signals can't be had.
     #[error("failed to listen for signals")]
     Signals(#[source] std::io::Error),
@@ -51,6 +42,9 @@ pub enum RunError {
     #[error("the {0} controller ended by itself")]
     Ended(&'static str),
 }
+
+/// What is logged where nobody said. The library tells of each watch that was cut, which is begun anew.
+const LOG: &str = "info,kube_runtime=error";
 
 /// How long Events that are waiting at the end are given to be written.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
@@ -82,10 +76,9 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
         resync,
         stop_timeout,
         max_backoff,
-        log_json,
         log,
     } = args;
-    start_log(&log, log_json)?;
+    log.start(LOG);
     info!(
         version = env!("CARGO_PKG_VERSION"),
         contract = CONTRACT_VERSION,
@@ -201,23 +194,6 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
         cancel.cancel();
     });
     Ok(stop)
-}
-
-fn start_log(filter: &str, json: bool) -> Result<(), RunError> {
-    let filter = EnvFilter::try_new(filter).map_err(|source| RunError::Log {
-        filter: filter.to_owned(),
-        source,
-    })?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    if json {
-        log.json().init();
-    } else {
-        log.init();
-    }
-    Ok(())
 }
 
 /// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have begun.

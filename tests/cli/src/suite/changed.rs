@@ -66,6 +66,7 @@ const REACH: &[(&str, &[&str])] = &[
         &["provision_config", "security_config"],
     ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
+    ("program/", &["smoke_", "mount_local", "provision_local", "chaos_rbac"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),
     ("tests/images/", &["mount_", "provision_"]),
