@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::binaries::host_target;
 use crate::command::{cargo, command, output, watched};
-use crate::images::flags_of_programs;
+use crate::images::{compiled_programs, flags_of_programs};
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
@@ -97,7 +97,7 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
         .unpack(&source)
         .with_context(|| format!("failed to unpack {}", archive.display()))?;
 
-    let (target, compiled) = (host_target()?, work.join("target"));
+    let (target, compiled) = (host_target()?, compiled_programs()?);
     watched(&mut build_command(&source, target, &compiled)?, |line| {
         step.update(line.trim());
     })?;
@@ -110,7 +110,7 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     write_file(&earlier.folder.join("mounter.yaml"), manifest)
 }
 
-/// As the images' programs are built, but for the time that it takes to make them small: it is what they do that counts.
+/// As the images' programs are built, whatever that commit says of the profile: the crates of others are compiled already.
 fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command> {
     let flags = flags_of_programs(target);
     let cargo = cargo([
@@ -136,8 +136,8 @@ fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command
     limited
         .current_dir(source)
         .env("CARGO_TARGET_DIR", compiled)
-        .env("CARGO_PROFILE_DIST_LTO", "off")
-        .env("CARGO_PROFILE_DIST_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_DIST_LTO", "false")
+        .env("CARGO_PROFILE_DIST_OPT_LEVEL", "s")
         .env("CARGO_PROFILE_DIST_CODEGEN_UNITS", "16");
     Ok(limited)
 }

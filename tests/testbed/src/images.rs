@@ -11,7 +11,7 @@ mod seclusion;
 mod store;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -57,7 +57,7 @@ const PACKAGES: [&str; 4] = ["flex-provisioner", "mooring-mounter", "mooring-shi
 pub fn build_programs() -> Result<()> {
     let mut step = Step::begin("build the programs for the images");
     let target = host_target()?;
-    let compiled = cache()?.join("programs");
+    let compiled = compiled_programs()?;
     let flags = flags_of_programs(target);
     let mut build = cargo([
         "build",
@@ -83,6 +83,11 @@ pub fn build_programs() -> Result<()> {
     write_file(&folder.join(notices::FILE), notices()?)?;
     step.done("");
     Ok(())
+}
+
+/// Where cargo compiles programs for images, of this commit and of an earlier one.
+pub(crate) fn compiled_programs() -> Result<PathBuf> {
+    Ok(cache()?.join("programs"))
 }
 
 /// A setting of cargo's: the programs need no library, and lie at a fixed address, so that nothing has to be relocated at each
