@@ -4,7 +4,7 @@
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
 //! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an
 //! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (letting go), [`old`] (those of an
-//! earlier version), `lost` (volumes whose Pod is gone), [`kept`] (what they are mounted anew by), [`allowed`] (which
+//! earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers), [`kept`] (what they are mounted anew by), [`allowed`] (which
 //! images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
@@ -13,6 +13,7 @@ pub mod client;
 pub mod idle;
 pub mod kept;
 pub mod link;
+mod looks;
 mod lost;
 pub mod old;
 pub mod plan;
@@ -42,6 +43,7 @@ use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
 use self::kept::{Kept, Record};
 use self::link::{LinkError, ask};
+use self::looks::Looks;
 use self::old::{OldPod, Origin};
 use self::plan::{Decision, VolumeId, Wanted, plan};
 use self::pod::Template;
@@ -51,6 +53,7 @@ use crate::api::recorder::Recorder;
 use crate::node::node_pods::NodePods;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
+use crate::worker::Workers;
 
 /// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
@@ -208,6 +211,8 @@ pub struct ClientPods {
     /// Uids of Pods that are being deleted, or were, and may be seen yet.
     let_go: Mutex<HashSet<String>>,
     lost: lost::Lost,
+    workers: Workers,
+    looks: Looks,
     known: OnceCell<Known>,
 }
 
@@ -219,6 +224,7 @@ impl ClientPods {
         args: ClientPodArgs,
         registry: Registry,
         kept: Kept,
+        workers: Workers,
     ) -> Arc<Self> {
         let Cluster {
             client,
@@ -240,6 +246,8 @@ impl ClientPods {
             users: Arc::default(),
             let_go: Mutex::default(),
             lost: lost::Lost::default(),
+            looks: Looks::new(workers.clone()),
+            workers,
             known: OnceCell::new(),
         });
         let config = watcher::Config::default()
@@ -615,6 +623,7 @@ mod tests {
     use crate::api::recorder::Recorder;
     use crate::api::tests::{SHORT, silent_server};
     use crate::volume::registry::Registry;
+    use crate::worker::Workers;
 
     #[derive(Parser)]
     struct Flags {
@@ -637,7 +646,8 @@ mod tests {
             kubelet_root: "/nonexistent".into(),
         };
         let flags = Flags::parse_from(["mounter"]);
-        let pods = ClientPods::start(cluster, identity, flags.args, Registry::default(), Kept::default());
+        let (registry, workers) = (Registry::default(), Workers::default());
+        let pods = ClientPods::start(cluster, identity, flags.args, registry, Kept::default(), workers);
         let start = Instant::now();
         for _ in 0..10 {
             pods.let_go("client-sshfs-0", "uid");

@@ -24,6 +24,7 @@ use self::guard::Guards;
 use self::metrics::Metrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
+use crate::sys::look::Found;
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
@@ -131,6 +132,13 @@ impl Core {
     #[must_use]
     pub fn unless_there_is(mut self, obstacle: Obstacle) -> Self {
         self.unheld = obstacle;
+        self
+    }
+
+    /// Works by these workers, which others may use too.
+    #[must_use]
+    pub fn working_by(mut self, workers: Workers) -> Self {
+        self.workers = workers;
         self
     }
 
@@ -328,11 +336,10 @@ impl Core {
     async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
         match error {
             MountError::Timeout { .. } => true,
-            MountError::InUse { .. } => {
-                let look = Task::Look { target: target.clone() };
-                let looked = self.workers.run(&look, Instant::now() + LOOK_LIMIT).await;
-                matches!(looked, Err(WorkerError::Late { .. } | WorkerError::Failed(_)))
-            }
+            MountError::InUse { .. } => match self.workers.look(target, LOOK_LIMIT, ()).await {
+                Ok(found) => found == Found::Dead,
+                Err(error) => matches!(error, WorkerError::Late { .. } | WorkerError::Failed(_)),
+            },
             _ => false,
         }
     }

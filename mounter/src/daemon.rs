@@ -42,6 +42,7 @@ use crate::node::readiness;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
 use crate::volume::registry::Registry;
+use crate::worker::Workers;
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -98,10 +99,11 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     };
     let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
     let node_pods = config.and_then(|config| node_pods(config, &args));
+    let workers = Workers::default();
     let pods = kube
         .as_ref()
         .zip(events.as_ref())
-        .and_then(|(kube, events)| client_pods(kube, events, node_pods.clone(), &args, &registry));
+        .and_then(|(kube, events)| client_pods(kube, events, node_pods.clone(), &args, &registry, &workers));
     let waits = Waits::new(events.clone());
     let container = pods
         .clone()
@@ -112,7 +114,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         core.unless(readiness::not_shared)
             .asking(volumes)
             .unless_there_is(status.unheld())
-            .telling(waits),
+            .telling(waits)
+            .working_by(workers),
     );
     core.workers().start_ahead();
     if let (Some(events), Some(pods)) = (&events, pods.clone()) {
@@ -232,6 +235,7 @@ fn client_pods(
     node_pods: Option<Arc<NodePods>>,
     args: &ServeArgs,
     registry: &Registry,
+    workers: &Workers,
 ) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
@@ -252,7 +256,8 @@ fn client_pods(
     };
     let kept = Kept::open(&args.kept_dir);
     let args = args.client_pods.clone();
-    Some(ClientPods::start(api, identity, args, registry.clone(), kept))
+    let (registry, workers) = (registry.clone(), workers.clone());
+    Some(ClientPods::start(api, identity, args, registry, kept, workers))
 }
 
 fn say_checks(status: &Status) {

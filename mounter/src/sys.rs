@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod fuse;
 pub mod graft;
 mod host;
 mod kernel;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use self::look::{Found, LookError};
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
@@ -119,6 +121,9 @@ pub trait Sys {
     /// What is mounted, as this process sees it.
     fn mount_table(&self) -> Result<Table>;
 
+    /// What is mounted on the target. Asks its server or its daemon.
+    fn look(&self, target: &Target) -> Result<Found, LookError>;
+
     /// Opens the target, which may ask a server.
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError>;
 
@@ -194,6 +199,9 @@ pub trait Sys {
 
     /// Takes a stage away; what was moved from it to the target stays there.
     fn remove_stage(&self, stage: &Path) -> Result<()>;
+
+    /// Makes `/dev/fuse` where it is missing.
+    fn make_fuse_device(&self) -> Result<()>;
 
     /// Lets some time pass.
     fn pause(&self, time: Duration);

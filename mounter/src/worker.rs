@@ -26,7 +26,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use self::clients::{host, kernel, local, pool};
 use crate::sys::graft::Node;
-use crate::sys::look::{self, Found};
+use crate::sys::look::Found;
 use crate::sys::{Kernel, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
@@ -55,10 +55,7 @@ pub fn main() -> std::io::Result<()> {
     }
     rustix::thread::set_name(BUSY)?;
     let task: Task = serde_json::from_slice(&text)?;
-    let report = match perform(&Kernel, &task) {
-        Ok(()) => Report::Done,
-        Err(error) => Report::Failed(error),
-    };
+    let report = perform(&Kernel, &task).unwrap_or_else(Report::Failed);
     let mut text = serde_json::to_vec(&report)?;
     text.push(END);
     let mut stdout = std::io::stdout().lock();
@@ -77,22 +74,16 @@ fn end_with_the_daemon() -> bool {
     bound && polled && !report[0].revents().contains(PollFlags::ERR)
 }
 
-fn look(target: &Target) -> Result<(), MountError> {
-    match look::look(target) {
-        Ok(Found::Nothing | Found::Alive) => Ok(()),
-        Ok(Found::Dead) => Err(MountError::Failed {
-            attempted: format!("look at {target}"),
-            message: "the program that served it has ended".to_owned(),
-        }),
-        Err(error) => Err(MountError::Failed {
-            attempted: format!("look at {target}"),
-            message: error.to_string(),
-        }),
-    }
+fn look(sys: &impl Sys, target: &Target) -> Result<Found, MountError> {
+    sys.look(target).map_err(|error| MountError::Failed {
+        attempted: format!("look at {target}"),
+        message: error.to_string(),
+    })
 }
 
-fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
+fn perform(sys: &impl Sys, task: &Task) -> Result<Report, MountError> {
     match task {
+        Task::Look { target } => return look(sys, target).map(Report::Found),
         Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
@@ -104,7 +95,6 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
             target,
             over,
         } => force::force(sys, namespace.as_deref(), target, over),
-        Task::Look { target } => look(target),
         Task::ClearStage { namespace, target } => host::clear(sys, namespace.as_deref(), target),
         Task::Expand {
             pool,
@@ -112,5 +102,45 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<(), MountError> {
             target,
             size,
         } => local::expand(sys, pool, volume, target, *size),
+    }?;
+    Ok(Report::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::{Report, Task, perform};
+    use crate::sys::fake::{Fake, target};
+    use crate::sys::look::Found;
+
+    #[test]
+    fn a_look_tells_nothing_a_live_mount_and_a_dead_one_apart() {
+        let mounted = || Fake::default().mounted(&target(), "h:/a", "fuse.sshfs");
+        let look = Task::Look { target: target() };
+        for (fake, expected) in [
+            (Fake::default(), Found::Nothing),
+            (mounted(), Found::Alive),
+            (mounted().dead("h:/a"), Found::Dead),
+        ] {
+            assert_eq!(perform(&fake, &look), Ok(Report::Found(expected)));
+            assert_eq!(fake.calls(), ["look"], "it only looks");
+        }
+        let error = perform(&Fake::default().fail("look", 0, Errno::NOENT), &look).unwrap_err();
+        assert_eq!(error.category(), "failed");
+    }
+
+    #[test]
+    fn a_dead_mount_is_taken_off_with_what_lies_on_it() {
+        let fake = Fake::default()
+            .mounted(&target(), "h:/a", "fuse.sshfs")
+            .mounted(&target(), "h:/b", "fuse.sshfs")
+            .dead("h:/b");
+        let unmount = Task::Unmount {
+            target: target(),
+            detach: true,
+        };
+        assert_eq!(perform(&fake, &unmount), Ok(Report::Done));
+        assert_eq!(fake.mounts_on(&target()), 0);
     }
 }

@@ -1,17 +1,16 @@
 //! The agent's system calls on a target: moving a file system onto it, taking it off.
 //!
 //! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
-//! and in every Pod that has the volume.
+//! and in every Pod that has the volume. Each public function makes its calls through [`Sys`] and [`Grafts`], so the
+//! logic is tested without root. They may block on a server: call them in a thread of their own.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, mknodat, open, statx};
 use rustix::io::Errno;
 
-use crate::sys::graft::{Grafts as _, Node};
-use crate::sys::look::is_mount_point;
-use crate::sys::{Kernel, Sys as _, SysError, Unmount, UnmountError};
+use crate::sys::graft::{Grafts, Node};
+use crate::sys::{Kernel, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
@@ -20,7 +19,7 @@ use crate::worker::graft::{self, Replaced};
 /// Why a system call on a target failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The target is not to be had.
+    /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The program left nothing at the staging directory.
@@ -44,70 +43,71 @@ pub enum KernelError {
         attempted: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         #[source]
         source: Errno,
     },
 }
 
 /// Makes `/dev/fuse` where it is missing: a container has the devices that the host had when it was made, and the host's
-/// module may have been loaded since. To open it has the kernel load the module itself, if it can.
-pub fn make_fuse_device() -> Result<(), Errno> {
-    const DEVICE: &str = "/dev/fuse";
-    // Of all Linux systems (`Documentation/admin-guide/devices.txt`).
-    let number = rustix::fs::makedev(10, 229);
-    match statx(CWD, DEVICE, AtFlags::empty(), StatxFlags::TYPE) {
-        Err(Errno::NOENT) => {}
-        other => return other.map(drop),
-    }
-    match mknodat(
-        CWD,
-        DEVICE,
-        FileType::CharacterDevice,
-        Mode::from_raw_mode(0o666),
-        number,
-    ) {
-        Err(Errno::EXIST) => Ok(()),
-        made => made,
-    }
+/// module may have been loaded since.
+pub fn make_fuse_device() -> Result<(), SysError> {
+    Kernel.make_fuse_device()
 }
 
 /// Puts the file system mounted on `staging` onto the target, with these flags whatever its program set.
 ///
 /// The staging mount stays: the caller takes it away.
 pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
-    let mount = staged(staging, flags)?;
-    Ok(Kernel.attach(&mount, &target.open()?)?)
-}
-
-/// A second mount of the file system mounted on `staging`, not put anywhere yet.
-fn staged(staging: &Path, flags: MountFlags) -> Result<OwnedFd, KernelError> {
-    let staged = |attempted, source| KernelError::Call {
-        attempted,
-        path: staging.to_owned(),
-        source,
-    };
-    if !is_mount_point(CWD, staging).map_err(|e| staged("look at", e))? {
-        return Err(KernelError::NothingMounted);
-    }
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let stage = open(staging, how, Mode::empty()).map_err(|e| staged("open", e))?;
-    Ok(Kernel.clone_mount(&stage, flags)?)
+    move_onto_by(&Kernel, staging, target, flags)
 }
 
 /// The device of what lies uppermost on a target.
 pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
-    let table = Kernel.mount_table()?;
-    Ok(table.top(&target.path()).map(|entry| entry.device))
+    device_by(&Kernel, target)
 }
 
 /// Puts the file system mounted on `staging` into the place of the target's dead mount, on `device`; `false` if that is not
 /// there any more. The staging mount stays: the caller takes it away.
 pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
-    let node = Node::default();
-    let mount = staged(staging, flags)?;
+    replace_by(&Kernel, &Node::default(), staging, target, device, flags)
+}
+
+/// Unmounts a target, everywhere. Nothing mounted there is success.
+///
+/// With `detach`, also what is in use, which disappears from sight at once and altogether with its last user: only for
+/// a file system whose daemon is gone.
+pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
+    unmount_target_by(&Kernel, target, detach)
+}
+
+fn move_onto_by(sys: &impl Sys, staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
+    let mount = staged(sys, staging, flags)?;
+    Ok(sys.attach(&mount, &sys.open_target(target)?)?)
+}
+
+/// A second mount of the file system mounted on `staging`, not put anywhere yet.
+fn staged(sys: &impl Sys, staging: &Path, flags: MountFlags) -> Result<OwnedFd, KernelError> {
+    let stage = sys.open_stage(staging)?.ok_or(KernelError::NothingMounted)?;
+    Ok(sys.clone_mount(&stage, flags)?)
+}
+
+fn device_by(sys: &impl Sys, target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
+    let table = sys.mount_table()?;
+    Ok(table.top(&target.path()).map(|entry| entry.device))
+}
+
+fn replace_by(
+    sys: &impl Sys,
+    node: &impl Grafts<Mount = OwnedFd>,
+    staging: &Path,
+    target: &Target,
+    device: DeviceNumber,
+    flags: MountFlags,
+) -> Result<bool, KernelError> {
+    let mount = staged(sys, staging, flags)?;
     // From here on a plain unmount finds it in use.
-    let place = target.open()?;
+    let place = node.open_target(target)?;
     let id = node.mount_id(&place)?;
     let is_there = || {
         let table = node.table()?;
@@ -117,15 +117,15 @@ pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: Mou
     if !is_there()? {
         return Ok(false);
     }
-    match graft::replace(&node, &place, &mount)? {
+    match graft::replace(node, &place, &mount)? {
         Replaced::Done => Ok(true),
         Replaced::Alive => Ok(false),
         Replaced::Unable if !is_there()? => Ok(false),
         Replaced::Unable => {
             // An old kernel: for a moment nothing is mounted.
             drop(place);
-            match Kernel.unmount(target, Unmount::Detach) {
-                Ok(()) => Kernel.attach(&mount, &target.open()?)?,
+            match sys.unmount(target, Unmount::Detach) {
+                Ok(()) => sys.attach(&mount, &sys.open_target(target)?)?,
                 Err(UnmountError::NotMounted) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
@@ -134,19 +134,99 @@ pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: Mou
     }
 }
 
-/// Unmounts a target, everywhere. Nothing mounted there is success.
-///
-/// With `detach`, also what is in use, which disappears from sight at once and altogether with its last user: only for
-/// a file system whose daemon is gone.
-pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
+fn unmount_target_by(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), KernelError> {
     let how = if detach { Unmount::Detach } else { Unmount::Plain };
     loop {
-        match Kernel.unmount(target, how) {
+        match sys.unmount(target, how) {
             // Once more: mounts may lie on one another.
             Ok(()) => {}
             Err(UnmountError::NotMounted) => return Ok(()),
             Err(UnmountError::Busy) => return Err(KernelError::InUse(target.path())),
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fake::{Fake, target};
+
+    const STAGING: &str = "/run/stage";
+    const DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
+
+    fn flags() -> MountFlags {
+        MountFlags::safe()
+    }
+
+    /// A target whose daemon is gone.
+    fn dead() -> Fake {
+        Fake::default().mounted(&target(), "h:/a", "fuse.sshfs").dead("h:/a")
+    }
+
+    fn replaced(fake: &Fake, device: DeviceNumber) -> Result<bool, KernelError> {
+        replace_by(fake, fake, Path::new(STAGING), &target(), device, flags())
+    }
+
+    #[test]
+    fn what_the_program_mounted_is_moved_onto_the_target() {
+        let fake = Fake::default();
+        move_onto_by(&fake, Path::new(STAGING), &target(), flags()).unwrap();
+        assert_eq!(fake.sources_on(&target()), ["clone"]);
+        assert_eq!(device_by(&fake, &target()).unwrap(), Some(DEVICE));
+    }
+
+    #[test]
+    fn a_program_that_mounted_nothing_is_an_error_and_the_target_is_left_alone() {
+        let fake = Fake::default().empty_stage();
+        let error = move_onto_by(&fake, Path::new(STAGING), &target(), flags()).unwrap_err();
+        assert!(matches!(error, KernelError::NothingMounted), "{error}");
+        assert_eq!(fake.calls(), ["open_stage"]);
+        assert_eq!(device_by(&fake, &target()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_dead_mount_is_replaced_with_no_moment_without_a_mount() {
+        let fake = dead();
+        assert!(replaced(&fake, DEVICE).unwrap());
+        assert_eq!(fake.sources_on(&target()), ["clone"]);
+        assert!(!fake.calls().contains(&"unmount".to_owned()));
+    }
+
+    #[test]
+    fn an_old_kernel_unmounts_the_dead_mount_first() {
+        let fake = dead().old();
+        assert!(replaced(&fake, DEVICE).unwrap());
+        assert_eq!(fake.sources_on(&target()), ["clone"]);
+        assert!(fake.calls().contains(&"unmount".to_owned()));
+    }
+
+    #[test]
+    fn a_mount_that_answers_or_is_another_one_stays() {
+        let alive = Fake::default().mounted(&target(), "h:/a", "fuse.sshfs");
+        assert!(!replaced(&alive, DEVICE).unwrap());
+        let other = DeviceNumber { major: 0, minor: 99 };
+        let fake = dead();
+        assert!(!replaced(&fake, other).unwrap());
+        for fake in [alive, fake] {
+            assert_eq!(fake.sources_on(&target()), ["h:/a"]);
+        }
+    }
+
+    #[test]
+    fn every_mount_on_the_target_is_unmounted_and_one_in_use_is_an_error() {
+        let fake = Fake::default()
+            .mounted(&target(), "a", "fuse")
+            .mounted(&target(), "b", "fuse");
+        unmount_target_by(&fake, &target(), false).unwrap();
+        assert_eq!(fake.mounts_on(&target()), 0);
+        unmount_target_by(&fake, &target(), false).unwrap();
+
+        let busy = Fake::default()
+            .mounted(&target(), "a", "fuse")
+            .fail("unmount", 0, Errno::BUSY);
+        let error = unmount_target_by(&busy, &target(), false).unwrap_err();
+        assert!(matches!(error, KernelError::InUse(_)), "{error}");
+        assert_eq!(busy.mounts_on(&target()), 1);
     }
 }

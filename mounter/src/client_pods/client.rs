@@ -7,19 +7,20 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tracing::warn;
 
-use crate::agent::kernel;
 use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::Record;
 use crate::client_pods::link::LinkError;
+use crate::client_pods::looks::LOOK_LIMIT;
 use crate::client_pods::status::Phase;
 use crate::client_pods::{ClientPods, Lease, Need, PodError};
 use crate::core::client::Client;
 use crate::core::waits::{Waiting, Waits};
-use crate::sys::look::{self, Found};
-use crate::sys::thread;
+use crate::sys::look::Found;
 use crate::volume::job::{MountError, MountJob};
+use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
+use crate::worker::Task;
 
 /// Kept back from the job's time to tell the kubelet why it ran out.
 const ANSWER_RESERVE: Duration = Duration::from_secs(2);
@@ -29,9 +30,6 @@ const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long of that the kubelet's call waits.
 const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
-
-/// How long what is mounted on a target may take to say that it is there.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Mounts through client Pods.
 pub struct ContainerClient {
@@ -79,6 +77,33 @@ impl ContainerClient {
         ))
     }
 
+    /// Looks at the job's target without waiting for a server: what does not answer in time is alive.
+    async fn look(&self, job: &MountJob) -> Result<Found, MountError> {
+        let table = Table::read().map_err(|error| MountError::Failed {
+            attempted: "read the mount table".to_owned(),
+            message: error.to_string(),
+        })?;
+        // Most have nothing mounted, and then no worker is needed.
+        if table.top(&job.target.path()).is_none() {
+            return Ok(Found::Nothing);
+        }
+        let looked = self.pods.looks.look(&job.target, LOOK_LIMIT).await;
+        looked.map_err(|error| error.into_mount_error(&format!("the look at {}", job.target), &job.server()))
+    }
+
+    /// Unmounts a dead mount, though it is in use: whoever uses it can't go on, since nobody will mount it anew.
+    async fn unmount_dead(&self, job: &MountJob) -> Result<(), MountError> {
+        let unmount = Task::Unmount {
+            target: job.target.clone(),
+            detach: true,
+        };
+        let done = self.pods.workers.run(&unmount, job.deadline).await;
+        done.map_err(|error| {
+            let attempted = format!("the unmount of the dead mount on {}", job.target);
+            error.into_mount_error(&attempted, &job.server())
+        })
+    }
+
     async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<(), MountError> {
         let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
         let call = Call::Mount(Box::new(mount_call(job, limit)));
@@ -103,7 +128,7 @@ impl Client for ContainerClient {
         let Some(image) = &job.image else {
             return Err(container_error(job, "no client image is set for it".to_owned()));
         };
-        match look(&job.target).await? {
+        match self.look(job).await? {
             Found::Nothing => {}
             Found::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
             Found::Alive => {
@@ -124,8 +149,7 @@ impl Client for ContainerClient {
                     );
                     return Err(container_error(job, message));
                 }
-                // Nobody will ever mount it anew: whoever uses it can't go on.
-                kernel::unmount_target(&job.target, true).map_err(|e| failed("unmount the dead mount on", job, &e))?;
+                self.unmount_dead(job).await?;
                 self.unmounted(&job.target).await;
             }
         }
@@ -188,26 +212,6 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
     pods.changed();
 }
 
-/// Looks at the target without waiting for a server: what does not answer in time is alive.
-async fn look(target: &Target) -> Result<Found, MountError> {
-    let failed = |message: String| MountError::Failed {
-        attempted: format!("look at {target}"),
-        message,
-    };
-    // Most have nothing mounted, and then nobody needs to be waited for.
-    if !look::is_mounted(target).map_err(|error| failed(error.to_string()))? {
-        return Ok(Found::Nothing);
-    }
-    let path = target.clone();
-    let looked = thread::run(move || look::look(&path));
-    match tokio::time::timeout(LOOK_LIMIT, looked).await {
-        Err(_) => Ok(Found::Alive),
-        Ok(Ok(Ok(found))) => Ok(found),
-        Ok(Ok(Err(error))) => Err(failed(error.to_string())),
-        Ok(Err(error)) => Err(failed(error.to_string())),
-    }
-}
-
 fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
     let volume = &job.volume;
     let mut mount_options = volume.mount_options.clone();
@@ -268,12 +272,5 @@ fn container_error(job: &MountJob, message: String) -> MountError {
     MountError::Container {
         client: job.volume.client.to_string(),
         message,
-    }
-}
-
-fn failed(attempted: &str, job: &MountJob, error: &dyn std::error::Error) -> MountError {
-    MountError::Failed {
-        attempted: format!("{attempted} {}", job.target),
-        message: error.to_string(),
     }
 }

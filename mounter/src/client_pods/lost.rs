@@ -24,15 +24,11 @@ use crate::agent::protocol::{Answer, Call, Health, MountState};
 use crate::api::recorder::Event;
 use crate::api::volume_events::{VolumeEvent, about_volume};
 use crate::node::node_pods::NodePodsError;
-use crate::sys::look::{self, Found};
-use crate::sys::thread;
+use crate::sys::look::Found;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::{Entry, Table};
 use crate::volume::registry::Serving;
 use crate::volume::target::Target;
-
-/// How long a mount may take to say that it is there. One that takes longer is served.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Longest that a Pod may take to start, and its agent to take a volume over.
 const ADOPT_LIMIT: Duration = Duration::from_mins(2);
@@ -84,8 +80,6 @@ struct State {
     served: BTreeMap<String, Served>,
     /// By target.
     attempts: BTreeMap<String, Attempt>,
-    /// Targets that were asked whether they are alive and have not answered.
-    looking: BTreeSet<String>,
     /// Uids of Pods whose agents are of a release that can't say with what it has mounted something.
     mute: BTreeSet<String>,
 }
@@ -326,22 +320,10 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
     }
 }
 
-/// Asks the kernel, and a daemon only where one is mounted. At most one at a time waits for one that does not answer.
-async fn look(pods: &Arc<ClientPods>, target: &Target) -> Found {
-    let path = target.to_string();
-    if !pods.lost.lock().looking.insert(path.clone()) {
-        return Found::Alive;
-    }
-    let (held, target) = (Arc::clone(pods), target.clone());
-    let looked = thread::run(move || {
-        let found = look::look(&target);
-        held.lost.lock().looking.remove(&path);
-        found
-    });
-    match tokio::time::timeout(LOOK_LIMIT, looked).await {
-        Ok(Ok(Ok(found))) => found,
-        _ => Found::Alive,
-    }
+/// What is mounted on a target; alive where that can't be found out. A worker that still waits for it is not waited for.
+async fn look(pods: &ClientPods, target: &Target) -> Found {
+    let looked = pods.looks.look(target, Duration::ZERO).await;
+    looked.unwrap_or(Found::Alive)
 }
 
 /// Begins to have a volume mounted anew by what was kept of it, unless that is under way. Says why it has failed so far, or nothing

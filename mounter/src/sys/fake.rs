@@ -1,6 +1,8 @@
 //! A kernel in memory: it has a mount table, loop devices and image files, records what it is called for, and fails
 //! where a test says.
 
+mod grafts;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::look::{Found, LookError};
 use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Entry, Table};
@@ -43,6 +46,15 @@ struct State {
     bad_programs: BTreeMap<String, String>,
     full: bool,
     statd: bool,
+    faults: Faults,
+}
+
+/// What is wrong with mounts and with the kernel.
+#[derive(Debug, Default)]
+struct Faults {
+    dead: Option<String>,
+    old: bool,
+    empty_stage: bool,
 }
 
 /// The kernel in memory.
@@ -96,6 +108,24 @@ impl Fake {
         self
     }
 
+    /// The daemon of what is mounted from this source is gone.
+    pub(crate) fn dead(self, source: &str) -> Self {
+        self.0.borrow_mut().faults.dead = Some(source.to_owned());
+        self
+    }
+
+    /// The kernel can't mount beneath another mount.
+    pub(crate) fn old(self) -> Self {
+        self.0.borrow_mut().faults.old = true;
+        self
+    }
+
+    /// Nothing is mounted on the stage.
+    pub(crate) fn empty_stage(self) -> Self {
+        self.0.borrow_mut().faults.empty_stage = true;
+        self
+    }
+
     /// The pool has no room left.
     pub(crate) fn full(self) -> Self {
         self.0.borrow_mut().full = true;
@@ -131,13 +161,20 @@ impl Fake {
         self.0.borrow().programs.clone()
     }
 
-    /// What was to be mounted, also where it failed: type, source and options.
     /// With `rpc.statd` on the node.
     pub(crate) fn with_statd(self) -> Self {
         self.0.borrow_mut().statd = true;
         self
     }
 
+    /// The sources of what lies on the target, the uppermost last.
+    pub(crate) fn sources_on(&self, target: &Target) -> Vec<String> {
+        let state = self.0.borrow();
+        let on_target = state.table.0.iter().filter(|entry| entry.mount_point == target.path());
+        on_target.map(|entry| entry.source.clone()).collect()
+    }
+
+    /// What was to be mounted, also where it failed: type, source and options.
     pub(crate) fn new_mounts(&self) -> Vec<String> {
         self.0.borrow().new_mounts.clone()
     }
@@ -152,8 +189,12 @@ impl Fake {
 
     /// A worker that was killed: the kernel drops what it only held by handles.
     pub(crate) fn kill_worker(&self) {
+        self.0.borrow_mut().pending = None;
+        self.free_loops();
+    }
+
+    fn free_loops(&self) {
         let mut state = self.0.borrow_mut();
-        state.pending = None;
         let State { loops, table, .. } = &mut *state;
         loops.retain(|(minor, _)| {
             table
@@ -220,6 +261,17 @@ impl Sys for Fake {
         Ok(self.0.borrow().table.clone())
     }
 
+    fn look(&self, target: &Target) -> Result<Found, LookError> {
+        self.enter("look")
+            .map_err(|_| LookError::Target(TargetError::Missing(target.path())))?;
+        let state = self.0.borrow();
+        Ok(match state.table.top(&target.path()) {
+            None => Found::Nothing,
+            Some(entry) if state.faults.dead.as_ref() == Some(&entry.source) => Found::Dead,
+            Some(_) => Found::Alive,
+        })
+    }
+
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
         self.enter("open_target")
             .map_err(|_| TargetError::Missing(target.path()))?;
@@ -240,7 +292,7 @@ impl Sys for Fake {
         let top = top.ok_or(UnmountError::NotMounted)?;
         state.table.0.remove(top);
         drop(state);
-        self.kill_worker();
+        self.free_loops();
         Ok(())
     }
 
@@ -392,11 +444,15 @@ impl Sys for Fake {
 
     fn open_stage(&self, _: &Path) -> Result<Option<OwnedFd>> {
         self.enter("open_stage")?;
-        Ok(Some(handle()))
+        Ok((!self.0.borrow().faults.empty_stage).then(handle))
     }
 
     fn remove_stage(&self, _: &Path) -> Result<()> {
         self.enter("remove_stage")
+    }
+
+    fn make_fuse_device(&self) -> Result<()> {
+        self.enter("make_fuse_device")
     }
 
     fn pause(&self, _: Duration) {

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::look::is_mount_point;
 use super::{Result, SysError};
 use crate::node::kubelet;
 use crate::volume::mount_table::Table;
@@ -86,7 +87,8 @@ pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
     if !is_mounted(stage)? {
         return Ok(None);
     }
-    rustix::fs::open(stage, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(stage, how, Mode::empty())
         .map(Some)
         .map_err(|e| SysError::call(format!("open {}", stage.display()), e))
 }
@@ -108,12 +110,5 @@ pub(super) fn remove_stage(stage: &Path) -> Result<()> {
 
 /// Asks the kernel only, not what is mounted.
 fn is_mounted(path: &Path) -> Result<bool> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    match statx(CWD, path, flags, StatxFlags::empty()) {
-        Ok(stat) => Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
-        Err(Errno::NOENT) => Ok(false),
-        // Only a mount can be as broken as this.
-        Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
-        Err(errno) => Err(SysError::call(format!("look at {}", path.display()), errno)),
-    }
+    is_mount_point(CWD, path).map_err(|e| SysError::call(format!("look at {}", path.display()), e))
 }

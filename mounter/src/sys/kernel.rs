@@ -20,8 +20,9 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
+use super::look::{self, Found, LookError};
 use super::{
-    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, host, raw, rpcbind,
+    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
 };
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
@@ -48,6 +49,10 @@ impl Sys for Kernel {
     fn mount_table(&self) -> Result<Table> {
         // A worker has one thread, so /proc/self is right also after it has entered another namespace.
         Table::read().map_err(|e| SysError::io("read the mount table", &e))
+    }
+
+    fn look(&self, target: &Target) -> Result<Found, LookError> {
+        look::look(target)
     }
 
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
@@ -354,6 +359,10 @@ impl Sys for Kernel {
 
     fn remove_stage(&self, stage: &Path) -> Result<()> {
         host::remove_stage(stage)
+    }
+
+    fn make_fuse_device(&self) -> Result<()> {
+        fuse::make_device(Path::new("/dev/fuse"))
     }
 
     fn pause(&self, time: Duration) {

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatfs, statx};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::volume::target::{Target, TargetError};
 
 /// What is mounted on a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Found {
     /// Nothing.
     Nothing,

@@ -11,7 +11,9 @@ use tokio::process::{Child, ChildStderr, Command};
 use tracing::{info, warn};
 
 use super::task::{END, Report, Task};
+use crate::sys::look::Found;
 use crate::volume::job::MountError;
+use crate::volume::target::Target;
 
 /// How long a killed worker is waited for before it is left behind.
 const REAP: Duration = Duration::from_secs(1);
@@ -44,6 +46,9 @@ pub enum WorkerError {
         /// The time that it had.
         limit: Duration,
     },
+    /// It reported on another task than its own.
+    #[error("the worker's report does not fit its task")]
+    OtherReport,
     /// It did its work and failed.
     #[error(transparent)]
     Failed(#[from] MountError),
@@ -82,6 +87,37 @@ impl Workers {
 
     /// Has a worker do a task, until `deadline` at the latest.
     pub async fn run(&self, task: &Task, deadline: Instant) -> Result<(), WorkerError> {
+        self.report(task, deadline).await.map(drop)
+    }
+
+    /// Has a worker look at what is mounted on a target, for `limit` at most.
+    ///
+    /// `held` is dropped when the worker has answered or ended. One that was killed may hang in the kernel for long after this has
+    /// returned [`WorkerError::Late`].
+    pub async fn look(
+        &self,
+        target: &Target,
+        limit: Duration,
+        held: impl Send + 'static,
+    ) -> Result<Found, WorkerError> {
+        let task = Task::Look { target: target.clone() };
+        match self.report_holding(&task, Instant::now() + limit, held).await? {
+            Report::Found(found) => Ok(found),
+            Report::Done => Err(WorkerError::OtherReport),
+            Report::Failed(error) => Err(error.into()),
+        }
+    }
+
+    async fn report(&self, task: &Task, deadline: Instant) -> Result<Report, WorkerError> {
+        self.report_holding(task, deadline, ()).await
+    }
+
+    async fn report_holding(
+        &self,
+        task: &Task,
+        deadline: Instant,
+        held: impl Send + 'static,
+    ) -> Result<Report, WorkerError> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
         let mut child = self.take().map_err(failed("start"))?;
@@ -95,13 +131,13 @@ impl Workers {
                     workers.start_ahead();
                 });
                 match report {
-                    Report::Done => Ok(()),
                     Report::Failed(error) => Err(error.into()),
+                    report => Ok(report),
                 }
             }
             Ok(Err(error)) => Err(error),
             Err(_) => {
-                self.end(child, group).await;
+                self.end(child, group, held).await;
                 Err(WorkerError::Late { limit })
             }
         }
@@ -128,7 +164,7 @@ impl Workers {
     }
 
     /// Kills a worker and what it has started. One that hangs in the kernel is reaped later.
-    async fn end(&self, mut child: Child, group: Option<Pid>) {
+    async fn end(&self, mut child: Child, group: Option<Pid>, held: impl Send + 'static) {
         if let Some(group) = group {
             // It fails only if the group is gone already.
             let _ = kill_process_group(group, Signal::KILL);
@@ -140,6 +176,7 @@ impl Workers {
             let left_behind = Arc::clone(&self.left_behind);
             tokio::spawn(async move {
                 let _ = child.wait().await;
+                drop(held);
                 left_behind.fetch_sub(1, Ordering::Relaxed);
                 info!(worker.pid = pid, "worker that was left behind has ended");
             });

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
+use crate::sys::look::Found;
 use crate::volume::job::{MountError, MountJob, Secrets};
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
@@ -58,7 +59,7 @@ pub enum Task {
         /// Uids of the Pods that are not to use it any more.
         over: BTreeSet<String>,
     },
-    /// See whether what is mounted on a target answers. Fails if it never will.
+    /// See what is mounted on a target, and whether it answers. The report is [`Report::Found`].
     Look {
         /// The target.
         target: Target,
@@ -139,6 +140,8 @@ pub const END: u8 = b'\n';
 pub enum Report {
     /// It is done.
     Done,
+    /// It was a look, and this is what is mounted.
+    Found(Found),
     /// It is not, and this is why.
     Failed(MountError),
 }

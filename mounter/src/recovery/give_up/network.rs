@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::agent::give_up::SILENCE;
 use crate::volume::mount_table::{Entry, Table};
 use crate::volume::target::Target;
-use crate::worker::{Task, WorkerError, Workers};
+use crate::worker::{WorkerError, Workers};
 
 /// How often a mount is asked. One that was silent is asked again at once until it has answered twice.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -115,8 +115,7 @@ impl Network {
 /// Whether a mount does not answer within [`SILENCE`]. An error is an answer.
 async fn is_silent(workers: &Workers, room: &Semaphore, target: &Target) -> bool {
     let _room = room.acquire().await;
-    let look = Task::Look { target: target.clone() };
-    let looked = workers.run(&look, Instant::now() + SILENCE).await;
+    let looked = workers.look(target, SILENCE, ()).await;
     matches!(looked, Err(WorkerError::Late { .. }))
 }
 
