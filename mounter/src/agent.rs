@@ -37,7 +37,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Flags of `mounter agent`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {
+pub struct AgentArgs {
     /// Directory for the agent's socket and its own files: an emptyDir of its Pod.
     #[arg(long, default_value = "/run/mooring")]
     pub dir: PathBuf,
@@ -48,7 +48,7 @@ pub struct Args {
 
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
-pub enum AgentError {
+pub enum AgentProcessError {
     /// The runtime could not be had.
     #[error("failed to start the agent's runtime")]
     Runtime(#[source] io::Error),
@@ -65,12 +65,12 @@ pub enum AgentError {
 
 /// Runs the agent until it was told to end and its last mount is gone. As process 1 of its container it runs itself
 /// once more and stays beside it: see [`supervise`].
-pub fn run(args: Args) -> Result<(), AgentError> {
+pub fn run(args: AgentArgs) -> Result<(), AgentProcessError> {
     log::start_by_environment();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(AgentError::Runtime)?;
+        .map_err(AgentProcessError::Runtime)?;
     let result = if std::process::id() == 1 {
         runtime
             .block_on(supervise::supervise(&args.kubelet_root))
@@ -83,8 +83,8 @@ pub fn run(args: Args) -> Result<(), AgentError> {
     result
 }
 
-async fn agent(args: Args) -> Result<(), AgentError> {
-    let Args { dir, kubelet_root } = args;
+async fn agent(args: AgentArgs) -> Result<(), AgentProcessError> {
+    let AgentArgs { dir, kubelet_root } = args;
     let store = Store::open(&dir)?;
     if let Err(error) = supply_mount_table(Path::new("/etc/mtab")) {
         warn!(%error, "the image has no /etc/mtab, and none could be made: some mount programs want it");

@@ -12,7 +12,7 @@ use crate::drivers::uninstall::UninstallArgs;
 /// The node daemon of Mooring.
 #[derive(Debug, Parser)]
 #[command(name = "mounter", version, about, propagate_version = true)]
-pub struct Args {
+pub struct MounterArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -28,7 +28,7 @@ pub enum Command {
     /// Remove the shim and the socket from the kubelet's plugin directory. Refused while a volume is mounted.
     Uninstall(UninstallArgs),
     /// Run the agent of a client container.
-    Agent(agent::Args),
+    Agent(agent::AgentArgs),
     /// Copy this program into a directory, for a client container to run as its agent.
     InstallAgent {
         /// The directory.
@@ -41,13 +41,13 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
-    use super::Args;
+    use super::MounterArgs;
     use crate::daemon::args::parse_call_timeout;
     use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_flags_are_sound_and_the_call_timeout_stays_below_the_shim_s() {
-        Args::command().debug_assert();
+        MounterArgs::command().debug_assert();
         assert!(parse_call_timeout("100s").is_ok());
         for bad in ["0", "4s", "111s", "2m", "x"] {
             assert!(parse_call_timeout(bad).is_err(), "{bad}");
@@ -63,8 +63,8 @@ mod tests {
             "nfs=host",
             "--mount-container=tmpfs=self",
         ];
-        Args::try_parse_from(args).unwrap();
-        let error = Args::try_parse_from(["mounter", "serve", "--mount-container", "local=host"]).unwrap_err();
+        MounterArgs::try_parse_from(args).unwrap();
+        let error = MounterArgs::try_parse_from(["mounter", "serve", "--mount-container", "local=host"]).unwrap_err();
         assert!(error.to_string().contains("local"), "{error}");
     }
 }

@@ -47,7 +47,7 @@ use self::looks::Looks;
 use self::old::{OldPod, Origin};
 use self::plan::{Decision, VolumeId, Wanted, plan};
 use self::pod::Template;
-use self::status::{Problem, Seen};
+use self::status::{Problem, SeenPod};
 use crate::agent::protocol::{Answer, Call, Hello, MountState};
 use crate::api::recorder::Recorder;
 use crate::node::node_pods::NodePods;
@@ -362,7 +362,7 @@ impl ClientPods {
     }
 
     /// All client Pods of this node, as last seen.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<SeenPod> {
         let mut seen: Vec<_> = self.store.state().iter().filter_map(|pod| status::seen(pod)).collect();
         seen.sort_by(|a, b| a.name.cmp(&b.name));
         seen

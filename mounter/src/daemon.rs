@@ -36,7 +36,7 @@ use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::{endpoint, uninstall};
-use crate::node::kubelet_root::Lost;
+use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
 use crate::recovery::give_up::GiveUp;
@@ -52,7 +52,7 @@ pub enum DaemonError {
     Privilege(#[from] caps::errors::CapsError),
     /// In the kubelet's mount namespace.
     #[error(transparent)]
-    KubeletRoot(#[from] Lost),
+    KubeletRoot(#[from] KubeletRootError),
     /// No runtime.
     #[error("failed to start the runtime: {0}")]
     Runtime(#[source] io::Error),

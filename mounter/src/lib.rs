@@ -40,10 +40,10 @@ pub mod worker;
 
 use std::error::Error;
 
-use args::{Args, Command};
+use args::{Command, MounterArgs};
 
 /// Does what the command line says.
-pub fn run(args: Args) -> Result<(), Box<dyn Error>> {
+pub fn run(args: MounterArgs) -> Result<(), Box<dyn Error>> {
     match args.command {
         Command::Serve(args) => daemon::run(*args)?,
         Command::Status(args) => daemon::status_socket::run(&args)?,

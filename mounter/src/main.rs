@@ -4,10 +4,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mooring_mounter::args::Args;
+use mooring_mounter::args::MounterArgs;
 
 fn main() -> ExitCode {
-    let Err(error) = mooring_mounter::run(Args::parse()) else {
+    let Err(error) = mooring_mounter::run(MounterArgs::parse()) else {
         return ExitCode::SUCCESS;
     };
     let mut stderr = std::io::stderr().lock();

@@ -31,7 +31,7 @@ use crate::sys::{Kernel, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
-use task::{END, Report};
+use task::{END, WorkerReport};
 
 /// A worker's name (`comm`) from when it has its task: until then it is called as its program is.
 pub const BUSY: &CStr = c"mounter-worker";
@@ -55,7 +55,7 @@ pub fn main() -> std::io::Result<()> {
     }
     rustix::thread::set_name(BUSY)?;
     let task: Task = serde_json::from_slice(&text)?;
-    let report = perform(&Kernel, &task).unwrap_or_else(Report::Failed);
+    let report = perform(&Kernel, &task).unwrap_or_else(WorkerReport::Failed);
     let mut text = serde_json::to_vec(&report)?;
     text.push(END);
     let mut stdout = std::io::stdout().lock();
@@ -81,9 +81,9 @@ fn look(sys: &impl Sys, target: &Target) -> Result<Found, MountError> {
     })
 }
 
-fn perform(sys: &impl Sys, task: &Task) -> Result<Report, MountError> {
+fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
     match task {
-        Task::Look { target } => return look(sys, target).map(Report::Found),
+        Task::Look { target } => return look(sys, target).map(WorkerReport::Found),
         Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
@@ -103,14 +103,14 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<Report, MountError> {
             size,
         } => local::expand(sys, pool, volume, target, *size),
     }?;
-    Ok(Report::Done)
+    Ok(WorkerReport::Done)
 }
 
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
 
-    use super::{Report, Task, perform};
+    use super::{Task, WorkerReport, perform};
     use crate::sys::fake::{Fake, target};
     use crate::sys::look::Found;
 
@@ -123,7 +123,7 @@ mod tests {
             (mounted(), Found::Alive),
             (mounted().dead("h:/a"), Found::Dead),
         ] {
-            assert_eq!(perform(&fake, &look), Ok(Report::Found(expected)));
+            assert_eq!(perform(&fake, &look), Ok(WorkerReport::Found(expected)));
             assert_eq!(fake.calls(), ["look"], "it only looks");
         }
         let error = perform(&Fake::default().fail("look", 0, Errno::NOENT), &look).unwrap_err();
@@ -140,7 +140,7 @@ mod tests {
             target: target(),
             detach: true,
         };
-        assert_eq!(perform(&fake, &unmount), Ok(Report::Done));
+        assert_eq!(perform(&fake, &unmount), Ok(WorkerReport::Done));
         assert_eq!(fake.mounts_on(&target()), 0);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mooring_contract::names::FLEX_DRIVER_DIR;
 use mooring_mounter::agent::protocol::{self, Answer, Request};
-use mooring_mounter::drivers::flexvolume::call::Call;
+use mooring_mounter::drivers::flexvolume::call::FlexVolumeCall;
 use mooring_mounter::volume::mount_table::Table;
 use mooring_mounter::volume::target::Target;
 use mooring_shim::{MAX_ARGS, MAX_REQUEST, answer, request};
@@ -56,7 +56,7 @@ proptest! {
 
     #[test]
     fn a_call_out_is_read_or_refused_in_words(args in call()) {
-        if let Err(error) = Call::parse(&args, Path::new(ROOT)) {
+        if let Err(error) = FlexVolumeCall::parse(&args, Path::new(ROOT)) {
             prop_assert!(!error.to_string().is_empty());
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::status::{Phase, Seen};
+use super::status::{Phase, SeenPod};
 use super::{ClientPods, lost};
 use crate::agent::protocol::MountState;
 
@@ -99,7 +99,7 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
 }
 
 /// None for a Pod that is on its way out already.
-async fn usage(pods: &ClientPods, pod: &Seen) -> Option<Use> {
+async fn usage(pods: &ClientPods, pod: &SeenPod) -> Option<Use> {
     if pods.users.any(&pod.uid) {
         return Some(Use::Used);
     }

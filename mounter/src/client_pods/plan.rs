@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::status::{Phase, Problem, Seen};
+use super::status::{Phase, Problem, SeenPod};
 use crate::agent::store::hex;
 
 /// A volume that has a client Pod to itself. The name alone won't do: volumes in Pods have any.
@@ -70,10 +70,10 @@ pub enum Decision {
 ///
 /// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
 /// used. Whoever sees the same Pods comes to the same name, so two that create it collide.
-pub fn plan(wanted: &Wanted, seen: &[Seen]) -> Decision {
+pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> Decision {
     let base = wanted.base_name();
     let numbered = |n: usize| format!("{base}-{n}");
-    let ours = |pod: &&Seen| {
+    let ours = |pod: &&SeenPod| {
         pod.name
             .strip_prefix(&base)
             .and_then(|rest| rest.strip_prefix('-'))
@@ -121,8 +121,8 @@ mod tests {
         }
     }
 
-    fn seen(wanted: &Wanted, n: usize, phase: Phase) -> Seen {
-        Seen {
+    fn seen(wanted: &Wanted, n: usize, phase: Phase) -> SeenPod {
+        SeenPod {
             name: format!("{}-{n}", wanted.base_name()),
             uid: format!("uid-{n}"),
             phase,

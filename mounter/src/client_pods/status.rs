@@ -32,7 +32,7 @@ pub struct Problem {
 
 /// A client Pod as it is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenPod {
     /// Name.
     pub name: String,
     /// Uid.
@@ -44,7 +44,7 @@ pub struct Seen {
 }
 
 /// Reads a Pod; none if it has no name or uid.
-pub fn seen(pod: &Pod) -> Option<Seen> {
+pub fn seen(pod: &Pod) -> Option<SeenPod> {
     let status = pod.status.as_ref();
     let ended = status
         .and_then(|status| status.phase.as_deref())
@@ -60,7 +60,7 @@ pub fn seen(pod: &Pod) -> Option<Seen> {
     } else {
         Phase::Starting
     };
-    Some(Seen {
+    Some(SeenPod {
         name: pod.metadata.name.clone()?,
         uid: pod.metadata.uid.clone()?,
         phase,

@@ -34,7 +34,7 @@ pub struct Status {
 /// Everything at one time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct StatusReport {
     /// Whether volumes can be mounted.
     pub ready: bool,
     /// What was looked at on the node.
@@ -108,10 +108,10 @@ impl Status {
     }
 
     /// Everything.
-    pub fn report(&self, core: &Core) -> Report {
+    pub fn report(&self, core: &Core) -> StatusReport {
         let mounts = core.mounts().unwrap_or_default();
         let readiness = self.readiness(core.registry());
-        Report {
+        StatusReport {
             ready: self.obstacles().is_empty(),
             checks: self.checks(),
             clients: core.registry().rules(),
@@ -160,7 +160,7 @@ impl Status {
     }
 }
 
-impl Report {
+impl StatusReport {
     /// For people.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("ready: {}", if self.ready { "yes" } else { "no" })];

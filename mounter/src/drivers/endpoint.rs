@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 
 use crate::core::Core;
 use crate::drivers::flexvolume::socket::{Socket, SocketError};
-use crate::drivers::install::{InstallError, driver_directory, install, is_whole, make, uninstall};
+use crate::drivers::install::{ShimInstallError, driver_directory, install, is_whole, make, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
 use crate::node::args::NodeArgs;
 
@@ -24,7 +24,7 @@ enum EndpointError {
     #[error(transparent)]
     Plugins(#[from] PluginsError),
     #[error(transparent)]
-    Install(#[from] InstallError),
+    Install(#[from] ShimInstallError),
     #[error(transparent)]
     Socket(#[from] SocketError),
 }

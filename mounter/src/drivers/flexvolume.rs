@@ -9,25 +9,25 @@ pub mod socket;
 use std::time::Instant;
 
 use crate::core::Core;
-use answer::Answer;
-use call::{Call, CallError};
+use answer::FlexVolumeAnswer;
+use call::{CallError, FlexVolumeCall};
 
 /// Answers one call-out.
-pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (Answer, &'static str) {
-    let call = match Call::parse(args, core.kubelet_root()) {
+pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (FlexVolumeAnswer, &'static str) {
+    let call = match FlexVolumeCall::parse(args, core.kubelet_root()) {
         Ok(call) => call,
-        Err(CallError::NotSupported(_)) => return (Answer::NotSupported, "not-supported"),
-        Err(error) => return (Answer::failure(error.to_string()), "bad-call"),
+        Err(CallError::NotSupported(_)) => return (FlexVolumeAnswer::NotSupported, "not-supported"),
+        Err(error) => return (FlexVolumeAnswer::failure(error.to_string()), "bad-call"),
     };
     let result = match call {
-        Call::Init => return (Answer::Init, ""),
-        Call::GetVolumeName { name } => return (Answer::VolumeName(name), ""),
-        Call::Mount(call) => core.mount(call.into_job(deadline)).await,
-        Call::Unmount { target } => core.unmount(&target, deadline).await,
-        Call::ExpandFs { volume, target, size } => core.expand(&volume, &target, size, deadline).await,
+        FlexVolumeCall::Init => return (FlexVolumeAnswer::Init, ""),
+        FlexVolumeCall::GetVolumeName { name } => return (FlexVolumeAnswer::VolumeName(name), ""),
+        FlexVolumeCall::Mount(call) => core.mount(call.into_job(deadline)).await,
+        FlexVolumeCall::Unmount { target } => core.unmount(&target, deadline).await,
+        FlexVolumeCall::ExpandFs { volume, target, size } => core.expand(&volume, &target, size, deadline).await,
     };
     match result {
-        Ok(()) => (Answer::Success, ""),
-        Err(error) => (Answer::failure(error.to_string()), error.category()),
+        Ok(()) => (FlexVolumeAnswer::Success, ""),
+        Err(error) => (FlexVolumeAnswer::failure(error.to_string()), error.category()),
     }
 }

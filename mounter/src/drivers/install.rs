@@ -12,7 +12,7 @@ use crate::drivers::plugin_directories::PluginDirectory;
 
 /// Why the shim is not installed or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum InstallError {
+pub enum ShimInstallError {
     /// The plugin directory is on a file system that can't be written.
     #[error(
         "the kubelet's plugin directory {0:?} can't be written: have the kubelet use another one, which its host can write \
@@ -51,7 +51,7 @@ pub fn driver_directory(plugin_directory: &Path) -> PathBuf {
 }
 
 /// Makes the driver's directory; gives a path to it.
-pub fn make(plugins: &PluginDirectory) -> Result<PathBuf, InstallError> {
+pub fn make(plugins: &PluginDirectory) -> Result<PathBuf, ShimInstallError> {
     let directory = driver_directory(&plugins.path());
     match fs::create_dir(&directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -63,9 +63,9 @@ pub fn make(plugins: &PluginDirectory) -> Result<PathBuf, InstallError> {
 
 /// Installs the shim. The kubelet's prober, which runs whatever it finds, sees it only when it is whole, since it
 /// ignores names with a leading dot.
-pub fn install(shim: &Path, plugins: &PluginDirectory) -> Result<Installed, InstallError> {
+pub fn install(shim: &Path, plugins: &PluginDirectory) -> Result<Installed, ShimInstallError> {
     let content = fs::read(shim).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => InstallError::NoShim(shim.to_owned()),
+        io::ErrorKind::NotFound => ShimInstallError::NoShim(shim.to_owned()),
         _ => failed("read", shim, source),
     })?;
     let directory = make(plugins)?;
@@ -92,7 +92,7 @@ pub fn is_whole(plugins: &PluginDirectory) -> bool {
 }
 
 /// Takes the shim and the socket out, and the driver's directory if nothing else is in it. Nothing there is success.
-pub fn uninstall(plugins: &PluginDirectory) -> Result<(), InstallError> {
+pub fn uninstall(plugins: &PluginDirectory) -> Result<(), ShimInstallError> {
     let directory = driver_directory(&plugins.path());
     let name = driver_directory(plugins.name());
     absent_is_fine(fs::remove_file(directory.join(FLEX_EXECUTABLE)))
@@ -104,10 +104,10 @@ pub fn uninstall(plugins: &PluginDirectory) -> Result<(), InstallError> {
     }
 }
 
-fn refused(attempted: &'static str, plugins: &PluginDirectory, path: &Path, source: io::Error) -> InstallError {
+fn refused(attempted: &'static str, plugins: &PluginDirectory, path: &Path, source: io::Error) -> ShimInstallError {
     match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            InstallError::ReadOnly(plugins.name().to_owned())
+            ShimInstallError::ReadOnly(plugins.name().to_owned())
         }
         _ => failed(attempted, path, source),
     }
@@ -130,8 +130,8 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn failed(attempted: &'static str, path: &Path, source: io::Error) -> InstallError {
-    InstallError::Io {
+fn failed(attempted: &'static str, path: &Path, source: io::Error) -> ShimInstallError {
+    ShimInstallError::Io {
         attempted,
         path: path.to_owned(),
         source,
@@ -140,7 +140,7 @@ fn failed(attempted: &'static str, path: &Path, source: io::Error) -> InstallErr
 
 #[cfg(test)]
 mod tests {
-    use super::{InstallError, Installed, driver_directory, install, is_whole, uninstall};
+    use super::{Installed, ShimInstallError, driver_directory, install, is_whole, uninstall};
     use crate::drivers::plugin_directories::PluginDirectory;
     use std::fs;
 
@@ -149,7 +149,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (shim, folder) = (root.path().join("shim"), root.path().join("deep/plugins"));
         let plugins = PluginDirectory::here(&folder);
-        assert!(matches!(install(&shim, &plugins), Err(InstallError::NoShim(_))));
+        assert!(matches!(install(&shim, &plugins), Err(ShimInstallError::NoShim(_))));
         fs::write(&shim, "one").unwrap();
         assert_eq!(install(&shim, &plugins).unwrap(), Installed::New);
         assert_eq!(install(&shim, &plugins).unwrap(), Installed::Unchanged);

@@ -7,10 +7,10 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
 use tracing::{info, warn};
 
-use crate::drivers::install::{InstallError, uninstall};
+use crate::drivers::install::{ShimInstallError, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
 use crate::node::args::NodeArgs;
-use crate::node::kubelet_root::Lost;
+use crate::node::kubelet_root::KubeletRootError;
 use crate::volume::mount_table::Table;
 
 /// Flags of `uninstall`.
@@ -40,13 +40,13 @@ pub enum UninstallError {
     Table(std::io::Error),
     /// In the kubelet's mount namespace.
     #[error(transparent)]
-    KubeletRoot(#[from] Lost),
+    KubeletRoot(#[from] KubeletRootError),
     /// Nobody says where they are.
     #[error(transparent)]
     Plugins(#[from] PluginsError),
     /// The files can't be removed.
     #[error(transparent)]
-    Install(#[from] InstallError),
+    Install(#[from] ShimInstallError),
 }
 
 /// `mounter uninstall`.

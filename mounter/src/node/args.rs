@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kubelet::ROOT;
-use super::kubelet_root::{self, Lost};
+use super::kubelet_root::{self, KubeletRootError};
 
 /// Where things are on the node.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,7 +23,7 @@ impl NodeArgs {
     ///
     /// # Errors
     /// Only what the process can't go on after.
-    pub fn settle(&mut self) -> Result<(), Lost> {
+    pub fn settle(&mut self) -> Result<(), KubeletRootError> {
         self.kubelet_root = Some(kubelet_root::settle(self.kubelet_root.as_deref())?);
         Ok(())
     }

@@ -23,7 +23,7 @@ const OF_THE_POD: &str = "/etc/hosts";
 /// Why the mounter can't go on.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to come back from the kubelet's mount namespace: {0}")]
-pub struct Lost(#[source] io::Error);
+pub struct KubeletRootError(#[source] io::Error);
 
 /// Where a kubelet may have its root, and a process that sees that directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Candidate {
 
 /// The kubelet's root: the given one, or else the one that is found. It is mounted here if it was not. Called before there are threads,
 /// since a process that enters another mount namespace has one only.
-pub fn settle(given: Option<&Path>) -> Result<PathBuf, Lost> {
+pub fn settle(given: Option<&Path>) -> Result<PathBuf, KubeletRootError> {
     let table = Table::read().unwrap_or_default();
     let candidates = candidates(&table, given);
     let found = match given {
@@ -115,7 +115,7 @@ fn own_uid(table: &Table) -> Option<String> {
 }
 
 /// Mounts the root here, with all that is mounted in it, as a peer of the host's.
-fn have(found: &Candidate) -> Result<io::Result<()>, Lost> {
+fn have(found: &Candidate) -> Result<io::Result<()>, KubeletRootError> {
     let tree = match lend(found)? {
         Ok(tree) => tree,
         Err(error) => return Ok(Err(error)),
@@ -129,7 +129,7 @@ fn have(found: &Candidate) -> Result<io::Result<()>, Lost> {
 }
 
 /// A second mount of the root, which is nowhere yet. Only in its own namespace can one be made.
-fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, Lost> {
+fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, KubeletRootError> {
     let open = || -> io::Result<_> {
         Ok((
             File::open("/proc/self/ns/mnt")?,
@@ -145,7 +145,7 @@ fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, Lost> {
     }
     let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, &found.root, how).map_err(io::Error::from);
-    enter(&ours).map_err(Lost)?;
+    enter(&ours).map_err(KubeletRootError)?;
     Ok(tree)
 }
 

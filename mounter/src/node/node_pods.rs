@@ -52,7 +52,7 @@ pub enum NodePodsError {
 
 /// A Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct NodePod {
     /// Which it is.
     pub pod: PodRef,
     /// When its grace period ends, if it is being deleted.
@@ -84,7 +84,7 @@ impl NodePods {
     ///
     /// # Errors
     /// Also if this Pod is not among them: whoever is missed is taken for one that was deleted.
-    pub async fn list(&self) -> Result<Vec<Seen>, NodePodsError> {
+    pub async fn list(&self) -> Result<Vec<NodePod>, NodePodsError> {
         let node = &self.node;
         match self.pages().await {
             Ok(seen) if has(&seen, &self.own) => Ok(seen),
@@ -96,7 +96,7 @@ impl NodePods {
         }
     }
 
-    async fn pages(&self) -> Result<Vec<Seen>, kube::Error> {
+    async fn pages(&self) -> Result<Vec<NodePod>, kube::Error> {
         let api: Api<Pod> = Api::all(self.client.clone());
         let mut params = ListParams::default()
             .fields(&format!("spec.nodeName={}", self.node))
@@ -105,7 +105,7 @@ impl NodePods {
         loop {
             let page = api.list_metadata(&params).await?;
             seen.extend(page.items.into_iter().filter_map(|pod| {
-                Some(Seen {
+                Some(NodePod {
                     pod: PodRef {
                         name: pod.metadata.name?,
                         namespace: pod.metadata.namespace?,
@@ -123,19 +123,19 @@ impl NodePods {
 }
 
 /// Whether the Pod with this namespace and name is among them.
-fn has(seen: &[Seen], (namespace, name): &(String, String)) -> bool {
+fn has(seen: &[NodePod], (namespace, name): &(String, String)) -> bool {
     seen.iter()
         .any(|seen| seen.pod.namespace == *namespace && seen.pod.name == *name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, has};
+    use super::{NodePod, has};
     use crate::volume::job::PodRef;
 
     #[test]
     fn an_answer_without_this_pod_is_none() {
-        let seen = |namespace: &str, name: &str| Seen {
+        let seen = |namespace: &str, name: &str| NodePod {
             pod: PodRef {
                 name: name.into(),
                 namespace: namespace.into(),

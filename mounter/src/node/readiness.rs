@@ -17,7 +17,7 @@ use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
 use clients::Verdict;
-use kernel::Kernel;
+use kernel::NodeKernel;
 
 /// Checks by name, for those that a client depends on.
 const LOOP_DEVICES: &str = "loop-devices";
@@ -61,8 +61,8 @@ impl Check {
 }
 
 /// The node's kernel, with the modules that the kubelet sees.
-pub fn kernel() -> Kernel {
-    Kernel::look(&kubelets().unwrap_or_default())
+pub fn kernel() -> NodeKernel {
+    NodeKernel::look(&kubelets().unwrap_or_default())
 }
 
 /// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not; `unheld` that no admission
@@ -145,7 +145,7 @@ fn usable(device: &Path, (major, minor): (u32, u32)) -> std::io::Result<()> {
     File::options().read(true).write(true).open(device).map(drop)
 }
 
-fn local_file_systems(kernel: &Kernel) -> Result<String, String> {
+fn local_file_systems(kernel: &NodeKernel) -> Result<String, String> {
     let missing: Vec<_> = ["ext4", "xfs"].into_iter().filter(|name| !kernel.has(name)).collect();
     if missing.is_empty() {
         return Ok("the kernel has ext4 and xfs".to_owned());
@@ -206,7 +206,7 @@ fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::kernel::Kernel;
+    use super::kernel::NodeKernel;
     use super::{fuse, local_file_systems, loop_devices, propagation};
     use crate::volume::mount_table::Table;
     use std::path::Path;
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_lacks_is_named_with_its_cure() {
-        let kernel = Kernel::with_modules("nodev\tfuse\n\text4\n", &[]);
+        let kernel = NodeKernel::with_modules("nodev\tfuse\n\text4\n", &[]);
         assert!(local_file_systems(&kernel).unwrap_err().contains("modprobe xfs"));
         // Another device in its place won't do.
         for device in ["/dev/null", "/nonexistent"].map(Path::new) {

@@ -24,7 +24,7 @@ use crate::agent::protocol::{Answer, Call, Category};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
 use crate::core::metrics::Metrics;
-use crate::node::node_pods::{NodePods, Seen};
+use crate::node::node_pods::{NodePod, NodePods};
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
 use crate::worker::{Task, WorkerError, Workers};
@@ -169,7 +169,7 @@ impl GiveUp {
     }
 
     /// Whether a Pod's time is over.
-    fn is_over(&mut self, uid: &str, there: &[Seen]) -> bool {
+    fn is_over(&mut self, uid: &str, there: &[NodePod]) -> bool {
         match fate(uid, there, Timestamp::now()) {
             Fate::Stays => {
                 self.missing.remove(uid);

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tracing::{info, warn};
 
-use super::task::{END, Report, Task};
+use super::task::{END, Task, WorkerReport};
 use crate::sys::look::Found;
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
@@ -102,13 +102,13 @@ impl Workers {
     ) -> Result<Found, WorkerError> {
         let task = Task::Look { target: target.clone() };
         match self.report_holding(&task, Instant::now() + limit, held).await? {
-            Report::Found(found) => Ok(found),
-            Report::Done => Err(WorkerError::OtherReport),
-            Report::Failed(error) => Err(error.into()),
+            WorkerReport::Found(found) => Ok(found),
+            WorkerReport::Done => Err(WorkerError::OtherReport),
+            WorkerReport::Failed(error) => Err(error.into()),
         }
     }
 
-    async fn report(&self, task: &Task, deadline: Instant) -> Result<Report, WorkerError> {
+    async fn report(&self, task: &Task, deadline: Instant) -> Result<WorkerReport, WorkerError> {
         self.report_holding(task, deadline, ()).await
     }
 
@@ -117,7 +117,7 @@ impl Workers {
         task: &Task,
         deadline: Instant,
         held: impl Send + 'static,
-    ) -> Result<Report, WorkerError> {
+    ) -> Result<WorkerReport, WorkerError> {
         let limit = deadline.saturating_duration_since(Instant::now());
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
         let mut child = self.take().map_err(failed("start"))?;
@@ -131,7 +131,7 @@ impl Workers {
                     workers.start_ahead();
                 });
                 match report {
-                    Report::Failed(error) => Err(error.into()),
+                    WorkerReport::Failed(error) => Err(error.into()),
                     report => Ok(report),
                 }
             }
@@ -197,7 +197,7 @@ fn start() -> std::io::Result<Child> {
         .spawn()
 }
 
-async fn converse(child: &mut Child, task: &[u8]) -> Result<Report, WorkerError> {
+async fn converse(child: &mut Child, task: &[u8]) -> Result<WorkerReport, WorkerError> {
     if let Some(mut stdin) = child.stdin.take() {
         // A worker that has ended says why on standard error.
         let _ = stdin.write_all(task).await;

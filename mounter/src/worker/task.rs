@@ -59,7 +59,7 @@ pub enum Task {
         /// Uids of the Pods that are not to use it any more.
         over: BTreeSet<String>,
     },
-    /// See what is mounted on a target, and whether it answers. The report is [`Report::Found`].
+    /// See what is mounted on a target, and whether it answers. The report is [`WorkerReport::Found`].
     Look {
         /// The target.
         target: Target,
@@ -137,7 +137,7 @@ pub const END: u8 = b'\n';
 /// What became of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Report {
+pub enum WorkerReport {
     /// It is done.
     Done,
     /// It was a look, and this is what is mounted.

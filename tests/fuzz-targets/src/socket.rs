@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
-use mooring_mounter::drivers::flexvolume::answer::Answer;
-use mooring_mounter::drivers::flexvolume::call::{Call, CallError};
+use mooring_mounter::drivers::flexvolume::answer::FlexVolumeAnswer;
+use mooring_mounter::drivers::flexvolume::call::{CallError, FlexVolumeCall};
 use mooring_mounter::volume::target::Target;
 use mooring_shim::answer::{self, Answer as Seen};
 use mooring_shim::request::{self, RequestError};
@@ -66,29 +66,29 @@ fn read_as_a_request(bytes: &[u8]) {
 }
 
 fn call(args: &[String]) {
-    match Call::parse(args, Path::new(ROOT)) {
-        Ok(Call::Init) => answered(&Answer::Init, Seen::Success),
-        Ok(Call::GetVolumeName { name }) => answered(&Answer::VolumeName(name), Seen::Success),
-        Ok(Call::Mount(call)) => {
+    match FlexVolumeCall::parse(args, Path::new(ROOT)) {
+        Ok(FlexVolumeCall::Init) => answered(&FlexVolumeAnswer::Init, Seen::Success),
+        Ok(FlexVolumeCall::GetVolumeName { name }) => answered(&FlexVolumeAnswer::VolumeName(name), Seen::Success),
+        Ok(FlexVolumeCall::Mount(call)) => {
             let job = call.into_job(Instant::now() + Duration::from_secs(1));
             target(&job.target, &args[1]);
             assert_eq!(job.pod.uid, job.target.pod_uid());
             volume(&job.volume);
         }
-        Ok(Call::Unmount { target: it }) => target(&it, &args[1]),
-        Ok(Call::ExpandFs {
+        Ok(FlexVolumeCall::Unmount { target: it }) => target(&it, &args[1]),
+        Ok(FlexVolumeCall::ExpandFs {
             volume: it, target: on, ..
         }) => {
             target(&on, &args[3]);
             volume(&it);
         }
-        Err(CallError::NotSupported(_)) => answered(&Answer::NotSupported, Seen::Other),
-        Err(error) => answered(&Answer::failure(error.to_string()), Seen::Other),
+        Err(CallError::NotSupported(_)) => answered(&FlexVolumeAnswer::NotSupported, Seen::Other),
+        Err(error) => answered(&FlexVolumeAnswer::failure(error.to_string()), Seen::Other),
     }
 }
 
 /// What the kubelet gets is one JSON object with a status that it knows, and the shim takes it for what it is.
-fn answered(answer: &Answer, seen: Seen) {
+fn answered(answer: &FlexVolumeAnswer, seen: Seen) {
     let json = answer.to_json();
     assert_eq!(answer::read(json.as_bytes()), seen, "{json}");
     let Ok(Value::Object(object)) = serde_json::from_str(&json) else {

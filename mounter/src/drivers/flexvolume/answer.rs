@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What the kubelet is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum FlexVolumeAnswer {
     /// Done.
     Success,
     /// To `init`: what this driver can do.
@@ -30,7 +30,7 @@ struct Wire<'a> {
     volume_name: Option<&'a str>,
 }
 
-impl Answer {
+impl FlexVolumeAnswer {
     /// A failure, its message cut to what an Event can show.
     pub fn failure(mut message: String) -> Self {
         if message.len() > MAX_MESSAGE {
@@ -69,17 +69,20 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::Answer;
+    use super::FlexVolumeAnswer;
     use mooring_shim::answer::{Answer as Seen, read};
 
     #[test]
     fn the_shim_reads_every_answer_as_it_is_meant() {
         for (answer, seen) in [
-            (Answer::Success, Seen::Success),
-            (Answer::Init, Seen::Success),
-            (Answer::VolumeName("a\"}{".into()), Seen::Success),
-            (Answer::NotSupported, Seen::Other),
-            (Answer::failure("server \"x\\y\"\n is dead }".into()), Seen::Other),
+            (FlexVolumeAnswer::Success, Seen::Success),
+            (FlexVolumeAnswer::Init, Seen::Success),
+            (FlexVolumeAnswer::VolumeName("a\"}{".into()), Seen::Success),
+            (FlexVolumeAnswer::NotSupported, Seen::Other),
+            (
+                FlexVolumeAnswer::failure("server \"x\\y\"\n is dead }".into()),
+                Seen::Other,
+            ),
         ] {
             let json = answer.to_json();
             assert_eq!(read(json.as_bytes()), seen, "{json}");
@@ -90,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_message_is_no_longer_than_an_event() {
-        let json = Answer::failure("ü".repeat(4000)).to_json();
+        let json = FlexVolumeAnswer::failure("ü".repeat(4000)).to_json();
         assert!(json.len() < 1000 && json.contains('…'));
     }
 }

@@ -16,7 +16,7 @@ const KUBELET: &str = "kubernetes.io/";
 
 /// One call-out.
 #[derive(Debug)]
-pub enum Call {
+pub enum FlexVolumeCall {
     /// What can you do?
     Init,
     /// What is this volume called?
@@ -25,7 +25,7 @@ pub enum Call {
         name: String,
     },
     /// Mount a volume.
-    Mount(Box<MountCall>),
+    Mount(Box<FlexVolumeMountCall>),
     /// Unmount whatever is there.
     Unmount {
         /// The directory.
@@ -80,7 +80,7 @@ pub enum CallError {
 
 /// What `mount` has beside the volume.
 #[derive(Debug)]
-pub struct MountCall {
+pub struct FlexVolumeMountCall {
     volume: Volume,
     secrets: Secrets,
     target: Target,
@@ -90,7 +90,7 @@ pub struct MountCall {
     volume_name: String,
 }
 
-impl MountCall {
+impl FlexVolumeMountCall {
     /// The job, to be done by `deadline`.
     pub fn into_job(self, deadline: Instant) -> MountJob {
         let Self {
@@ -116,7 +116,7 @@ impl MountCall {
     }
 }
 
-impl Call {
+impl FlexVolumeCall {
     /// Reads a call-out's arguments; `root` is the kubelet's root.
     pub fn parse(args: &[String], root: &Path) -> Result<Self, CallError> {
         let (name, rest) = args.split_first().ok_or(CallError::Empty)?;
@@ -156,7 +156,7 @@ fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallError 
     }
 }
 
-fn mount_call(directory: &str, json: &str, root: &Path) -> Result<MountCall, CallError> {
+fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMountCall, CallError> {
     let target = Target::parse(root, directory)?;
     let mut options = Options::parse(json)?;
     let secrets = options.take_secrets()?;
@@ -172,7 +172,7 @@ fn mount_call(directory: &str, json: &str, root: &Path) -> Result<MountCall, Cal
     let volume_name = options.take("pvOrVolumeName");
     let volume = options.into_volume()?;
     let read_only = read_only || volume.mount_options.iter().any(|option| option == "ro");
-    Ok(MountCall {
+    Ok(FlexVolumeMountCall {
         volume,
         secrets,
         target,
@@ -227,14 +227,14 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, CallError};
+    use super::{CallError, FlexVolumeCall};
     use std::path::Path;
 
     const DIR: &str = "/var/lib/kubelet/pods/u-1/volumes/mooring.dev~vcs/pvc-1";
 
-    fn parse(args: &[&str]) -> Result<Call, CallError> {
+    fn parse(args: &[&str]) -> Result<FlexVolumeCall, CallError> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        Call::parse(&args, Path::new("/var/lib/kubelet"))
+        FlexVolumeCall::parse(&args, Path::new("/var/lib/kubelet"))
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
             "kubernetes.io/pod.name":"web-0","kubernetes.io/pod.namespace":"shop","kubernetes.io/pod.uid":"forged",
             "kubernetes.io/serviceAccount.name":"default","kubernetes.io/mounterArgs.FsGroup":"2000",
             "kubernetes.io/secret/key":"aHVudGVyMg=="}"#;
-        let Call::Mount(call) = parse(&["mount", DIR, json]).unwrap() else {
+        let FlexVolumeCall::Mount(call) = parse(&["mount", DIR, json]).unwrap() else {
             panic!("not a mount");
         };
         let job = call.into_job(std::time::Instant::now());
@@ -267,13 +267,13 @@ mod tests {
             "1024",
         ])
         .unwrap();
-        assert!(matches!(call, Call::ExpandFs { size: 2048, .. }));
+        assert!(matches!(call, FlexVolumeCall::ExpandFs { size: 2048, .. }));
     }
 
     #[test]
     fn the_name_of_a_volume_is_that_of_its_pv() {
         let call = parse(&["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#]).unwrap();
-        assert!(matches!(call, Call::GetVolumeName { name } if name == "pvc-1"));
+        assert!(matches!(call, FlexVolumeCall::GetVolumeName { name } if name == "pvc-1"));
     }
 
     #[test]

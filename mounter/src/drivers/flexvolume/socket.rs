@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, field, info, info_span, warn};
 
-use super::answer::Answer;
+use super::answer::FlexVolumeAnswer;
 use crate::core::Core;
 
 /// Most call-outs at a time. Those of one server are limited to fewer (`crate::core::circuit_breaker`).
@@ -118,7 +118,7 @@ impl Socket {
                 } else {
                     let words =
                         format!("{MOST} operations are running on this node: this one is tried again by itself");
-                    reply(stream, &Answer::failure(words)).await;
+                    reply(stream, &FlexVolumeAnswer::failure(words)).await;
                 }
             });
         }
@@ -191,8 +191,8 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
         core.metrics().called(&call, answer.status(), category, took);
         let milliseconds = took.as_millis();
         match &answer {
-            Answer::Failure(message) => warn!(milliseconds, category, "answered with a failure: {message}"),
-            Answer::NotSupported => debug!(milliseconds, "answered: not supported"),
+            FlexVolumeAnswer::Failure(message) => warn!(milliseconds, category, "answered with a failure: {message}"),
+            FlexVolumeAnswer::NotSupported => debug!(milliseconds, "answered: not supported"),
             _ => info!(milliseconds, "answered with success"),
         }
         reply(stream, &answer).await;
@@ -203,13 +203,13 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
 
 async fn refuse(core: &Core, stream: UnixStream, words: String) {
     warn!("a request could not be read: {words}");
-    let answer = Answer::failure(format!("the call-out could not be read: {words}"));
+    let answer = FlexVolumeAnswer::failure(format!("the call-out could not be read: {words}"));
     core.metrics()
         .called("", answer.status(), "bad-request", Duration::ZERO);
     reply(stream, &answer).await;
 }
 
-async fn reply(mut stream: UnixStream, answer: &Answer) {
+async fn reply(mut stream: UnixStream, answer: &FlexVolumeAnswer) {
     let text = answer.to_json();
     let sent = tokio::time::timeout(PEER_LIMIT, async {
         stream.write_all(text.as_bytes()).await?;

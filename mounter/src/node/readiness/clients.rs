@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mooring_contract::volume::clients::{Need, Needs, record};
 
-use super::kernel::Kernel;
+use super::kernel::NodeKernel;
 use super::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use crate::volume::registry::Serving;
 
@@ -25,7 +25,7 @@ pub struct Readiness {
 
 impl Readiness {
     /// Judges what was looked at.
-    pub fn of(checks: &[Check], kernel: &Kernel, servings: &BTreeMap<String, Serving>) -> Self {
+    pub fn of(checks: &[Check], kernel: &NodeKernel, servings: &BTreeMap<String, Serving>) -> Self {
         let mut required = checks.iter().filter(|check| check.required);
         let node = required.try_for_each(Check::verdict);
         let judge = |(client, serving): (&String, &Serving)| {
@@ -45,7 +45,7 @@ impl Readiness {
     }
 }
 
-fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &Kernel) -> Verdict {
+fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel) -> Verdict {
     let has = |need: &Need| is_there(need, checks, kernel);
     let record = record(client, "");
     match (serving, record) {
@@ -69,7 +69,7 @@ fn all_of(needs: Needs, has: impl Fn(&Need) -> Verdict) -> Verdict {
     })
 }
 
-fn is_there(need: &Need, checks: &[Check], kernel: &Kernel) -> Verdict {
+fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> Verdict {
     let check = |name: &str| {
         let named = checks.iter().find(|check| check.name == name);
         named.map_or(Ok(()), Check::verdict)
@@ -88,13 +88,13 @@ fn is_there(need: &Need, checks: &[Check], kernel: &Kernel) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::{Readiness, Serving};
-    use crate::node::readiness::kernel::Kernel;
+    use crate::node::readiness::kernel::NodeKernel;
     use crate::node::readiness::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 
     const ALL: [&str; 6] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE, ISCSID];
 
     /// The clients that a node can mount if this of it is missing.
-    fn able_without(missing: &[&str], kernel: &Kernel) -> Vec<String> {
+    fn able_without(missing: &[&str], kernel: &NodeKernel) -> Vec<String> {
         let checks = ALL.map(|name| {
             let result = if missing.contains(&name) {
                 Err("do something")
@@ -137,7 +137,7 @@ mod tests {
         let all = [
             "block", "cephfs", "iscsi", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
         ];
-        let kernel = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp"]);
+        let kernel = NodeKernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp"]);
         assert_eq!(able_without(&[], &kernel), all);
         assert!(able_without(&["propagation"], &kernel).is_empty());
         let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
@@ -150,16 +150,16 @@ mod tests {
         ] {
             assert_eq!(able_without(&[missing], &kernel), but(unable), "without {missing}");
         }
-        let ceph = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "ceph"]);
+        let ceph = NodeKernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "ceph"]);
         assert_eq!(able_without(&[FUSE], &ceph), but(&["block", "rbd", "sshfs"]));
-        let rbd = Kernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "rbd"]);
+        let rbd = NodeKernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp", "rbd"]);
         assert_eq!(able_without(&[FUSE], &rbd), but(&["block", "cephfs", "sshfs"]));
         assert_eq!(
-            able_without(&[], &Kernel::with_modules("xfs\n", &[])),
+            able_without(&[], &NodeKernel::with_modules("xfs\n", &[])),
             but(&["iscsi", "nfs", "smb"])
         );
         assert_eq!(
-            able_without(&[], &Kernel::with_modules("nfs4\ncifs\n", &[])),
+            able_without(&[], &NodeKernel::with_modules("nfs4\ncifs\n", &[])),
             but(&["iscsi", "local"])
         );
     }

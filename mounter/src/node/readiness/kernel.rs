@@ -26,12 +26,12 @@ enum Modules {
 
 /// What is known of the node's kernel.
 #[derive(Debug, Clone)]
-pub struct Kernel {
+pub struct NodeKernel {
     file_systems: BTreeSet<String>,
     modules: Modules,
 }
 
-impl Kernel {
+impl NodeKernel {
     /// Looks at it. `processes` are those in whose root the host's files may be seen: the kubelet's.
     pub fn look(processes: &[PathBuf]) -> Self {
         let text = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
@@ -137,7 +137,7 @@ fn modules(list: &str) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kernel, Modules, modules};
+    use super::{Modules, NodeKernel, modules};
 
     const FILE_SYSTEMS: &str = "nodev\tfuse\n\text4\n";
 
@@ -150,14 +150,14 @@ mod tests {
             (listed(&["xfs"]), false),
         ];
         for (modules, want) in table {
-            let kernel = Kernel::new(FILE_SYSTEMS, modules);
+            let kernel = NodeKernel::new(FILE_SYSTEMS, modules);
             assert!(kernel.can_have("ext4", "ext4").is_ok() && kernel.has("fuse") && !kernel.has("ext"));
             assert_eq!(kernel.can_have("nfs4", "nfsv4").is_ok(), want, "{kernel:?}");
         }
     }
 
     fn listed(names: &[&str]) -> Modules {
-        Kernel::with_modules("", names).modules
+        NodeKernel::with_modules("", names).modules
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::node::node_pods::Seen;
+use crate::node::node_pods::NodePod;
 
 /// How long after a Pod's grace period its volumes may be unmounted the usual way.
 pub(super) const BOUND: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ pub(super) enum Fate {
 }
 
 /// What becomes of the Pod with this uid, by what the API says of the node's Pods.
-pub(super) fn fate(uid: &str, there: &[Seen], now: Timestamp) -> Fate {
+pub(super) fn fate(uid: &str, there: &[NodePod], now: Timestamp) -> Fate {
     // A static Pod's uid is none of the API's: nobody knows it there while it runs.
     if !uid.contains('-') {
         return Fate::Stays;
@@ -29,7 +29,7 @@ pub(super) fn fate(uid: &str, there: &[Seen], now: Timestamp) -> Fate {
     match there.iter().find(|seen| seen.pod.uid == uid) {
         None => Fate::Missing,
         // The time that the API server notes is that of the end of the grace period.
-        Some(Seen { ends: Some(ends), .. }) if now.duration_since(*ends).as_secs() >= bound() => Fate::Over,
+        Some(NodePod { ends: Some(ends), .. }) if now.duration_since(*ends).as_secs() >= bound() => Fate::Over,
         Some(_) => Fate::Stays,
     }
 }
@@ -45,13 +45,13 @@ mod tests {
 
     const UID: &str = "5b2b-1";
 
-    fn seen(uid: &str, ends: Option<&str>) -> Seen {
+    fn seen(uid: &str, ends: Option<&str>) -> NodePod {
         let pod = PodRef {
             name: "web-0".into(),
             namespace: "shop".into(),
             uid: uid.into(),
         };
-        Seen {
+        NodePod {
             pod,
             ends: ends.map(|ends| ends.parse().unwrap()),
         }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_volume_is_given_up_only_when_its_pod_s_grace_period_and_some_time_more_are_over() {
         let ends = "2026-11-21T12:00:00Z";
-        let fate_at = |there: &[Seen], now: &str| fate(UID, there, now.parse().unwrap());
+        let fate_at = |there: &[NodePod], now: &str| fate(UID, there, now.parse().unwrap());
         let late = "2027-01-01T00:00:00Z";
         assert_eq!(
             fate_at(&[seen(UID, None)], late),

@@ -21,8 +21,8 @@ use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 use failure::Circumstances;
-use options::{Options, VERSION_3};
-use source::Source;
+use options::{NfsOptions, VERSION_3};
+use source::NfsSource;
 
 /// What version 3 and what version 4 are called in the kernel; it loads its modules by these names.
 const TYPES: [&str; 2] = ["nfs", "nfs4"];
@@ -42,17 +42,17 @@ pub(super) fn mount(
     task: &MountTask,
     volume: &Volume,
 ) -> Result<(), MountError> {
-    remote::mount(sys, namespace, task, &Plan::of(volume, task.read_only)?)
+    remote::mount(sys, namespace, task, &NfsPlan::of(volume, task.read_only)?)
 }
 
 /// What is to be mounted, and how.
 #[derive(Debug)]
-struct Plan {
-    source: Source,
-    options: Options,
+struct NfsPlan {
+    source: NfsSource,
+    options: NfsOptions,
 }
 
-impl Plan {
+impl NfsPlan {
     fn of(volume: &Volume, read_only: bool) -> Result<Self, MountError> {
         let bad = |message: String| MountError::BadOptions(message);
         if !volume.fs_type.is_empty() && !TYPES.contains(&volume.fs_type.as_str()) {
@@ -65,8 +65,8 @@ impl Plan {
             source: volume
                 .source
                 .parse()
-                .map_err(|e: source::BadSource| bad(e.to_string()))?,
-            options: Options::read(&volume.mount_options, read_only).map_err(|e| bad(e.to_string()))?,
+                .map_err(|e: source::NfsSourceError| bad(e.to_string()))?,
+            options: NfsOptions::read(&volume.mount_options, read_only).map_err(|e| bad(e.to_string()))?,
         })
     }
 
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-impl Remote for Plan {
+impl Remote for NfsPlan {
     const FS_TYPE: &'static str = TYPES[0];
 
     fn host(&self) -> &str {
@@ -108,7 +108,7 @@ impl Remote for Plan {
 
     /// All mounts of one server bear the name by which the kernel got to know it first, whatever each of them was mounted from.
     fn may_be(&self, entry: &Entry) -> bool {
-        let shown: Result<Source, _> = entry.source.parse();
+        let shown: Result<NfsSource, _> = entry.source.parse();
         TYPES.contains(&entry.fs_type.as_str())
             && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
     }

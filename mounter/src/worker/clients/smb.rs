@@ -20,8 +20,8 @@ use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
-use options::Options;
-use source::Source;
+use options::SmbOptions;
+use source::SmbSource;
 
 /// What it is called in the kernel, which loads its module by this name.
 const FS_TYPE: &str = "cifs";
@@ -49,18 +49,18 @@ pub(super) fn mount(
     task: &MountTask,
     volume: &Volume,
 ) -> Result<(), MountError> {
-    remote::mount(sys, namespace, task, &Plan::of(volume, task)?)
+    remote::mount(sys, namespace, task, &SmbPlan::of(volume, task)?)
 }
 
 /// What is to be mounted, and how.
 #[derive(Debug)]
-struct Plan {
-    source: Source,
-    options: Options,
+struct SmbPlan {
+    source: SmbSource,
+    options: SmbOptions,
     credentials: Secrets,
 }
 
-impl Plan {
+impl SmbPlan {
     fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
         let bad = |message: String| MountError::BadOptions(message);
         let fs_type = volume.fs_type.as_str();
@@ -72,8 +72,8 @@ impl Plan {
         let source = volume
             .source
             .parse()
-            .map_err(|e: source::BadSource| bad(e.to_string()))?;
-        let options = Options::read(&volume.mount_options, task.read_only, task.fs_group);
+            .map_err(|e: source::SmbSourceError| bad(e.to_string()))?;
+        let options = SmbOptions::read(&volume.mount_options, task.read_only, task.fs_group);
         let options = options.map_err(|e| bad(e.to_string()))?;
         let credentials = if options.anonymous {
             Secrets::default()
@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-impl Remote for Plan {
+impl Remote for SmbPlan {
     const FS_TYPE: &'static str = FS_TYPE;
 
     fn host(&self) -> &str {
@@ -105,7 +105,7 @@ impl Remote for Plan {
 
     /// Mounts of one share may bear the name by which the kernel got to know its server first.
     fn may_be(&self, entry: &Entry) -> bool {
-        let shown: Result<Source, _> = entry.source.parse();
+        let shown: Result<SmbSource, _> = entry.source.parse();
         TYPES.contains(&entry.fs_type.as_str())
             && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
     }

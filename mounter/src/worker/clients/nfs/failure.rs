@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use super::options::VERSION_3;
-use super::source::Source;
+use super::source::NfsSource;
 use crate::sys::SysError;
 use crate::volume::job::MountError;
 use crate::worker::clients::remote;
@@ -13,7 +13,7 @@ use crate::worker::clients::remote;
 /// What was being done when it failed.
 pub(super) struct Circumstances<'a> {
     /// Where the volume is.
-    pub(super) source: &'a Source,
+    pub(super) source: &'a NfsSource,
     /// The versions that were tried.
     pub(super) versions: &'a [&'static str],
     /// The server's port.

@@ -80,7 +80,7 @@ const DAEMONS: &[(&str, &str)] = &[
 
 /// What is wrong with a mount option; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadOption {
+pub(super) enum NfsOptionError {
     #[error(transparent)]
     Forbidden(#[from] ForbiddenOption),
     #[error(
@@ -148,7 +148,7 @@ impl std::fmt::Display for Family {
 
 /// Mount options of NFS, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct NfsOptions {
     /// Flags of the mount.
     pub(super) flags: MountFlags,
     /// The versions to try, in their order.
@@ -161,9 +161,9 @@ pub(super) struct Options {
     pub(super) rest: Vec<(String, Option<String>)>,
 }
 
-impl Options {
+impl NfsOptions {
     /// Reads mount options. Only those that are known pass: a new kernel may have one that leads elsewhere.
-    pub(super) fn read(options: &[String], read_only: bool) -> Result<Self, BadOption> {
+    pub(super) fn read(options: &[String], read_only: bool) -> Result<Self, NfsOptionError> {
         let sorted = mount_options::sort(options, read_only)?;
         let mut read = Self {
             flags: sorted.flags,
@@ -183,8 +183,8 @@ impl Options {
                 ("minorversion", Some(number)) => minor = Some((text, format!("4.{number}"))),
                 ("proto", Some("tcp")) => read.family = Family::Four,
                 ("proto", Some("tcp6")) => read.family = Family::Six,
-                ("proto", Some(_)) | ("udp" | "rdma", None) => return Err(BadOption::Transport(text)),
-                ("addr" | "clientaddr" | "mountaddr" | "mounthost", _) => return Err(BadOption::Server(text)),
+                ("proto", Some(_)) | ("udp" | "rdma", None) => return Err(NfsOptionError::Transport(text)),
+                ("addr" | "clientaddr" | "mountaddr" | "mounthost", _) => return Err(NfsOptionError::Server(text)),
                 (name, _) if DROPPED.contains(&name) => {}
                 (name, None) if WORDS.contains(&name) => read.rest.push((key, None)),
                 (_, value) => {
@@ -220,18 +220,18 @@ impl Options {
         self.versions == [VERSION_3] && !self.rest.iter().rev().find_map(is_local).unwrap_or(false)
     }
 
-    fn version(&mut self, text: &str, asked: &str) -> Result<(), BadOption> {
+    fn version(&mut self, text: &str, asked: &str) -> Result<(), NfsOptionError> {
         let asked = match asked {
             "4" => VERSIONS.to_vec(),
             "3" => vec![VERSION_3],
-            "2" => return Err(BadOption::OldVersion(text.to_owned())),
+            "2" => return Err(NfsOptionError::OldVersion(text.to_owned())),
             other => match VERSIONS.iter().find(|version| **version == other) {
                 Some(version) => vec![*version],
-                None => return Err(BadOption::NoVersion(text.to_owned())),
+                None => return Err(NfsOptionError::NoVersion(text.to_owned())),
             },
         };
         if !self.versions.is_empty() && self.versions != asked {
-            return Err(BadOption::TwoVersions(text.to_owned()));
+            return Err(NfsOptionError::TwoVersions(text.to_owned()));
         }
         self.versions = asked;
         Ok(())
@@ -239,8 +239,8 @@ impl Options {
 }
 
 /// Checks an option with a value.
-fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOption> {
-    let wrong = |wanted: String| BadOption::Value {
+fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), NfsOptionError> {
+    let wrong = |wanted: String| NfsOptionError::Value {
         option: text.to_owned(),
         name: key.to_owned(),
         wanted,
@@ -259,7 +259,7 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOpti
             .iter()
             .any(|word| ["krb5", "krb5i", "krb5p", "tls", "mtls"].contains(word));
         return Err(match daemon {
-            Some(daemon) if by_daemon => BadOption::Daemon {
+            Some(daemon) if by_daemon => NfsOptionError::Daemon {
                 option: text.to_owned(),
                 daemon,
             },
@@ -267,22 +267,22 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOpti
         });
     }
     Err(match daemon {
-        Some(daemon) => BadOption::Daemon {
+        Some(daemon) => NfsOptionError::Daemon {
             option: text.to_owned(),
             daemon,
         },
-        None => BadOption::Unknown(text.to_owned()),
+        None => NfsOptionError::Unknown(text.to_owned()),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BadOption, Family, Options, VERSIONS};
+    use super::{Family, NfsOptionError, NfsOptions, VERSIONS};
     use crate::volume::mount_options::MountFlags;
     use mooring_contract::volume::split_list;
 
-    fn read(options: &str) -> Result<Options, BadOption> {
-        Options::read(&split_list(options), false)
+    fn read(options: &str) -> Result<NfsOptions, NfsOptionError> {
+        NfsOptions::read(&split_list(options), false)
     }
 
     fn rest(options: &str) -> String {
@@ -318,7 +318,7 @@ mod tests {
         );
         let options = read("port=20490,proto=tcp6").unwrap();
         assert_eq!((options.port, options.family), (20490, Family::Six));
-        let flags = Options::read(&[], true).unwrap().flags;
+        let flags = NfsOptions::read(&[], true).unwrap().flags;
         assert_eq!(flags, MountFlags::safe().read_only(true));
     }
 
@@ -388,7 +388,7 @@ mod tests {
             let error = read(options).unwrap_err().to_string();
             assert!(error.contains(words), "{options}: {error}");
         }
-        let error = Options::read(&["soft,addr=10.0.0.9".to_owned()], false).unwrap_err();
-        assert!(matches!(error, BadOption::Forbidden(_)), "{error}");
+        let error = NfsOptions::read(&["soft,addr=10.0.0.9".to_owned()], false).unwrap_err();
+        assert!(matches!(error, NfsOptionError::Forbidden(_)), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use crate::worker::clients::remote::{LONGEST, is_host_name};
 
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadSource {
+pub(super) enum NfsSourceError {
     #[error("option source={0:?} is none of NFS: write server:/path")]
     Form(String),
     #[error("option source={0:?} has an IPv6 address without brackets: write [address]:/path")]
@@ -24,7 +24,7 @@ pub(super) enum BadSource {
 
 /// A server and a path there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct NfsSource {
     /// The server's name or address.
     pub(super) host: String,
     /// The path there, without needless slashes.
@@ -33,35 +33,35 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-impl FromStr for Source {
-    type Err = BadSource;
+impl FromStr for NfsSource {
+    type Err = NfsSourceError;
 
-    fn from_str(text: &str) -> Result<Self, BadSource> {
+    fn from_str(text: &str) -> Result<Self, NfsSourceError> {
         let whole = || text.to_owned();
         let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
-            let (address, path) = rest.split_once("]:").ok_or_else(|| BadSource::Form(whole()))?;
+            let (address, path) = rest.split_once("]:").ok_or_else(|| NfsSourceError::Form(whole()))?;
             // Behind the address of a link is the interface that it is on.
             let plain = address.split_once('%').map_or(address, |(plain, _)| plain);
-            let _: Ipv6Addr = plain.parse().map_err(|_| BadSource::BadAddress(whole()))?;
+            let _: Ipv6Addr = plain.parse().map_err(|_| NfsSourceError::BadAddress(whole()))?;
             (address, format!("[{address}]"), path)
         } else {
-            let (host, path) = text.split_once(':').ok_or_else(|| BadSource::Form(whole()))?;
+            let (host, path) = text.split_once(':').ok_or_else(|| NfsSourceError::Form(whole()))?;
             let address = text.split_once('/').map_or(text, |(before, _)| before);
             if address.trim_end_matches(':').parse::<Ipv6Addr>().is_ok() || address.matches(':').count() > 1 {
-                return Err(BadSource::NoBrackets(whole()));
+                return Err(NfsSourceError::NoBrackets(whole()));
             }
             // The kernel takes the first of several, separated by commas, and says nothing.
             if !is_host_name(host) {
-                return Err(BadSource::BadHost(whole()));
+                return Err(NfsSourceError::BadHost(whole()));
             }
             (host, host.to_owned(), path)
         };
         if !path.starts_with('/') {
-            return Err(BadSource::Form(whole()));
+            return Err(NfsSourceError::Form(whole()));
         }
         let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
         if parts.iter().any(|part| [".", ".."].contains(part)) {
-            return Err(BadSource::Dots(whole()));
+            return Err(NfsSourceError::Dots(whole()));
         }
         let path = format!("/{}", parts.join("/"));
         let read = Self {
@@ -70,7 +70,7 @@ impl FromStr for Source {
             path,
         };
         if read.text.len() > LONGEST {
-            return Err(BadSource::TooLong(whole()));
+            return Err(NfsSourceError::TooLong(whole()));
         }
         Ok(read)
     }
@@ -78,7 +78,7 @@ impl FromStr for Source {
 
 #[cfg(test)]
 mod tests {
-    use super::{BadSource, Source};
+    use super::{NfsSource, NfsSourceError};
 
     #[test]
     fn a_server_and_a_path_are_read_and_needless_slashes_go() {
@@ -94,7 +94,7 @@ mod tests {
             ("[2001:db8::4]:/a:b", "2001:db8::4", "[2001:db8::4]:/a:b"),
             ("nas:/a:b", "nas", "nas:/a:b"),
         ] {
-            let source: Source = text.parse().unwrap();
+            let source: NfsSource = text.parse().unwrap();
             assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
         }
     }
@@ -102,31 +102,34 @@ mod tests {
     #[test]
     fn a_source_that_the_kernel_would_not_take_is_too_long() {
         let longest = format!("nas:/{}", "a".repeat(250));
-        assert!(longest.parse::<Source>().is_ok());
+        assert!(longest.parse::<NfsSource>().is_ok());
         let longer = format!("{longest}a");
-        assert_eq!(longer.parse::<Source>(), Err(BadSource::TooLong(longer.clone())));
+        assert_eq!(
+            longer.parse::<NfsSource>(),
+            Err(NfsSourceError::TooLong(longer.clone()))
+        );
     }
 
     #[test]
     fn what_is_no_source_says_how_to_write_one() {
         for (text, error) in [
-            ("", BadSource::Form as fn(String) -> BadSource),
-            ("nas", BadSource::Form),
-            ("nas:exports", BadSource::Form),
-            ("[fe80::1]/x", BadSource::Form),
-            ("fe80::1:/x", BadSource::NoBrackets),
-            ("2001:db8::4:/x", BadSource::NoBrackets),
-            ("[10.0.0.4]:/x", BadSource::BadAddress),
-            ("[nas]:/x", BadSource::BadAddress),
-            (":/x", BadSource::BadHost),
-            ("a,b:/x", BadSource::BadHost),
-            ("tom@nas:/x", BadSource::BadHost),
-            ("-o:/x", BadSource::BadHost),
-            ("a b:/x", BadSource::BadHost),
-            ("nas:/x/../y", BadSource::Dots),
-            ("nas:/./x", BadSource::Dots),
+            ("", NfsSourceError::Form as fn(String) -> NfsSourceError),
+            ("nas", NfsSourceError::Form),
+            ("nas:exports", NfsSourceError::Form),
+            ("[fe80::1]/x", NfsSourceError::Form),
+            ("fe80::1:/x", NfsSourceError::NoBrackets),
+            ("2001:db8::4:/x", NfsSourceError::NoBrackets),
+            ("[10.0.0.4]:/x", NfsSourceError::BadAddress),
+            ("[nas]:/x", NfsSourceError::BadAddress),
+            (":/x", NfsSourceError::BadHost),
+            ("a,b:/x", NfsSourceError::BadHost),
+            ("tom@nas:/x", NfsSourceError::BadHost),
+            ("-o:/x", NfsSourceError::BadHost),
+            ("a b:/x", NfsSourceError::BadHost),
+            ("nas:/x/../y", NfsSourceError::Dots),
+            ("nas:/./x", NfsSourceError::Dots),
         ] {
-            assert_eq!(text.parse::<Source>(), Err(error(text.to_owned())), "{text}");
+            assert_eq!(text.parse::<NfsSource>(), Err(error(text.to_owned())), "{text}");
         }
     }
 }

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-use super::options::Options;
-use super::source::Source;
+use super::options::SmbOptions;
+use super::source::SmbSource;
 use crate::sys::SysError;
 use crate::volume::job::MountError;
 use crate::worker::clients::remote;
 
 /// The error as the user reads it.
-pub(super) fn told(error: SysError, source: &Source, options: &Options, address: &SocketAddr) -> MountError {
+pub(super) fn told(error: SysError, source: &SmbSource, options: &SmbOptions, address: &SocketAddr) -> MountError {
     let server = &source.host;
     let path = &source.path;
     let cure = match error.errno {

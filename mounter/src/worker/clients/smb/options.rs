@@ -132,7 +132,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// What is wrong with a mount option; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadOption {
+pub(super) enum SmbOptionError {
     #[error(transparent)]
     Forbidden(#[from] ForbiddenOption),
     #[error(
@@ -172,7 +172,7 @@ pub(super) enum BadOption {
 
 /// Mount options of SMB, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct SmbOptions {
     /// Flags of the mount.
     pub(super) flags: MountFlags,
     /// The version.
@@ -185,9 +185,9 @@ pub(super) struct Options {
     pub(super) rest: Vec<(String, Option<String>)>,
 }
 
-impl Options {
+impl SmbOptions {
     /// Reads mount options. Only those that are known pass: a new kernel may have one that leads elsewhere. `fs_group` is the Pod's.
-    pub(super) fn read(options: &[String], read_only: bool, fs_group: Option<u32>) -> Result<Self, BadOption> {
+    pub(super) fn read(options: &[String], read_only: bool, fs_group: Option<u32>) -> Result<Self, SmbOptionError> {
         // Before anything else speaks of an option as a whole.
         let name = |option: &'_ String| {
             option
@@ -195,7 +195,7 @@ impl Options {
                 .map_or(option.clone(), |(name, _)| name.to_owned())
         };
         if let Some(login) = options.iter().map(name).find(|name| LOGIN.contains(&name.as_str())) {
-            return Err(BadOption::Login(login));
+            return Err(SmbOptionError::Login(login));
         }
         let sorted = mount_options::sort(options, read_only)?;
         let mut read = Self {
@@ -215,7 +215,7 @@ impl Options {
                     check_value(&text, "port", value)?;
                     read.port = value.and_then(|port| port.parse().ok()).unwrap_or(PORT);
                 }
-                (name, _) if SERVER.contains(&name) => return Err(BadOption::Server(text)),
+                (name, _) if SERVER.contains(&name) => return Err(SmbOptionError::Server(text)),
                 (name, None) if DROPPED.contains(&name) => {}
                 (name, None) if WORDS.contains(&name) => read.rest.push((key, None)),
                 (name, value) => {
@@ -245,25 +245,25 @@ impl Options {
     }
 }
 
-fn version(text: &str, asked: &str) -> Result<&'static str, BadOption> {
+fn version(text: &str, asked: &str) -> Result<&'static str, SmbOptionError> {
     if let Some((_, version)) = VERSIONS.iter().find(|(written, _)| *written == asked) {
         return Ok(version);
     }
     Err(match asked {
-        "1.0" | "1" | "2.0" | "2" | "2.1" | "default" => BadOption::OldVersion(text.to_owned()),
-        _ => BadOption::NoVersion(text.to_owned()),
+        "1.0" | "1" | "2.0" | "2" | "2.1" | "default" => SmbOptionError::OldVersion(text.to_owned()),
+        _ => SmbOptionError::NoVersion(text.to_owned()),
     })
 }
 
 /// Checks an option with a value.
-fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOption> {
-    let wrong = |wanted: String| BadOption::Value {
+fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), SmbOptionError> {
+    let wrong = |wanted: String| SmbOptionError::Value {
         option: text.to_owned(),
         name: key.to_owned(),
         wanted,
     };
     let program = |name: &str| PROGRAMS.iter().find(|(known, _)| *known == name);
-    let needs = |program: &'static str| BadOption::Program {
+    let needs = |program: &'static str| SmbOptionError::Program {
         option: text.to_owned(),
         program,
     };
@@ -285,22 +285,22 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), BadOpti
         (_, Some((_, program)), _) => Err(needs(program)),
         (Some(_), _, Some((_, program))) if key == "sec" => Err(needs(program)),
         (Some(words), ..) => Err(wrong(words.join(", "))),
-        _ => Err(BadOption::Unknown(text.to_owned())),
+        _ => Err(SmbOptionError::Unknown(text.to_owned())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BadOption, Options};
+    use super::{SmbOptionError, SmbOptions};
     use crate::volume::mount_options::MountFlags;
     use mooring_contract::volume::split_list;
 
-    fn read(options: &str) -> Result<Options, BadOption> {
-        Options::read(&split_list(options), false, None)
+    fn read(options: &str) -> Result<SmbOptions, SmbOptionError> {
+        SmbOptions::read(&split_list(options), false, None)
     }
 
     fn rest(options: &str, fs_group: Option<u32>) -> String {
-        let read = Options::read(&split_list(options), false, fs_group).unwrap();
+        let read = SmbOptions::read(&split_list(options), false, fs_group).unwrap();
         let rest = read.rest.into_iter();
         rest.map(|(key, value)| value.map_or_else(|| key.clone(), |value| format!("{key}={value}")))
             .collect::<Vec<_>>()
@@ -331,7 +331,7 @@ mod tests {
         );
         assert_eq!(read("port=1445").unwrap().port, 1445);
         assert!(read("sec=none").unwrap().anonymous);
-        let flags = Options::read(&[], true, None).unwrap().flags;
+        let flags = SmbOptions::read(&[], true, None).unwrap().flags;
         assert_eq!(flags, MountFlags::safe().read_only(true));
     }
 
@@ -389,8 +389,8 @@ mod tests {
             let error = read(options).unwrap_err().to_string();
             assert!(error.contains(words), "{options}: {error}");
         }
-        let error = Options::read(&["seal,ip=10.0.0.9".to_owned()], false, None).unwrap_err();
-        assert!(matches!(error, BadOption::Forbidden(_)), "{error}");
+        let error = SmbOptions::read(&["seal,ip=10.0.0.9".to_owned()], false, None).unwrap_err();
+        assert!(matches!(error, SmbOptionError::Forbidden(_)), "{error}");
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
             let error = read(option).unwrap_err().to_string();
             assert!(error.contains("Secret") && !error.contains("hunter2"), "{error}");
         }
-        let error = Options::read(&["password=a,hunter2".to_owned()], false, None).unwrap_err();
+        let error = SmbOptions::read(&["password=a,hunter2".to_owned()], false, None).unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use crate::worker::clients::remote::{LONGEST, is_host_name};
 
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadSource {
+pub(super) enum SmbSourceError {
     #[error("option source={0:?} is none of SMB: write //server/share or //server/share/directory")]
     Form(String),
     #[error(
@@ -25,7 +25,7 @@ pub(super) enum BadSource {
 
 /// A server, a share and a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct SmbSource {
     /// The server's name or address.
     pub(super) host: String,
     /// The share and the directory in it, without needless slashes.
@@ -34,26 +34,26 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-impl FromStr for Source {
-    type Err = BadSource;
+impl FromStr for SmbSource {
+    type Err = SmbSourceError;
 
-    fn from_str(text: &str) -> Result<Self, BadSource> {
+    fn from_str(text: &str) -> Result<Self, SmbSourceError> {
         let whole = || text.to_owned();
         // To a server it separates the parts of a path as well.
         if text.contains('\\') {
-            return Err(BadSource::Backslash(whole()));
+            return Err(SmbSourceError::Backslash(whole()));
         }
-        let rest = text.strip_prefix("//").ok_or_else(|| BadSource::Form(whole()))?;
-        let (host, path) = rest.split_once('/').ok_or_else(|| BadSource::Form(whole()))?;
+        let rest = text.strip_prefix("//").ok_or_else(|| SmbSourceError::Form(whole()))?;
+        let (host, path) = rest.split_once('/').ok_or_else(|| SmbSourceError::Form(whole()))?;
         if !is_host_name(host) && host.parse::<Ipv6Addr>().is_err() {
-            return Err(BadSource::BadHost(whole()));
+            return Err(SmbSourceError::BadHost(whole()));
         }
         let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
         if parts.is_empty() {
-            return Err(BadSource::Form(whole()));
+            return Err(SmbSourceError::Form(whole()));
         }
         if parts.iter().any(|part| [".", ".."].contains(part)) {
-            return Err(BadSource::Dots(whole()));
+            return Err(SmbSourceError::Dots(whole()));
         }
         let path = parts.join("/");
         let read = Self {
@@ -62,7 +62,7 @@ impl FromStr for Source {
             path,
         };
         if read.text.len() > LONGEST {
-            return Err(BadSource::TooLong(whole()));
+            return Err(SmbSourceError::TooLong(whole()));
         }
         Ok(read)
     }
@@ -70,7 +70,7 @@ impl FromStr for Source {
 
 #[cfg(test)]
 mod tests {
-    use super::{BadSource, Source};
+    use super::{SmbSource, SmbSourceError};
 
     #[test]
     fn a_server_a_share_and_a_directory_are_read_and_needless_slashes_go() {
@@ -83,7 +83,7 @@ mod tests {
             ),
             ("//2001:db8::4/volumes/ä", "2001:db8::4", "//2001:db8::4/volumes/ä"),
         ] {
-            let source: Source = text.parse().unwrap();
+            let source: SmbSource = text.parse().unwrap();
             assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
         }
     }
@@ -92,23 +92,23 @@ mod tests {
     fn what_is_no_source_says_how_to_write_one() {
         let longer = format!("//nas/{}", "a".repeat(250));
         for (text, error) in [
-            ("", BadSource::Form as fn(String) -> BadSource),
-            ("nas:/volumes", BadSource::Form),
-            ("smb://nas/volumes", BadSource::Form),
-            ("/nas/volumes", BadSource::Form),
-            ("//nas", BadSource::Form),
-            ("//nas/", BadSource::Form),
-            ("///volumes", BadSource::BadHost),
-            ("//nas:445/volumes", BadSource::BadHost),
-            ("//tom@nas/volumes", BadSource::BadHost),
-            ("//[2001:db8::4]/volumes", BadSource::BadHost),
-            ("//nas/volumes\\..\\other", BadSource::Backslash),
-            ("\\\\nas\\volumes", BadSource::Backslash),
-            ("//nas/volumes/../other", BadSource::Dots),
-            ("//nas/./volumes", BadSource::Dots),
-            (longer.as_str(), BadSource::TooLong),
+            ("", SmbSourceError::Form as fn(String) -> SmbSourceError),
+            ("nas:/volumes", SmbSourceError::Form),
+            ("smb://nas/volumes", SmbSourceError::Form),
+            ("/nas/volumes", SmbSourceError::Form),
+            ("//nas", SmbSourceError::Form),
+            ("//nas/", SmbSourceError::Form),
+            ("///volumes", SmbSourceError::BadHost),
+            ("//nas:445/volumes", SmbSourceError::BadHost),
+            ("//tom@nas/volumes", SmbSourceError::BadHost),
+            ("//[2001:db8::4]/volumes", SmbSourceError::BadHost),
+            ("//nas/volumes\\..\\other", SmbSourceError::Backslash),
+            ("\\\\nas\\volumes", SmbSourceError::Backslash),
+            ("//nas/volumes/../other", SmbSourceError::Dots),
+            ("//nas/./volumes", SmbSourceError::Dots),
+            (longer.as_str(), SmbSourceError::TooLong),
         ] {
-            assert_eq!(text.parse::<Source>(), Err(error(text.to_owned())), "{text}");
+            assert_eq!(text.parse::<SmbSource>(), Err(error(text.to_owned())), "{text}");
         }
     }
 }
