@@ -25,6 +25,7 @@ use self::metrics::Metrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
 use crate::sys::look::Found;
+use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
@@ -187,7 +188,7 @@ impl Core {
         let _guard = self.guards.enter(&job.target, "mount")?;
         // The Pod would start without it and write to the node's own disk.
         if let Some(cure) = (self.obstacle)(&self.places.kubelet_root).or_else(|| self.unheld.get()) {
-            return Err(MountError::Node(cure));
+            return Err(MountError::Node(cure.into()));
         }
         self.check(&job).await?;
         let serving = self.registry.serving(&job.volume)?;
@@ -220,15 +221,14 @@ impl Core {
     /// The last check of what a volume's options say, whoever has let them through before. What is of the node itself is an
     /// administrator's to give, which the API has to show.
     async fn check(&self, job: &MountJob) -> Result<(), MountError> {
-        let bad = |message: String| MountError::BadOptions(message);
-        mount_options::check(&job.volume.mount_options).map_err(|error| bad(error.to_string()))?;
+        mount_options::check(&job.volume.mount_options).map_err(MountError::bad_options)?;
         let checked = job.volume.check(Speaker::Administrator, &[]);
-        checked.map_err(|error| bad(error.to_string()))?;
+        checked.map_err(MountError::bad_options)?;
         if !job.volume.is_of_the_node() {
             return Ok(());
         }
         let proven = origin::prove(self.volumes.as_deref(), job).await;
-        proven.map_err(|error| MountError::Forbidden(error.to_string()))
+        proven.map_err(|error| MountError::Forbidden(Cause::of(error)))
     }
 
     async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {

@@ -225,8 +225,8 @@ pub enum Unmount {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnmountError {
     /// The directory can't be reached.
-    #[error("{0}")]
-    Target(String),
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// Nothing is mounted there.
     #[error("nothing is mounted")]
     NotMounted,

@@ -1,9 +1,10 @@
 //! What every process speaks of: a volume's mount, its target, and the mount table. Runs in the daemon, in workers, and
 //! in client containers.
 //!
-//! Files: [`job`] (a mount to be made, and why it was not), [`target`] (the only way to a volume's directory),
+//! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`target`] (the only way to a volume's directory),
 //! [`mount_options`], [`mount_table`], [`registry`] (who serves which type of volume).
 
+pub mod cause;
 pub mod job;
 pub mod mount_options;
 pub mod mount_table;

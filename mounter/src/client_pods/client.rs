@@ -17,6 +17,7 @@ use crate::client_pods::{ClientPods, Lease, Need, PodError};
 use crate::core::client::Client;
 use crate::core::waits::{Waiting, Waits};
 use crate::sys::look::Found;
+use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
@@ -162,7 +163,7 @@ impl Client for ContainerClient {
             source: &job.volume.source,
         };
         let lease = self.pods.lease(need, deadline).await;
-        let lease = lease.map_err(|error| no_pod(job, &error))?;
+        let lease = lease.map_err(|error| no_pod(job, error))?;
         let mounted = self.ask(&lease, job).await;
         if mounted.is_ok() {
             self.pods.keep(Record {
@@ -245,7 +246,7 @@ fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
     );
     let message = failure.message;
     match failure.category {
-        Category::Invalid => MountError::BadOptions(message),
+        Category::Invalid => MountError::BadOptions(message.into()),
         Category::InProgress => MountError::InProgress {
             operation: "mount".to_owned(),
             seconds: 0,
@@ -260,10 +261,10 @@ fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
     }
 }
 
-fn no_pod(job: &MountJob, error: &PodError) -> MountError {
+fn no_pod(job: &MountJob, error: PodError) -> MountError {
     match error {
-        PodError::Image(ImageError::NotAllowed { .. }) => MountError::Forbidden(error.to_string()),
-        PodError::Image(ImageError::Bad(_)) => MountError::BadOptions(error.to_string()),
+        PodError::Image(ImageError::NotAllowed { .. }) => MountError::Forbidden(Cause::of(error)),
+        PodError::Image(ImageError::Bad(_)) => MountError::bad_options(error),
         _ => container_error(job, error.to_string()),
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use mooring_contract::volume::ClientName;
+use mooring_contract::volume::{ClientName, VolumeError};
 
 /// Units of a quantity, as Kubernetes writes them.
 const UNITS: [&str; 15] = [
@@ -104,8 +104,8 @@ pub enum BadAmount {
     #[error("{0:?} is not a quantity: write it as Kubernetes does, such as 250m or 64Mi, for one client as s3=64Mi")]
     Quantity(String),
     /// Not the name of a client.
-    #[error("{0}")]
-    Client(String),
+    #[error(transparent)]
+    Client(#[from] VolumeError),
 }
 
 impl FromStr for Amount {
@@ -114,10 +114,7 @@ impl FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (client, value) = match text.split_once('=') {
             Some((client, value)) => {
-                let name: Result<ClientName, _> = client.trim().parse();
-                let name =
-                    name.map_err(|error: mooring_contract::volume::VolumeError| BadAmount::Client(error.to_string()))?;
-                (Some(name), value.trim())
+                (Some(client.trim().parse()?), value.trim())
             }
             None => (None, text.trim()),
         };

@@ -24,18 +24,18 @@ const LIMIT: Duration = Duration::from_secs(5);
 #[async_trait]
 pub trait Volumes: Send + Sync {
     /// The one of a name, if there is one.
-    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String>;
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
 }
 
 #[async_trait]
 impl Volumes for Api<PersistentVolume> {
-    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String> {
-        self.get_opt(name).await.map_err(|error| error.to_string())
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
+        self.get_opt(name).await
     }
 }
 
 /// Why a volume is not known to be an administrator's; the message says what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotProven {
     /// Nobody to ask.
     #[error(
@@ -48,7 +48,13 @@ pub enum NotProven {
         "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the \
          Kubernetes API did not say whether this is one ({1}): it is tried again by itself"
     )]
-    NoAnswer(String, String),
+    NoAnswer(String, #[source] Box<kube::Error>),
+    /// No answer in time.
+    #[error(
+        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the \
+         Kubernetes API did not say whether this is one (no answer in time): it is tried again by itself"
+    )]
+    NoAnswerInTime(String),
     /// There is no such `PersistentVolume`, or it is another one.
     #[error(
         "option source={source_of:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and {volume} \
@@ -71,8 +77,8 @@ pub async fn prove(volumes: Option<&dyn Volumes>, job: &MountJob) -> Result<(), 
     // By the directory, which the kubelet chose: the option of that meaning could be the volume's own.
     let name = job.target.name();
     let answer = tokio::time::timeout(LIMIT.min(job.remaining()), volumes.get(name)).await;
-    let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-    let volume = answer.map_err(|why| NotProven::NoAnswer(source(), why))?;
+    let answer = answer.map_err(|_| NotProven::NoAnswerInTime(source()))?;
+    let volume = answer.map_err(|error| NotProven::NoAnswer(source(), Box::new(error)))?;
     let judged = match &volume {
         None => Err("is none: it stands in a Pod"),
         Some(volume) => is_an_administrators(volume, &job.volume),

@@ -134,7 +134,7 @@ struct Hers;
 
 #[async_trait]
 impl Volumes for Hers {
-    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, String> {
+    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
         let volume = serde_json::json!({"metadata": {"name": name}, "spec": {"flexVolume": {
             "driver": "mooring.dev/vcs", "options": {"client": "nfs5", "source": "/dev/loop1"}}}});
         match name {

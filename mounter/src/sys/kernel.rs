@@ -63,7 +63,7 @@ impl Sys for Kernel {
         let parent = match target.open_parent() {
             Ok(parent) => parent,
             Err(TargetError::Missing(_)) => return Err(UnmountError::NotMounted),
-            Err(error) => return Err(UnmountError::Target(error.to_string())),
+            Err(error) => return Err(error.into()),
         };
         // By way of its parent, since a handle of the mount itself would keep it busy.
         let path = Path::new("/proc/self/fd")

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
+use crate::volume::cause::Cause;
 use crate::volume::target::{Target, TargetError};
 
 /// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
@@ -79,11 +80,11 @@ impl MountJob {
 #[serde(rename_all = "kebab-case")]
 pub enum MountError {
     /// The options make no sense to this client.
-    #[error("{0}")]
-    BadOptions(String),
+    #[error(transparent)]
+    BadOptions(Cause),
     /// The directory is none of ours.
-    #[error("{0}")]
-    Target(String),
+    #[error(transparent)]
+    Target(Cause),
     /// No client is set up for the volume's type.
     #[error(
         "no client serves volumes of type {client}: add the key {client} to the ConfigMap mounter-config in Mooring's \
@@ -94,8 +95,8 @@ pub enum MountError {
         client: String,
     },
     /// The administrator has not allowed this.
-    #[error("{0}")]
-    Forbidden(String),
+    #[error(transparent)]
+    Forbidden(Cause),
     /// Another operation on the same volume is running.
     #[error("{operation} of this volume is in progress since {seconds} s: it is tried again by itself")]
     InProgress {
@@ -162,7 +163,7 @@ pub enum MountError {
     },
     /// The node lacks something.
     #[error("this node can't serve the volume: {0}")]
-    Node(String),
+    Node(#[source] Cause),
     /// The client container is not there, or broke.
     #[error("client container for {client}: {message}")]
     Container {
@@ -183,11 +184,16 @@ pub enum MountError {
 
 impl From<TargetError> for MountError {
     fn from(error: TargetError) -> Self {
-        Self::Target(error.to_string())
+        Self::Target(Cause::of(error))
     }
 }
 
 impl MountError {
+    /// What is wrong with a volume's options; the error's message says what to do.
+    pub fn bad_options(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::BadOptions(Cause::of(error))
+    }
+
     /// A word out of a fixed few, for metrics.
     pub fn category(&self) -> &'static str {
         match self {

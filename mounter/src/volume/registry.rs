@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mooring_contract::image::ImageRef;
-use mooring_contract::volume::{ClientName, Volume};
+use mooring_contract::volume::{ClientName, Volume, VolumeError};
 use tokio::sync::Notify;
 
 use crate::volume::job::MountError;
@@ -69,8 +69,8 @@ pub enum BadRule {
     #[error("nothing says who serves the type: give a client image, host or self")]
     NoServer,
     /// Not the name of a type.
-    #[error("{0}")]
-    BadType(String),
+    #[error(transparent)]
+    BadType(#[from] VolumeError),
     /// A type that the mounter serves itself.
     #[error("{0} volumes are served by the mounter itself, which can't be changed: remove this rule")]
     OwnType(String),
@@ -95,9 +95,7 @@ impl Rule {
             return Err(BadRule::OwnType(client.to_owned()));
         }
         Ok(Self {
-            client: client
-                .parse()
-                .map_err(|error: mooring_contract::volume::VolumeError| BadRule::BadType(error.to_string()))?,
+            client: client.parse()?,
             serving: serving.parse()?,
         })
     }

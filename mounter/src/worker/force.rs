@@ -36,7 +36,7 @@ pub fn force(
     match sys.unmount(target, Unmount::Force) {
         // Busy: whoever waited has its error, and not yet let go.
         Ok(()) | Err(UnmountError::NotMounted | UnmountError::Busy) => Ok(()),
-        Err(UnmountError::Target(message)) => Err(MountError::Target(message)),
+        Err(UnmountError::Target(error)) => Err(error.into()),
         Err(UnmountError::Other(error)) => Err(error.into()),
     }
 }

@@ -127,7 +127,7 @@ impl From<&Volume> for FlatVolume {
 impl FlatVolume {
     /// The volume.
     pub fn read(&self) -> Result<Volume, MountError> {
-        Volume::from_options(&self.0).map_err(|error| MountError::BadOptions(error.to_string()))
+        Volume::from_options(&self.0).map_err(MountError::bad_options)
     }
 }
 

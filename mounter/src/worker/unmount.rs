@@ -41,7 +41,7 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
                     target: target.to_string(),
                 });
             }
-            Err(UnmountError::Target(message)) => return Err(MountError::Target(message)),
+            Err(UnmountError::Target(error)) => return Err(error.into()),
             Err(UnmountError::Other(error)) => return Err(error.into()),
         }
     }

@@ -11,9 +11,10 @@ use crate::worker::task::MountTask;
 /// relative name that happens to be there is not seen for what it is when a volume is judged.
 pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
     if !source.starts_with('/') && sys.is_here(Path::new(source)) {
-        return Err(MountError::BadOptions(format!(
+        let message = format!(
             "option source={source:?} is the name of a file of the node: write its whole path if that is what is meant"
-        )));
+        );
+        return Err(MountError::BadOptions(message.into()));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     } else {
         &volume.fs_type
     };
-    let bad = |message: String| Err(MountError::BadOptions(message));
+    let bad = |message: String| Err(MountError::BadOptions(message.into()));
     if volume.source.is_empty() || volume.source.starts_with('-') {
         return bad(format!(
             "option source={:?} can't be mounted: say what to mount, such as source=server:/path",
@@ -36,12 +36,11 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
             "fs-type {fs_type:?} would run a program of the volume's choice on the host: give a plain file system type"
         ));
     }
-    let options_error = |error: mount_options::ForbiddenOption| MountError::BadOptions(error.to_string());
     let flags = mount_options::sort(&volume.mount_options, task.read_only)
-        .map_err(options_error)?
+        .map_err(MountError::bad_options)?
         .flags;
-    let options = mount_options::join(&volume.mount_options, task.read_only).map_err(options_error)?;
-    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
+    let options = mount_options::join(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
 
     sys.enter_host(namespace, &task.target)?;
     check_not_here(sys, &volume.source)?;

@@ -34,8 +34,8 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         &volume.source
     };
     let options = mount_options::sort(&volume.mount_options, task.read_only)
-        .map_err(|error| MountError::BadOptions(error.to_string()))?;
-    check_kind(fs_type, &volume.mount_options).map_err(|error| MountError::BadOptions(error.to_string()))?;
+        .map_err(MountError::bad_options)?;
+    check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
     check_not_here(sys, source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
         return already(entry, task, fs_type, source);

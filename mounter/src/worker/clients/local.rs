@@ -29,7 +29,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let name = file_name(&volume.source)?;
     let wanted = wanted_file_system(&volume.fs_type)?;
     let options = mount_options::sort(&volume.mount_options, task.read_only)
-        .map_err(|error| MountError::BadOptions(error.to_string()))?;
+        .map_err(MountError::bad_options)?;
     let image = open(sys, pool, name)?;
     let mounted = mount_image(sys, &image, name, wanted, task, options);
     mounted.map_err(|error| explained(sys, pool, &image, error))
@@ -112,9 +112,11 @@ fn file_name(source: &str) -> Result<&str, MountError> {
     if plain {
         Ok(source)
     } else {
-        Err(MountError::BadOptions(format!(
-            "option source={source:?} of a local volume is not a file name: name an image file of the node's pool, without a directory and a leading dot or dash"
-        )))
+        let message = format!(
+            "option source={source:?} of a local volume is not a file name: name an image file of the node's pool, \
+             without a directory and a leading dot or dash"
+        );
+        Err(MountError::BadOptions(message.into()))
     }
 }
 
@@ -140,18 +142,23 @@ fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
         "" => Ok(None),
         "ext4" => Ok(Some(FileSystem::Ext4)),
         "xfs" => Ok(Some(FileSystem::Xfs)),
-        other => Err(MountError::BadOptions(format!(
-            "option fs-type={other:?} is not to be had for a local volume: use ext4 or xfs"
-        ))),
+        other => {
+            let message = format!("option fs-type={other:?} is not possible for a local volume: use ext4 or xfs");
+            Err(MountError::BadOptions(message.into()))
+        }
     }
 }
 
 fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError> {
     let image = sys.open_image(pool, name).map_err(|error| match error.errno {
-        Some(Errno::NOENT) => MountError::Node(format!(
-            "there is no image file {name} in its pool {}: see on which node the volume was made, and whether the PV's node affinity names it",
-            pool.display()
-        )),
+        Some(Errno::NOENT) => {
+            let message = format!(
+                "there is no image file {name} in its pool {}: see on which node the volume was made, and whether the \
+                 PV's node affinity names it",
+                pool.display()
+            );
+            MountError::Node(message.into())
+        }
         _ => error.into(),
     })?;
     if image.size == 0 {

@@ -54,19 +54,19 @@ struct NfsPlan {
 
 impl NfsPlan {
     fn of(volume: &Volume, read_only: bool) -> Result<Self, MountError> {
-        let bad = |message: String| MountError::BadOptions(message);
         if !volume.fs_type.is_empty() && !TYPES.contains(&volume.fs_type.as_str()) {
-            return Err(bad(format!(
+            let message = format!(
                 "option fs-type={:?} makes no sense for client=nfs: leave it out",
                 volume.fs_type
-            )));
+            );
+            return Err(MountError::BadOptions(message.into()));
         }
         Ok(Self {
             source: volume
                 .source
                 .parse()
-                .map_err(|e: source::NfsSourceError| bad(e.to_string()))?,
-            options: NfsOptions::read(&volume.mount_options, read_only).map_err(|e| bad(e.to_string()))?,
+                .map_err(|e: source::NfsSourceError| MountError::bad_options(e))?,
+            options: NfsOptions::read(&volume.mount_options, read_only).map_err(MountError::bad_options)?,
         })
     }
 
@@ -98,10 +98,11 @@ impl Remote for NfsPlan {
     fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
         let meant = self.options.family.of(addresses);
         if meant.is_empty() {
-            return Err(MountError::BadOptions(format!(
+            let message = format!(
                 "server {} has no address for mount option {}: leave the option out",
                 self.source.host, self.options.family
-            )));
+            );
+            return Err(MountError::BadOptions(message.into()));
         }
         Ok(meant)
     }
@@ -122,7 +123,8 @@ impl Remote for NfsPlan {
         Err(MountError::Node(
             "it has no rpc.statd, by which the locks of NFS version 3 are kept: apply configmaps/nfs-locks, which runs one on each \
              node, or ask for version 4, or add mount option nolock, by which a lock holds on this node only"
-                .to_owned(),
+                .to_owned()
+                .into(),
         ))
     }
 

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::checks::already;
 use crate::sys::{Sys, SysError};
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
@@ -82,7 +83,7 @@ pub(super) fn mount<R: Remote>(
         return already(entry, task, R::FS_TYPE, wanted.source());
     }
     sys.enter_host_network(namespace, &task.target)
-        .map_err(|error| MountError::Node(error.to_string()))?;
+        .map_err(|error| MountError::Node(Cause::of(error)))?;
     wanted.before(sys)?;
     let mount = first_that_works(sys, wanted, &addresses)?;
     let directory = sys.open_target(&task.target)?;

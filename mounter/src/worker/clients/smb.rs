@@ -62,23 +62,21 @@ struct SmbPlan {
 
 impl SmbPlan {
     fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
-        let bad = |message: String| MountError::BadOptions(message);
         let fs_type = volume.fs_type.as_str();
         if ![CLIENT, FS_TYPE, "smb3", ""].contains(&fs_type) {
-            return Err(bad(format!(
-                "option fs-type={fs_type:?} makes no sense for client=smb: leave it out"
-            )));
+            let message = format!("option fs-type={fs_type:?} makes no sense for client=smb: leave it out");
+            return Err(MountError::BadOptions(message.into()));
         }
         let source = volume
             .source
             .parse()
-            .map_err(|e: source::SmbSourceError| bad(e.to_string()))?;
+            .map_err(|e: source::SmbSourceError| MountError::bad_options(e))?;
         let options = SmbOptions::read(&volume.mount_options, task.read_only, task.fs_group);
-        let options = options.map_err(|e| bad(e.to_string()))?;
+        let options = options.map_err(MountError::bad_options)?;
         let credentials = if options.anonymous {
             Secrets::default()
         } else {
-            credentials::of(&task.secrets).map_err(|e| bad(e.to_string()))?
+            credentials::of(&task.secrets).map_err(MountError::bad_options)?
         };
         Ok(Self {
             source,

@@ -68,8 +68,9 @@ pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
 }
 
 fn no_nfs(what: &str, module: &str) -> MountError {
-    MountError::Node(format!(
+    let message = format!(
         "its kernel {what}: run modprobe {module} on the host; where there is no such module, install the rest of the kernel's \
          modules (a package such as linux-modules-extra or kernel-modules), or have type nfs served by a client image"
-    ))
+    );
+    MountError::Node(message.into())
 }

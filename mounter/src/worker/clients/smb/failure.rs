@@ -45,8 +45,9 @@ pub(super) fn told(error: SysError, source: &SmbSource, options: &SmbOptions, ad
 }
 
 fn no_smb(what: &str) -> MountError {
-    MountError::Node(format!(
+    let message = format!(
         "its kernel {what}: run modprobe -a cifs nls_utf8 on the host; where there are no such modules, install the rest of the \
          kernel's modules (a package such as linux-modules-extra or kernel-modules), or have type smb served by a client image"
-    ))
+    );
+    MountError::Node(message.into())
 }

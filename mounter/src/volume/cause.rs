@@ -1,0 +1,110 @@
+//! Why something failed: the error itself, for as long as it stays in the process that it happened in.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// An error with its sources. Between a worker and the daemon its text is all that passes, and there it is one that has
+/// no sources.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl Cause {
+    /// The cause that an error is.
+    pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+/// An error's message, and behind it those of its sources that it does not repeat.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(&*self.0))
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl From<String> for Cause {
+    fn from(text: String) -> Self {
+        Self(Box::<dyn Error + Send + Sync>::from(text).into())
+    }
+}
+
+impl From<Cause> for String {
+    fn from(cause: Cause) -> Self {
+        cause.to_string()
+    }
+}
+
+/// Two causes that say the same are the same: one of them may have come from a worker.
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for Cause {}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::Cause;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("failed to read the pool")]
+    struct Outer(#[source] io::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no pool: {0}")]
+    struct Inlined(#[source] io::Error);
+
+    fn gone() -> io::Error {
+        io::Error::from(io::ErrorKind::NotFound)
+    }
+
+    #[test]
+    fn a_cause_says_every_source_once() {
+        let expected = format!("failed to read the pool: {}", gone());
+        assert_eq!(Cause::of(Outer(gone())).to_string(), expected);
+        let expected = format!("no pool: {}", gone());
+        assert_eq!(Cause::of(Inlined(gone())).to_string(), expected);
+    }
+
+    #[test]
+    fn a_cause_keeps_its_error_until_it_goes_over_a_pipe_and_its_text_after_that() {
+        let cause = Cause::of(Outer(gone()));
+        assert!(cause.0.is::<Outer>());
+        let wire = serde_json::to_string(&cause).unwrap();
+        let read: Cause = serde_json::from_str(&wire).unwrap();
+        assert_eq!(read, cause);
+        assert!(!read.0.is::<Outer>());
+    }
+}
