@@ -113,9 +113,7 @@ impl FromStr for Amount {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (client, value) = match text.split_once('=') {
-            Some((client, value)) => {
-                (Some(client.trim().parse()?), value.trim())
-            }
+            Some((client, value)) => (Some(client.trim().parse()?), value.trim()),
             None => (None, text.trim()),
         };
         if !(is_quantity(value) || client.is_some() && value.is_empty()) {

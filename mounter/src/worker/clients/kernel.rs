@@ -5,7 +5,9 @@ use std::path::Path;
 use mooring_contract::volume::check_kind;
 
 use super::checks::{already, check_not_here};
-use super::{nfs, smb};
+use super::nfs::NfsPlan;
+use super::remote;
+use super::smb::SmbPlan;
 use crate::sys::{NewMount, Sys};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options;
@@ -16,11 +18,11 @@ use crate::worker::task::MountTask;
 pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
     // Its own helper would have more to do than to hand over the options.
-    if nfs::is_nfs(&volume) {
-        return nfs::mount(sys, namespace, task, &volume);
+    if remote::is_one::<NfsPlan>(&volume) {
+        return remote::mount::<NfsPlan>(sys, namespace, task, &volume);
     }
-    if smb::is_smb(&volume) {
-        return smb::mount(sys, namespace, task, &volume);
+    if remote::is_one::<SmbPlan>(&volume) {
+        return remote::mount::<SmbPlan>(sys, namespace, task, &volume);
     }
     let fs_type = if volume.fs_type.is_empty() {
         volume.client.as_str()
@@ -33,8 +35,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     } else {
         &volume.source
     };
-    let options = mount_options::sort(&volume.mount_options, task.read_only)
-        .map_err(MountError::bad_options)?;
+    let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
     check_not_here(sys, source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {

@@ -10,19 +10,17 @@ mod source;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
-use super::remote::{self, Remote, text_of};
+use super::remote::source::RemoteSource;
+use super::remote::{Remote, text_of};
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
-use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 use failure::Circumstances;
 use options::{NfsOptions, VERSION_3};
-use source::NfsSource;
 
 /// What version 3 and what version 4 are called in the kernel; it loads its modules by these names.
 const TYPES: [&str; 2] = ["nfs", "nfs4"];
@@ -30,46 +28,14 @@ const TYPES: [&str; 2] = ["nfs", "nfs4"];
 /// The number of `rpc.statd` and its version (`rpcb_prot` calls it "status"; the Open Group's XNFS, chapter 11).
 const STATD: (u32, u32) = (100_024, 1);
 
-/// Whether a volume is one of NFS, by its client's name or by its type.
-pub(super) fn is_nfs(volume: &Volume) -> bool {
-    TYPES.contains(&volume.client.as_str()) || TYPES.contains(&volume.fs_type.as_str())
-}
-
-/// Mounts an NFS volume.
-pub(super) fn mount(
-    sys: &impl Sys,
-    namespace: Option<&Path>,
-    task: &MountTask,
-    volume: &Volume,
-) -> Result<(), MountError> {
-    remote::mount(sys, namespace, task, &NfsPlan::of(volume, task.read_only)?)
-}
-
 /// What is to be mounted, and how.
 #[derive(Debug)]
-struct NfsPlan {
-    source: NfsSource,
+pub(super) struct NfsPlan {
+    source: RemoteSource,
     options: NfsOptions,
 }
 
 impl NfsPlan {
-    fn of(volume: &Volume, read_only: bool) -> Result<Self, MountError> {
-        if !volume.fs_type.is_empty() && !TYPES.contains(&volume.fs_type.as_str()) {
-            let message = format!(
-                "option fs-type={:?} makes no sense for client=nfs: leave it out",
-                volume.fs_type
-            );
-            return Err(MountError::BadOptions(message.into()));
-        }
-        Ok(Self {
-            source: volume
-                .source
-                .parse()
-                .map_err(|e: source::NfsSourceError| MountError::bad_options(e))?,
-            options: NfsOptions::read(&volume.mount_options, read_only).map_err(MountError::bad_options)?,
-        })
-    }
-
     /// One version of the mount, from one address.
     fn new_mount(&self, address: &SocketAddr, version: &str) -> NewMount {
         let own = [("vers", version.to_owned()), ("addr", text_of(address))];
@@ -86,13 +52,22 @@ impl NfsPlan {
 
 impl Remote for NfsPlan {
     const FS_TYPE: &'static str = TYPES[0];
+    const NAMES: &'static [&'static str] = &TYPES;
 
-    fn host(&self) -> &str {
-        &self.source.host
+    fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
+        let options = NfsOptions::read(&volume.mount_options, task.read_only);
+        Ok(Self {
+            source: source::read(&volume.source).map_err(MountError::bad_options)?,
+            options: options.map_err(MountError::bad_options)?,
+        })
     }
 
-    fn source(&self) -> &str {
-        &self.source.text
+    fn read_source(text: &str) -> Option<RemoteSource> {
+        source::read(text).ok()
+    }
+
+    fn source(&self) -> &RemoteSource {
+        &self.source
     }
 
     fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
@@ -105,13 +80,6 @@ impl Remote for NfsPlan {
             return Err(MountError::BadOptions(message.into()));
         }
         Ok(meant)
-    }
-
-    /// All mounts of one server bear the name by which the kernel got to know it first, whatever each of them was mounted from.
-    fn may_be(&self, entry: &Entry) -> bool {
-        let shown: Result<NfsSource, _> = entry.source.parse();
-        TYPES.contains(&entry.fs_type.as_str())
-            && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
     }
 
     /// Whoever asks for locks of the server's is not given some that fail later.

@@ -18,7 +18,9 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let volume = task.volume.read()?;
     if !volume.source.is_empty() || !volume.mount_options.is_empty() || !volume.rest.is_empty() {
         return Err(MountError::BadOptions(
-            "client=pool takes no other option: it is the whole pool of the node".to_owned().into(),
+            "client=pool takes no other option: it is the whole pool of the node"
+                .to_owned()
+                .into(),
         ));
     }
     let directory = sys.open_or_make_directory(pool, MODE)?;

@@ -4,15 +4,20 @@
 //! server from the network that it was made in, for as long as it lives. The mounter's own is that of a Pod and goes with it, so the
 //! worker makes the mount in the host's; and by the host's name, which tells clients apart.
 
-pub(super) mod value;
+pub(super) mod options;
+pub(super) mod source;
+#[cfg(test)]
+pub(super) mod tests;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
+use self::source::RemoteSource;
 use super::checks::already;
 use crate::sys::{Sys, SysError};
 use crate::volume::cause::Cause;
@@ -20,25 +25,27 @@ use crate::volume::job::MountError;
 use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 
-/// Longest source that the kernel takes.
-pub(super) const LONGEST: usize = 255;
-
 /// A volume of a file server, ready to be mounted.
-pub(super) trait Remote {
-    /// What its file system is called.
+pub(super) trait Remote: Sized {
+    /// What its file system is called in the kernel.
     const FS_TYPE: &'static str;
 
-    /// The server's name or address.
-    fn host(&self) -> &str;
+    /// What volumes and the kernel call it; the first is the client's name.
+    const NAMES: &'static [&'static str];
 
-    /// The source, as the mount table shows it.
-    fn source(&self) -> &str;
+    /// Reads a volume that is one of these by name.
+    fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError>;
+
+    /// Reads a source; nothing if it is not one of these.
+    fn read_source(text: &str) -> Option<RemoteSource>;
+
+    /// Where the volume is.
+    fn source(&self) -> &RemoteSource;
 
     /// Of a server's addresses those that are meant.
-    fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError>;
-
-    /// Whether what is mounted may be this by another name of its server.
-    fn may_be(&self, entry: &Entry) -> bool;
+    fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
+        Ok(addresses)
+    }
 
     /// What has to be on the node, looked at from its network.
     fn before(&self, _: &impl Sys) -> Result<(), MountError> {
@@ -52,22 +59,30 @@ pub(super) trait Remote {
     fn told(&self, error: SysError, address: &SocketAddr) -> MountError;
 }
 
+/// Whether a volume is one of these, by its client's name or by its type.
+pub(super) fn is_one<R: Remote>(volume: &Volume) -> bool {
+    R::NAMES.contains(&volume.client.as_str()) || R::NAMES.contains(&volume.fs_type.as_str())
+}
+
 /// Mounts a volume of a file server, from the first of its addresses that works.
 pub(super) fn mount<R: Remote>(
     sys: &impl Sys,
     namespace: Option<&Path>,
     task: &MountTask,
-    wanted: &R,
+    volume: &Volume,
 ) -> Result<(), MountError> {
+    check_type::<R>(volume)?;
+    let wanted = R::of(volume, task)?;
+    let source = wanted.source();
     let table = sys.mount_table()?;
     let there = table.top(&task.target.path());
     if let Some(entry) = there
-        && !wanted.may_be(entry)
+        && !may_be(&wanted, entry)
     {
-        return already(entry, task, R::FS_TYPE, wanted.source());
+        return already(entry, task, R::FS_TYPE, &source.text);
     }
     // By the resolver of the mounter's Pod, and so before its network is left.
-    let found = sys.resolve(wanted.host()).map_err(|error| MountError::Failed {
+    let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
         attempted: error.attempted,
         message: format!(
             "{}: correct the server's name in the volume's source, or see to the DNS of the mounter's Pod",
@@ -80,14 +95,34 @@ pub(super) fn mount<R: Remote>(
         if addresses.iter().any(is_same) {
             return Ok(());
         }
-        return already(entry, task, R::FS_TYPE, wanted.source());
+        return already(entry, task, R::FS_TYPE, &source.text);
     }
     sys.enter_host_network(namespace, &task.target)
         .map_err(|error| MountError::Node(Cause::of(error)))?;
     wanted.before(sys)?;
-    let mount = first_that_works(sys, wanted, &addresses)?;
+    let mount = first_that_works(sys, &wanted, &addresses)?;
     let directory = sys.open_target(&task.target)?;
     Ok(sys.attach(&mount, &directory)?)
+}
+
+fn check_type<R: Remote>(volume: &Volume) -> Result<(), MountError> {
+    let fs_type = volume.fs_type.as_str();
+    if fs_type.is_empty() || R::NAMES.contains(&fs_type) {
+        return Ok(());
+    }
+    let message = format!(
+        "option fs-type={fs_type:?} makes no sense for client={}: leave it out",
+        R::NAMES[0]
+    );
+    Err(MountError::BadOptions(message.into()))
+}
+
+/// Whether what is mounted may be this by another name of its server: all mounts of one server bear the name by which the
+/// kernel got to know it first, whatever each of them was mounted from.
+fn may_be<R: Remote>(wanted: &R, entry: &Entry) -> bool {
+    let source = wanted.source();
+    R::NAMES.contains(&entry.fs_type.as_str())
+        && R::read_source(&entry.source).is_some_and(|shown| shown.host != source.host && shown.path == source.path)
 }
 
 fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAddr]) -> Result<OwnedFd, MountError> {
@@ -113,7 +148,7 @@ fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAd
     Err(match first {
         Some((error, address)) => told(error, &address),
         None => MountError::Failed {
-            attempted: format!("find the address of server {}", wanted.host()),
+            attempted: format!("find the address of server {}", wanted.source().host),
             message: "it has none: see to the DNS of the mounter's Pod".to_owned(),
         },
     })
@@ -148,9 +183,9 @@ fn is_silence(error: &SysError) -> bool {
 
 fn silent(wanted: &impl Remote, took: Duration) -> MountError {
     MountError::Timeout {
-        attempted: format!("the mount of {}", wanted.source()),
+        attempted: format!("the mount of {}", wanted.source().text),
         seconds: took.as_secs(),
-        server: wanted.host().to_owned(),
+        server: wanted.source().host.clone(),
     }
 }
 
@@ -195,35 +230,5 @@ pub(super) fn text_of(address: &SocketAddr) -> String {
     match address {
         SocketAddr::V6(six) if six.scope_id() != 0 => format!("{}%{}", six.ip(), six.scope_id()),
         other => other.ip().to_string(),
-    }
-}
-
-/// Whether a text can be a server's name or an IPv4 address.
-pub(super) fn is_host_name(host: &str) -> bool {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    !host.is_empty() && !host.starts_with('-') && host.chars().all(is_name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{each_once, text_of};
-
-    #[test]
-    fn an_address_keeps_its_interface() {
-        for (address, text) in [
-            ("10.0.0.4:0", "10.0.0.4"),
-            ("[2001:db8::4]:0", "2001:db8::4"),
-            ("[fe80::1%3]:0", "fe80::1%3"),
-        ] {
-            assert_eq!(text_of(&address.parse().unwrap()), text);
-        }
-    }
-
-    #[test]
-    fn each_address_is_tried_once() {
-        let found: Vec<_> = ["[2001:db8::4]:0", "10.0.0.4:0", "10.0.0.4:0"]
-            .map(|text| text.parse().unwrap())
-            .into();
-        assert_eq!(each_once(found.clone()), found[..2]);
     }
 }

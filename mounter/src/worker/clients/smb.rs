@@ -11,66 +11,37 @@ mod source;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use mooring_contract::volume::Volume;
 
-use super::remote::{self, Remote, text_of};
+use super::remote::source::RemoteSource;
+use super::remote::{Remote, text_of};
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
-use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 use options::SmbOptions;
-use source::SmbSource;
 
 /// What it is called in the kernel, which loads its module by this name.
 const FS_TYPE: &str = "cifs";
-
-/// Types of file system that are SMB in the kernel.
-const TYPES: [&str; 2] = [FS_TYPE, "smb3"];
-
-/// What volumes call it.
-const CLIENT: &str = "smb";
 
 /// What every mount has. File names are UTF-8 in containers. What a server refers to on another one is not followed: it takes a
 /// program on the node to find that.
 const ALWAYS: [(&str, Option<&str>); 2] = [("iocharset", Some("utf8")), ("nodfs", None)];
 
-/// Whether a volume is one of SMB, by its client's name or by its type.
-pub(super) fn is_smb(volume: &Volume) -> bool {
-    let is = |name: &str| name == CLIENT || TYPES.contains(&name);
-    is(volume.client.as_str()) || is(&volume.fs_type)
-}
-
-/// Mounts an SMB volume.
-pub(super) fn mount(
-    sys: &impl Sys,
-    namespace: Option<&Path>,
-    task: &MountTask,
-    volume: &Volume,
-) -> Result<(), MountError> {
-    remote::mount(sys, namespace, task, &SmbPlan::of(volume, task)?)
-}
-
 /// What is to be mounted, and how.
 #[derive(Debug)]
-struct SmbPlan {
-    source: SmbSource,
+pub(super) struct SmbPlan {
+    source: RemoteSource,
     options: SmbOptions,
     credentials: Secrets,
 }
 
-impl SmbPlan {
+impl Remote for SmbPlan {
+    const FS_TYPE: &'static str = FS_TYPE;
+    const NAMES: &'static [&'static str] = &["smb", FS_TYPE, "smb3"];
+
     fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
-        let fs_type = volume.fs_type.as_str();
-        if ![CLIENT, FS_TYPE, "smb3", ""].contains(&fs_type) {
-            let message = format!("option fs-type={fs_type:?} makes no sense for client=smb: leave it out");
-            return Err(MountError::BadOptions(message.into()));
-        }
-        let source = volume
-            .source
-            .parse()
-            .map_err(|e: source::SmbSourceError| MountError::bad_options(e))?;
+        let source = source::read(&volume.source).map_err(MountError::bad_options)?;
         let options = SmbOptions::read(&volume.mount_options, task.read_only, task.fs_group);
         let options = options.map_err(MountError::bad_options)?;
         let credentials = if options.anonymous {
@@ -84,28 +55,13 @@ impl SmbPlan {
             credentials,
         })
     }
-}
 
-impl Remote for SmbPlan {
-    const FS_TYPE: &'static str = FS_TYPE;
-
-    fn host(&self) -> &str {
-        &self.source.host
+    fn read_source(text: &str) -> Option<RemoteSource> {
+        source::read(text).ok()
     }
 
-    fn source(&self) -> &str {
-        &self.source.text
-    }
-
-    fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
-        Ok(addresses)
-    }
-
-    /// Mounts of one share may bear the name by which the kernel got to know its server first.
-    fn may_be(&self, entry: &Entry) -> bool {
-        let shown: Result<SmbSource, _> = entry.source.parse();
-        TYPES.contains(&entry.fs_type.as_str())
-            && shown.is_ok_and(|shown| shown.host != self.source.host && shown.path == self.source.path)
+    fn source(&self) -> &RemoteSource {
+        &self.source
     }
 
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {

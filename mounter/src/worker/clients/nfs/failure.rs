@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use super::options::VERSION_3;
-use super::source::NfsSource;
 use crate::sys::SysError;
 use crate::volume::job::MountError;
-use crate::worker::clients::remote;
+use crate::worker::clients::remote::{self, source::RemoteSource};
 
 /// What was being done when it failed.
 pub(super) struct Circumstances<'a> {
     /// Where the volume is.
-    pub(super) source: &'a NfsSource,
+    pub(super) source: &'a RemoteSource,
     /// The versions that were tried.
     pub(super) versions: &'a [&'static str],
     /// The server's port.

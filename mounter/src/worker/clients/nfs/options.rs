@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::volume::mount_options::{self, ForbiddenOption, MountFlags};
-use crate::worker::clients::remote::value::{Choices, Numbers, check_number, words_of};
+use crate::volume::mount_options::{self, MountFlags};
+use crate::worker::clients::remote::options::{
+    Asked, Choices, Numbers, RemoteOptionError, check_number, text_of, words_of,
+};
 
 /// Versions that are tried where none is asked for, newest first.
 const VERSIONS: [&str; 3] = ["4.2", "4.1", "4.0"];
@@ -82,25 +84,7 @@ const DAEMONS: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NfsOptionError {
     #[error(transparent)]
-    Forbidden(#[from] ForbiddenOption),
-    #[error(
-        "mount option {0:?} is not one that an NFS volume can have when the mounter itself mounts it: leave it out (see \
-         docs/clients/nfs.md for those that it can)"
-    )]
-    Unknown(String),
-    #[error("mount option {0:?} takes the place of the server that the volume's source names: leave it out")]
-    Server(String),
-    #[error("mount option {option:?}: {name} must be {wanted}")]
-    Value {
-        option: String,
-        name: String,
-        wanted: String,
-    },
-    #[error(
-        "mount option {option:?} needs {daemon} on the node, which the kernel alone does not have: leave it out, or have type \
-         nfs served by host or by a client image that brings it"
-    )]
-    Daemon { option: String, daemon: &'static str },
+    Common(#[from] RemoteOptionError),
     #[error(
         "mount option {0:?} asks for NFS version 2, which Linux has no more: ask for version 3 or 4 (vers=4.2, 4.1, 4.0, 3, or leave it out)"
     )]
@@ -164,7 +148,7 @@ pub(super) struct NfsOptions {
 impl NfsOptions {
     /// Reads mount options. Only those that are known pass: a new kernel may have one that leads elsewhere.
     pub(super) fn read(options: &[String], read_only: bool) -> Result<Self, NfsOptionError> {
-        let sorted = mount_options::sort(options, read_only)?;
+        let sorted = mount_options::sort(options, read_only).map_err(RemoteOptionError::from)?;
         let mut read = Self {
             flags: sorted.flags,
             versions: Vec::new(),
@@ -174,9 +158,7 @@ impl NfsOptions {
         };
         let mut minor = None;
         for (key, value) in sorted.file_system {
-            let text = value
-                .as_ref()
-                .map_or_else(|| key.clone(), |value| format!("{key}={value}"));
+            let text = text_of(&key, value.as_deref());
             match (key.as_str(), value.as_deref()) {
                 ("vers" | "nfsvers", Some(version)) => read.version(&text, version)?,
                 ("v2" | "v3" | "v4" | "v4.0" | "v4.1" | "v4.2", None) => read.version(&text, &key[1..])?,
@@ -184,7 +166,9 @@ impl NfsOptions {
                 ("proto", Some("tcp")) => read.family = Family::Four,
                 ("proto", Some("tcp6")) => read.family = Family::Six,
                 ("proto", Some(_)) | ("udp" | "rdma", None) => return Err(NfsOptionError::Transport(text)),
-                ("addr" | "clientaddr" | "mountaddr" | "mounthost", _) => return Err(NfsOptionError::Server(text)),
+                ("addr" | "clientaddr" | "mountaddr" | "mounthost", _) => {
+                    return Err(RemoteOptionError::Server(text).into());
+                }
                 (name, _) if DROPPED.contains(&name) => {}
                 (name, None) if WORDS.contains(&name) => read.rest.push((key, None)),
                 (_, value) => {
@@ -239,15 +223,14 @@ impl NfsOptions {
 }
 
 /// Checks an option with a value.
-fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), NfsOptionError> {
-    let wrong = |wanted: String| NfsOptionError::Value {
-        option: text.to_owned(),
-        name: key.to_owned(),
-        wanted,
+fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), RemoteOptionError> {
+    let asked = Asked {
+        kind: "NFS",
+        option: text,
     };
     let daemon = DAEMONS.iter().find(|(name, _)| *name == key).map(|(_, daemon)| *daemon);
     if let Some(checked) = check_number(NUMBERS, key, value) {
-        return checked.map_err(wrong);
+        return checked.map_err(|wanted| asked.wrong(key, wanted));
     }
     if let Some(words) = words_of(CHOICES, key) {
         // `sec` may have several, separated by colons.
@@ -259,26 +242,18 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), NfsOpti
             .iter()
             .any(|word| ["krb5", "krb5i", "krb5p", "tls", "mtls"].contains(word));
         return Err(match daemon {
-            Some(daemon) if by_daemon => NfsOptionError::Daemon {
-                option: text.to_owned(),
-                daemon,
-            },
-            _ => wrong(words.join(", ")),
+            Some(daemon) if by_daemon => asked.needs(daemon),
+            _ => asked.wrong(key, words.join(", ")),
         });
     }
-    Err(match daemon {
-        Some(daemon) => NfsOptionError::Daemon {
-            option: text.to_owned(),
-            daemon,
-        },
-        None => NfsOptionError::Unknown(text.to_owned()),
-    })
+    Err(daemon.map_or_else(|| asked.unknown(), |daemon| asked.needs(daemon)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Family, NfsOptionError, NfsOptions, VERSIONS};
+    use super::{Family, NfsOptionError, NfsOptions, RemoteOptionError, VERSIONS};
     use crate::volume::mount_options::MountFlags;
+    use crate::worker::clients::remote::options::tests::{assert_refused, joined};
     use mooring_contract::volume::split_list;
 
     fn read(options: &str) -> Result<NfsOptions, NfsOptionError> {
@@ -286,10 +261,7 @@ mod tests {
     }
 
     fn rest(options: &str) -> String {
-        let rest = read(options).unwrap().rest.into_iter();
-        rest.map(|(key, value)| value.map_or_else(|| key.clone(), |value| format!("{key}={value}")))
-            .collect::<Vec<_>>()
-            .join(",")
+        joined(&read(options).unwrap().rest)
     }
 
     #[test]
@@ -350,7 +322,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_an_option_is_said_with_its_cure() {
-        for (options, words) in [
+        let refused = [
             ("nfsvers=2", "version 2"),
             ("vers=3,v4", "keep one"),
             ("vers=3,minorversion=1", "keep one"),
@@ -384,11 +356,10 @@ mod tests {
             ("context=x", "is not one that"),
             ("remount", "is not one that a volume can have"),
             ("x-systemd.automount", "is not one that a volume can have"),
-        ] {
-            let error = read(options).unwrap_err().to_string();
-            assert!(error.contains(words), "{options}: {error}");
-        }
+        ];
+        assert_refused(read, &refused);
         let error = NfsOptions::read(&["soft,addr=10.0.0.9".to_owned()], false).unwrap_err();
-        assert!(matches!(error, NfsOptionError::Forbidden(_)), "{error}");
+        let forbidden = matches!(error, NfsOptionError::Common(RemoteOptionError::Forbidden(_)));
+        assert!(forbidden, "{error}");
     }
 }

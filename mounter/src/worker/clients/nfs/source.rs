@@ -1,9 +1,8 @@
 //! Where an NFS volume is: `server:/path`, `[address]:/path`.
 
 use std::net::Ipv6Addr;
-use std::str::FromStr;
 
-use crate::worker::clients::remote::{LONGEST, is_host_name};
+use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_host_name};
 
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,73 +15,46 @@ pub(super) enum NfsSourceError {
     BadAddress(String),
     #[error("option source={0:?} has no server's name before the colon: write server:/path, with one server")]
     BadHost(String),
-    #[error("option source={0:?} has a part \".\" or \"..\" in its path: write the path without it")]
-    Dots(String),
-    #[error("option source={0:?} is longer than the {LONGEST} bytes that the kernel takes: shorten the path")]
-    TooLong(String),
+    #[error(transparent)]
+    Path(#[from] RemotePathError),
 }
 
-/// A server and a path there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NfsSource {
-    /// The server's name or address.
-    pub(super) host: String,
-    /// The path there, without needless slashes.
-    pub(super) path: String,
-    /// Both, as the kernel gets them and the mount table shows them.
-    pub(super) text: String,
-}
-
-impl FromStr for NfsSource {
-    type Err = NfsSourceError;
-
-    fn from_str(text: &str) -> Result<Self, NfsSourceError> {
-        let whole = || text.to_owned();
-        let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
-            let (address, path) = rest.split_once("]:").ok_or_else(|| NfsSourceError::Form(whole()))?;
-            // Behind the address of a link is the interface that it is on.
-            let plain = address.split_once('%').map_or(address, |(plain, _)| plain);
-            let _: Ipv6Addr = plain.parse().map_err(|_| NfsSourceError::BadAddress(whole()))?;
-            (address, format!("[{address}]"), path)
-        } else {
-            let (host, path) = text.split_once(':').ok_or_else(|| NfsSourceError::Form(whole()))?;
-            let address = text.split_once('/').map_or(text, |(before, _)| before);
-            if address.trim_end_matches(':').parse::<Ipv6Addr>().is_ok() || address.matches(':').count() > 1 {
-                return Err(NfsSourceError::NoBrackets(whole()));
-            }
-            // The kernel takes the first of several, separated by commas, and says nothing.
-            if !is_host_name(host) {
-                return Err(NfsSourceError::BadHost(whole()));
-            }
-            (host, host.to_owned(), path)
-        };
-        if !path.starts_with('/') {
-            return Err(NfsSourceError::Form(whole()));
+/// Reads a source.
+pub(super) fn read(text: &str) -> Result<RemoteSource, NfsSourceError> {
+    let whole = || text.to_owned();
+    let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
+        let (address, path) = rest.split_once("]:").ok_or_else(|| NfsSourceError::Form(whole()))?;
+        // Behind the address of a link is the interface that it is on.
+        let plain = address.split_once('%').map_or(address, |(plain, _)| plain);
+        let _: Ipv6Addr = plain.parse().map_err(|_| NfsSourceError::BadAddress(whole()))?;
+        (address, format!("[{address}]"), path)
+    } else {
+        let (host, path) = text.split_once(':').ok_or_else(|| NfsSourceError::Form(whole()))?;
+        let address = text.split_once('/').map_or(text, |(before, _)| before);
+        if address.trim_end_matches(':').parse::<Ipv6Addr>().is_ok() || address.matches(':').count() > 1 {
+            return Err(NfsSourceError::NoBrackets(whole()));
         }
-        let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
-        if parts.iter().any(|part| [".", ".."].contains(part)) {
-            return Err(NfsSourceError::Dots(whole()));
+        // The kernel takes the first of several, separated by commas, and says nothing.
+        if !is_host_name(host) {
+            return Err(NfsSourceError::BadHost(whole()));
         }
-        let path = format!("/{}", parts.join("/"));
-        let read = Self {
-            host: host.to_owned(),
-            text: format!("{shown}:{path}"),
-            path,
-        };
-        if read.text.len() > LONGEST {
-            return Err(NfsSourceError::TooLong(whole()));
-        }
-        Ok(read)
+        (host, host.to_owned(), path)
+    };
+    if !path.starts_with('/') {
+        return Err(NfsSourceError::Form(whole()));
     }
+    Ok(RemoteSource::new(text, host, &format!("{shown}:/"), path)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NfsSource, NfsSourceError};
+    use crate::worker::clients::remote::tests::assert_read;
+
+    use super::{NfsSourceError, RemotePathError, read};
 
     #[test]
     fn a_server_and_a_path_are_read_and_needless_slashes_go() {
-        for (text, host, shown) in [
+        let sources = [
             ("10.0.0.4:/exports/a", "10.0.0.4", "10.0.0.4:/exports/a"),
             (
                 "nas.example.com://exports//a/",
@@ -93,21 +65,8 @@ mod tests {
             ("[fe80::1%eth0]:/x y", "fe80::1%eth0", "[fe80::1%eth0]:/x y"),
             ("[2001:db8::4]:/a:b", "2001:db8::4", "[2001:db8::4]:/a:b"),
             ("nas:/a:b", "nas", "nas:/a:b"),
-        ] {
-            let source: NfsSource = text.parse().unwrap();
-            assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_source_that_the_kernel_would_not_take_is_too_long() {
-        let longest = format!("nas:/{}", "a".repeat(250));
-        assert!(longest.parse::<NfsSource>().is_ok());
-        let longer = format!("{longest}a");
-        assert_eq!(
-            longer.parse::<NfsSource>(),
-            Err(NfsSourceError::TooLong(longer.clone()))
-        );
+        ];
+        assert_read(read, &sources);
     }
 
     #[test]
@@ -126,10 +85,9 @@ mod tests {
             ("tom@nas:/x", NfsSourceError::BadHost),
             ("-o:/x", NfsSourceError::BadHost),
             ("a b:/x", NfsSourceError::BadHost),
-            ("nas:/x/../y", NfsSourceError::Dots),
-            ("nas:/./x", NfsSourceError::Dots),
+            ("nas:/x/../y", |text| RemotePathError::Dots(text).into()),
         ] {
-            assert_eq!(text.parse::<NfsSource>(), Err(error(text.to_owned())), "{text}");
+            assert_eq!(read(text), Err(error(text.to_owned())), "{text}");
         }
     }
 }

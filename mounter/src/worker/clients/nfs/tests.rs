@@ -1,9 +1,11 @@
-use super::mount;
 use crate::sys::fake::{Fake, target};
 use crate::volume::job::MountError;
 use crate::worker::clients::kernel;
+use crate::worker::clients::remote::tests::{
+    assert_each_failure_is_told, assert_known_by_its_address, assert_mounted_from_the_host_s_network,
+    assert_refused_before_anything_happens,
+};
 use crate::worker::task::tests::task;
-use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
 const LINE: &str = "client=nfs,source=10.0.0.4:/exports/a";
@@ -14,21 +16,12 @@ fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
 
 #[test]
 fn the_newest_version_is_mounted_from_the_host_s_network() {
-    let fake = Fake::default();
-    try_with(&fake, &format!("{LINE}/,mount-options=soft,nconnect=2")).unwrap();
-    assert_eq!(
-        fake.new_mounts(),
-        ["nfs4 10.0.0.4:/exports/a vers=4.2,addr=10.0.0.4,soft,nconnect=2"]
+    assert_mounted_from_the_host_s_network(
+        try_with,
+        &format!("{LINE}/,mount-options=soft,nconnect=2"),
+        LINE,
+        "nfs4 10.0.0.4:/exports/a vers=4.2,addr=10.0.0.4,soft,nconnect=2",
     );
-    assert_eq!(fake.mounts_on(&target()), 1);
-    let calls = fake.calls();
-    let place = |name: &str| calls.iter().position(|call| call == name).unwrap();
-    assert!(place("resolve") < place("enter_host_network"), "{calls:?}");
-    assert!(place("enter_host_network") < place("new_mount"), "{calls:?}");
-    assert!(!calls.contains(&"run".to_owned()), "no program is needed");
-    // A second time it is there.
-    try_with(&fake, LINE).unwrap();
-    assert_eq!((fake.new_mounts().len(), fake.mounts_on(&target())), (1, 1));
 }
 
 #[test]
@@ -113,7 +106,7 @@ fn each_address_of_a_name_is_tried_and_the_name_stays_in_the_mount_table() {
 
 #[test]
 fn every_failure_says_what_to_do() {
-    for (errno, category, words) in [
+    let failures = [
         (Errno::NODEV, "node", "modprobe nfsv4"),
         (
             Errno::CONNREFUSED,
@@ -127,23 +120,17 @@ fn every_failure_says_what_to_do() {
         (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
         (Errno::HOSTUNREACH, "timeout", "10.0.0.4 did not answer"),
         (Errno::IO, "failed", "Input/output error"),
-    ] {
-        let error = try_with(&Fake::default().fail("new_mount", 0, errno), LINE).unwrap_err();
-        assert_eq!(error.category(), category, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-    }
+    ];
+    assert_each_failure_is_told(try_with, LINE, &failures, &[]);
     let error = try_with(&Fake::default(), "client=nfs,source=nowhere:/a")
         .unwrap_err()
         .to_string();
     assert!(error.contains("nowhere") && error.contains("DNS"), "{error}");
-    let lost = Fake::default().fail("enter_host_network", 0, Errno::SRCH);
-    assert_eq!(try_with(&lost, LINE).unwrap_err().category(), "node");
-    assert!(lost.new_mounts().is_empty(), "nothing is mounted in a Pod's network");
 }
 
 #[test]
 fn whatever_makes_no_sense_is_refused_before_anything_happens() {
-    for line in [
+    let lines = [
         "client=nfs",
         "client=nfs,source=10.0.0.4",
         "client=nfs,source=/dev/vda1",
@@ -153,40 +140,19 @@ fn whatever_makes_no_sense_is_refused_before_anything_happens() {
         "client=nfs4,source=10.0.0.4:/a,mount-options=clientaddr=10.0.0.9",
         "client=nfs,source=10.0.0.4:/a,mount-options=vers=2",
         "client=nfs,source=10.0.0.4:/a,mount-options=source=other:/b",
-    ] {
-        let fake = Fake::default();
-        let error = try_with(&fake, line).unwrap_err();
-        assert!(matches!(error, MountError::BadOptions(_)), "{line}: {error}");
-        assert!(fake.calls().is_empty(), "{line}");
-    }
+    ];
+    assert_refused_before_anything_happens(try_with, &lines);
 }
 
 #[test]
 fn a_server_that_the_kernel_knows_by_another_name_is_known_by_its_address() {
-    let shown = |address: &str| {
-        Fake::default().host("nas", &["10.0.0.4:0"]).mounted_with(
-            &target(),
-            "10.0.0.4:/a",
-            "nfs4",
-            &format!("addr={address}"),
-        )
-    };
-    let fake = shown("10.0.0.4");
-    try_with(&fake, "client=nfs,source=nas:/a").unwrap();
-    assert!(fake.new_mounts().is_empty());
-    for (fake, line) in [
-        (shown("10.0.0.4"), "client=nfs,source=nas:/b"),
-        (shown("10.0.0.9"), "client=nfs,source=nas:/a"),
-    ] {
-        let error = try_with(&fake, line).unwrap_err();
-        assert!(matches!(error, MountError::Occupied { .. }), "{error}");
-    }
+    let (same, other) = ("client=nfs,source=nas:/a", "client=nfs,source=nas:/b");
+    assert_known_by_its_address(try_with, ("nfs4", "10.0.0.4:/a"), same, other);
 }
 
 #[test]
 fn something_else_on_the_target_is_an_error() {
     let fake = Fake::default().mounted(&target(), "10.0.0.4:/other", "nfs4");
-    let volume = Volume::from_line(LINE).unwrap();
-    let error = mount(&fake, None, &task(LINE), &volume).unwrap_err();
+    let error = try_with(&fake, LINE).unwrap_err();
     assert!(matches!(error, MountError::Occupied { .. }), "{error}");
 }

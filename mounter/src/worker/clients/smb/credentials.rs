@@ -1,7 +1,7 @@
 //! Who a volume's server is told that the mount is for: what the volume's Secret says.
 
 use crate::volume::job::Secrets;
-use crate::worker::clients::remote::LONGEST;
+use crate::worker::clients::remote::source::LONGEST;
 
 /// Keys of the Secret, and of the kernel's options.
 const USERNAME: &str = "username";

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use super::options::SmbOptions;
-use super::source::SmbSource;
 use crate::sys::SysError;
 use crate::volume::job::MountError;
-use crate::worker::clients::remote;
+use crate::worker::clients::remote::{self, source::RemoteSource};
 
 /// The error as the user reads it.
-pub(super) fn told(error: SysError, source: &SmbSource, options: &SmbOptions, address: &SocketAddr) -> MountError {
+pub(super) fn told(error: SysError, source: &RemoteSource, options: &SmbOptions, address: &SocketAddr) -> MountError {
     let server = &source.host;
     let path = &source.path;
     let cure = match error.errno {

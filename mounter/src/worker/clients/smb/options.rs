@@ -1,7 +1,9 @@
 //! Mount options of SMB: those that a volume can have, and what becomes of them.
 
-use crate::volume::mount_options::{self, ForbiddenOption, MountFlags};
-use crate::worker::clients::remote::value::{Choices, Numbers, check_number, words_of};
+use crate::volume::mount_options::{self, MountFlags};
+use crate::worker::clients::remote::options::{
+    Asked, Choices, Numbers, RemoteOptionError, check_number, text_of, words_of,
+};
 
 /// The version that is asked for where none is: the newest, which a man in the middle can't talk down.
 const VERSION: &str = "3.1.1";
@@ -134,31 +136,13 @@ const PROGRAMS: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SmbOptionError {
     #[error(transparent)]
-    Forbidden(#[from] ForbiddenOption),
-    #[error(
-        "mount option {0:?} is not one that an SMB volume can have when the mounter itself mounts it: leave it out (see \
-         docs/clients/smb.md for those that it can)"
-    )]
-    Unknown(String),
-    #[error("mount option {0:?} takes the place of the server that the volume's source names: leave it out")]
-    Server(String),
+    Common(#[from] RemoteOptionError),
     // Its value may be a password.
     #[error(
         "mount option {0}= is for a login, which does not belong there: write it into a Secret of type mooring.dev/vcs \
          (keys username, password and domain) and name that in the volume's secretRef"
     )]
     Login(String),
-    #[error("mount option {option:?}: {name} must be {wanted}")]
-    Value {
-        option: String,
-        name: String,
-        wanted: String,
-    },
-    #[error(
-        "mount option {option:?} needs {program} on the node, which the kernel alone does not have: leave it out, or have type \
-         smb served by host or by a client image that brings it"
-    )]
-    Program { option: String, program: &'static str },
     #[error(
         "mount option {0:?} asks for a version of SMB that is no longer safe to speak: ask for vers=3.1.1, 3.0.2 or 3.0, or \
          leave it out, and let the server speak it"
@@ -197,7 +181,7 @@ impl SmbOptions {
         if let Some(login) = options.iter().map(name).find(|name| LOGIN.contains(&name.as_str())) {
             return Err(SmbOptionError::Login(login));
         }
-        let sorted = mount_options::sort(options, read_only)?;
+        let sorted = mount_options::sort(options, read_only).map_err(RemoteOptionError::from)?;
         let mut read = Self {
             flags: sorted.flags,
             version: VERSION,
@@ -206,16 +190,14 @@ impl SmbOptions {
             rest: Vec::new(),
         };
         for (key, value) in sorted.file_system {
-            let text = value
-                .as_ref()
-                .map_or_else(|| key.clone(), |value| format!("{key}={value}"));
+            let text = text_of(&key, value.as_deref());
             match (key.as_str(), value.as_deref()) {
                 ("vers", Some(asked)) => read.version = version(&text, asked)?,
                 ("port", value) => {
                     check_value(&text, "port", value)?;
                     read.port = value.and_then(|port| port.parse().ok()).unwrap_or(PORT);
                 }
-                (name, _) if SERVER.contains(&name) => return Err(SmbOptionError::Server(text)),
+                (name, _) if SERVER.contains(&name) => return Err(RemoteOptionError::Server(text).into()),
                 (name, None) if DROPPED.contains(&name) => {}
                 (name, None) if WORDS.contains(&name) => read.rest.push((key, None)),
                 (name, value) => {
@@ -256,19 +238,14 @@ fn version(text: &str, asked: &str) -> Result<&'static str, SmbOptionError> {
 }
 
 /// Checks an option with a value.
-fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), SmbOptionError> {
-    let wrong = |wanted: String| SmbOptionError::Value {
-        option: text.to_owned(),
-        name: key.to_owned(),
-        wanted,
+fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), RemoteOptionError> {
+    let asked = Asked {
+        kind: "SMB",
+        option: text,
     };
     let program = |name: &str| PROGRAMS.iter().find(|(known, _)| *known == name);
-    let needs = |program: &'static str| SmbOptionError::Program {
-        option: text.to_owned(),
-        program,
-    };
     if let Some(checked) = check_number(NUMBERS, key, value) {
-        return checked.map_err(wrong);
+        return checked.map_err(|wanted| asked.wrong(key, wanted));
     }
     let value = value.unwrap_or_default();
     if MODES.contains(&key) {
@@ -278,21 +255,22 @@ fn check_value(text: &str, key: &str, value: Option<&str>) -> Result<(), SmbOpti
             .filter(|mode| is_octal && *mode <= 0o7777);
         return mode
             .map(drop)
-            .ok_or_else(|| wrong("an octal mode, such as 0770".to_owned()));
+            .ok_or_else(|| asked.wrong(key, "an octal mode, such as 0770".to_owned()));
     }
     match (words_of(CHOICES, key), program(key), program(value)) {
         (Some(words), ..) if words.contains(&value) => Ok(()),
-        (_, Some((_, program)), _) => Err(needs(program)),
-        (Some(_), _, Some((_, program))) if key == "sec" => Err(needs(program)),
-        (Some(words), ..) => Err(wrong(words.join(", "))),
-        _ => Err(SmbOptionError::Unknown(text.to_owned())),
+        (_, Some((_, program)), _) => Err(asked.needs(program)),
+        (Some(_), _, Some((_, program))) if key == "sec" => Err(asked.needs(program)),
+        (Some(words), ..) => Err(asked.wrong(key, words.join(", "))),
+        _ => Err(asked.unknown()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{SmbOptionError, SmbOptions};
+    use super::{RemoteOptionError, SmbOptionError, SmbOptions};
     use crate::volume::mount_options::MountFlags;
+    use crate::worker::clients::remote::options::tests::{assert_refused, joined};
     use mooring_contract::volume::split_list;
 
     fn read(options: &str) -> Result<SmbOptions, SmbOptionError> {
@@ -300,11 +278,7 @@ mod tests {
     }
 
     fn rest(options: &str, fs_group: Option<u32>) -> String {
-        let read = SmbOptions::read(&split_list(options), false, fs_group).unwrap();
-        let rest = read.rest.into_iter();
-        rest.map(|(key, value)| value.map_or_else(|| key.clone(), |value| format!("{key}={value}")))
-            .collect::<Vec<_>>()
-            .join(",")
+        joined(&SmbOptions::read(&split_list(options), false, fs_group).unwrap().rest)
     }
 
     #[test]
@@ -350,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_an_option_is_said_with_its_cure() {
-        for (options, words) in [
+        let refused = [
             ("vers=1.0", "no longer safe"),
             ("vers=2.0", "no longer safe"),
             ("vers=2.1", "no longer safe"),
@@ -385,12 +359,11 @@ mod tests {
             ("sloppy", "is not one that"),
             ("seal=1", "is not one that"),
             ("remount", "is not one that a volume can have"),
-        ] {
-            let error = read(options).unwrap_err().to_string();
-            assert!(error.contains(words), "{options}: {error}");
-        }
+        ];
+        assert_refused(read, &refused);
         let error = SmbOptions::read(&["seal,ip=10.0.0.9".to_owned()], false, None).unwrap_err();
-        assert!(matches!(error, SmbOptionError::Forbidden(_)), "{error}");
+        let forbidden = matches!(error, SmbOptionError::Common(RemoteOptionError::Forbidden(_)));
+        assert!(forbidden, "{error}");
     }
 
     #[test]

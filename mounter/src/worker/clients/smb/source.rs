@@ -1,9 +1,8 @@
 //! Where an SMB volume is: `//server/share`, `//server/share/directory`.
 
 use std::net::Ipv6Addr;
-use std::str::FromStr;
 
-use crate::worker::clients::remote::{LONGEST, is_host_name};
+use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_host_name};
 
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,64 +16,37 @@ pub(super) enum SmbSourceError {
     BadHost(String),
     #[error("option source={0:?} has a backslash in it: write slashes")]
     Backslash(String),
-    #[error("option source={0:?} has a part \".\" or \"..\" in its path: write the path without it")]
-    Dots(String),
-    #[error("option source={0:?} is longer than the {LONGEST} bytes that the kernel takes: shorten the path")]
-    TooLong(String),
+    #[error(transparent)]
+    Path(#[from] RemotePathError),
 }
 
-/// A server, a share and a directory in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SmbSource {
-    /// The server's name or address.
-    pub(super) host: String,
-    /// The share and the directory in it, without needless slashes.
-    pub(super) path: String,
-    /// Both, as the kernel gets them and the mount table shows them.
-    pub(super) text: String,
-}
-
-impl FromStr for SmbSource {
-    type Err = SmbSourceError;
-
-    fn from_str(text: &str) -> Result<Self, SmbSourceError> {
-        let whole = || text.to_owned();
-        // To a server it separates the parts of a path as well.
-        if text.contains('\\') {
-            return Err(SmbSourceError::Backslash(whole()));
-        }
-        let rest = text.strip_prefix("//").ok_or_else(|| SmbSourceError::Form(whole()))?;
-        let (host, path) = rest.split_once('/').ok_or_else(|| SmbSourceError::Form(whole()))?;
-        if !is_host_name(host) && host.parse::<Ipv6Addr>().is_err() {
-            return Err(SmbSourceError::BadHost(whole()));
-        }
-        let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
-        if parts.is_empty() {
-            return Err(SmbSourceError::Form(whole()));
-        }
-        if parts.iter().any(|part| [".", ".."].contains(part)) {
-            return Err(SmbSourceError::Dots(whole()));
-        }
-        let path = parts.join("/");
-        let read = Self {
-            host: host.to_owned(),
-            text: format!("//{host}/{path}"),
-            path,
-        };
-        if read.text.len() > LONGEST {
-            return Err(SmbSourceError::TooLong(whole()));
-        }
-        Ok(read)
+/// Reads a source.
+pub(super) fn read(text: &str) -> Result<RemoteSource, SmbSourceError> {
+    let whole = || text.to_owned();
+    // To a server it separates the parts of a path as well.
+    if text.contains('\\') {
+        return Err(SmbSourceError::Backslash(whole()));
     }
+    let rest = text.strip_prefix("//").ok_or_else(|| SmbSourceError::Form(whole()))?;
+    let (host, path) = rest.split_once('/').ok_or_else(|| SmbSourceError::Form(whole()))?;
+    if !is_host_name(host) && host.parse::<Ipv6Addr>().is_err() {
+        return Err(SmbSourceError::BadHost(whole()));
+    }
+    if path.split('/').all(str::is_empty) {
+        return Err(SmbSourceError::Form(whole()));
+    }
+    Ok(RemoteSource::new(text, host, &format!("//{host}/"), path)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{SmbSource, SmbSourceError};
+    use crate::worker::clients::remote::tests::assert_read;
+
+    use super::{RemotePathError, SmbSourceError, read};
 
     #[test]
     fn a_server_a_share_and_a_directory_are_read_and_needless_slashes_go() {
-        for (text, host, shown) in [
+        let sources = [
             ("//10.0.0.4/volumes", "10.0.0.4", "//10.0.0.4/volumes"),
             (
                 "//nas.example.com/volumes//a b/",
@@ -82,15 +54,12 @@ mod tests {
                 "//nas.example.com/volumes/a b",
             ),
             ("//2001:db8::4/volumes/ä", "2001:db8::4", "//2001:db8::4/volumes/ä"),
-        ] {
-            let source: SmbSource = text.parse().unwrap();
-            assert_eq!((source.host.as_str(), source.text.as_str()), (host, shown), "{text}");
-        }
+        ];
+        assert_read(read, &sources);
     }
 
     #[test]
     fn what_is_no_source_says_how_to_write_one() {
-        let longer = format!("//nas/{}", "a".repeat(250));
         for (text, error) in [
             ("", SmbSourceError::Form as fn(String) -> SmbSourceError),
             ("nas:/volumes", SmbSourceError::Form),
@@ -104,11 +73,9 @@ mod tests {
             ("//[2001:db8::4]/volumes", SmbSourceError::BadHost),
             ("//nas/volumes\\..\\other", SmbSourceError::Backslash),
             ("\\\\nas\\volumes", SmbSourceError::Backslash),
-            ("//nas/volumes/../other", SmbSourceError::Dots),
-            ("//nas/./volumes", SmbSourceError::Dots),
-            (longer.as_str(), SmbSourceError::TooLong),
+            ("//nas/volumes/../other", |text| RemotePathError::Dots(text).into()),
         ] {
-            assert_eq!(text.parse::<SmbSource>(), Err(error(text.to_owned())), "{text}");
+            assert_eq!(read(text), Err(error(text.to_owned())), "{text}");
         }
     }
 }

@@ -1,6 +1,10 @@
-use crate::sys::fake::{Fake, target};
+use crate::sys::fake::Fake;
 use crate::volume::job::{MountError, Secrets};
 use crate::worker::clients::kernel;
+use crate::worker::clients::remote::tests::{
+    assert_each_failure_is_told, assert_known_by_its_address, assert_mounted_from_the_host_s_network,
+    assert_refused_before_anything_happens,
+};
 use crate::worker::task::MountTask;
 use crate::worker::task::tests::task;
 use rustix::io::Errno;
@@ -29,24 +33,13 @@ fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
 
 #[test]
 fn the_newest_version_is_mounted_from_the_host_s_network_for_the_secret_s_user() {
-    let fake = Fake::default();
-    try_with(&fake, &format!("{LINE}/,mount-options=seal")).unwrap();
-    assert_eq!(
-        fake.new_mounts(),
-        [
-            "cifs //10.0.0.4/volumes/a vers=3.1.1,ip=10.0.0.4,port=445,iocharset=utf8,nodfs,seal,\
-          file_mode=0777,dir_mode=0777,password=hunter2,username=tom"
-        ]
+    assert_mounted_from_the_host_s_network(
+        try_with,
+        &format!("{LINE}/,mount-options=seal"),
+        LINE,
+        "cifs //10.0.0.4/volumes/a vers=3.1.1,ip=10.0.0.4,port=445,iocharset=utf8,nodfs,seal,file_mode=0777,dir_mode=0777,\
+         password=hunter2,username=tom",
     );
-    assert_eq!(fake.mounts_on(&target()), 1);
-    let calls = fake.calls();
-    let place = |name: &str| calls.iter().position(|call| call == name).unwrap();
-    assert!(place("resolve") < place("enter_host_network"), "{calls:?}");
-    assert!(place("enter_host_network") < place("new_mount"), "{calls:?}");
-    assert!(!calls.contains(&"run".to_owned()), "no program is needed");
-    // A second time it is there.
-    try_with(&fake, LINE).unwrap();
-    assert_eq!((fake.new_mounts().len(), fake.mounts_on(&target())), (1, 1));
 }
 
 #[test]
@@ -94,7 +87,7 @@ fn the_next_address_of_a_server_is_tried_where_one_can_t_be_reached() {
 
 #[test]
 fn every_failure_says_what_to_do_and_nothing_of_the_secret() {
-    for (errno, category, words) in [
+    let failures = [
         (Errno::NODEV, "node", "modprobe -a cifs"),
         (Errno::LIBACC, "node", "nls_utf8"),
         (
@@ -112,21 +105,13 @@ fn every_failure_says_what_to_do_and_nothing_of_the_secret() {
         (Errno::HOSTDOWN, "timeout", "10.0.0.4 did not answer"),
         (Errno::INPROGRESS, "timeout", "10.0.0.4 did not answer"),
         (Errno::IO, "failed", "dmesg"),
-    ] {
-        let error = try_with(&Fake::default().fail("new_mount", 0, errno), LINE).unwrap_err();
-        assert_eq!(error.category(), category, "{error}");
-        let error = error.to_string();
-        assert!(error.contains(words), "{error}");
-        assert!(!error.contains("hunter2") && !error.contains("tom"), "{error}");
-    }
-    let lost = Fake::default().fail("enter_host_network", 0, Errno::SRCH);
-    assert_eq!(try_with(&lost, LINE).unwrap_err().category(), "node");
-    assert!(lost.new_mounts().is_empty(), "nothing is mounted in a Pod's network");
+    ];
+    assert_each_failure_is_told(try_with, LINE, &failures, &["hunter2", "tom"]);
 }
 
 #[test]
 fn whatever_makes_no_sense_is_refused_before_anything_happens() {
-    for line in [
+    let lines = [
         "client=smb",
         "client=smb,source=nas:/volumes",
         "client=smb,source=//10.0.0.4",
@@ -137,34 +122,14 @@ fn whatever_makes_no_sense_is_refused_before_anything_happens() {
         "client=other,source=//10.0.0.4/volumes,fs-type=smb3,mount-options=unc=//10.0.0.9/x",
         "client=cifs,source=//10.0.0.4/volumes,mount-options=credentials=/etc/passwd",
         "client=smb3,source=//10.0.0.4/volumes,mount-options=vers=1.0",
-    ] {
-        let fake = Fake::default();
-        let error = try_with(&fake, line).unwrap_err();
-        assert!(matches!(error, MountError::BadOptions(_)), "{line}: {error}");
-        assert!(fake.calls().is_empty(), "{line}");
-    }
+    ];
+    assert_refused_before_anything_happens(try_with, &lines);
 }
 
 #[test]
 fn a_server_that_the_kernel_knows_by_another_name_is_known_by_its_address() {
-    let shown = |address: &str| {
-        Fake::default().host("nas", &["10.0.0.4:0"]).mounted_with(
-            &target(),
-            "//10.0.0.4/volumes",
-            "cifs",
-            &format!("addr={address}"),
-        )
-    };
-    let fake = shown("10.0.0.4");
-    try_with(&fake, "client=smb,source=//nas/volumes").unwrap();
-    assert!(fake.new_mounts().is_empty());
-    for (fake, line) in [
-        (shown("10.0.0.4"), "client=smb,source=//nas/other"),
-        (shown("10.0.0.9"), "client=smb,source=//nas/volumes"),
-    ] {
-        let error = try_with(&fake, line).unwrap_err();
-        assert!(matches!(error, MountError::Occupied { .. }), "{error}");
-    }
+    let (same, other) = ("client=smb,source=//nas/volumes", "client=smb,source=//nas/other");
+    assert_known_by_its_address(try_with, ("cifs", "//10.0.0.4/volumes"), same, other);
 }
 
 #[test]
