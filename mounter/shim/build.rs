@@ -1,7 +1,7 @@
 //! Links the executable without the C library: static, with its own entry point, and a few KiB.
 //!
-//! A debug build has an unwinder, as all debug builds of the workspace have, and so the standard library and the C library
-//! that it takes: the crates that tests and programs share are compiled once.
+//! A debug build has an unwinder, as all debug builds of the workspace have, and so the standard library and the C
+//! library that it takes: the crates that tests and programs share are compiled once.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

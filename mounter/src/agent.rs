@@ -94,7 +94,8 @@ async fn agent(args: AgentArgs) -> Result<(), AgentProcessError> {
     Ok(serve::serve(&dir, Arc::new(mounts)).await?)
 }
 
-/// Makes `/etc/mtab` where an image has none, as slim ones of Debian: docker gives it to each container, and containerd does not.
+/// Makes `/etc/mtab` where an image has none, as slim ones of Debian: docker gives it to each container, and containerd
+/// does not.
 fn supply_mount_table(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -105,7 +106,8 @@ fn supply_mount_table(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs what the image has to have run before its first volume. What becomes of volumes without it, the image's programs say.
+/// Runs what the image has to have run before its first volume. What becomes of volumes without it, the image's
+/// programs say.
 async fn start_image() {
     let start = program::start();
     if start.program.is_file()

@@ -1,5 +1,5 @@
-//! The Kubernetes API as the mounter uses it: whoever makes a call, it ends after [`LIMIT`]. What must not be held up
-//! even for that long leaves its calls to a task of their own, as Events are ([`recorder`]). Runs in the daemon.
+//! The Kubernetes API as the mounter uses it: every call ends after [`LIMIT`]. Code that can't wait even for that long
+//! leaves its calls to a task of their own, as with Events ([`recorder`]). Runs in the daemon.
 //!
 //! Files: [`recorder`] (Events), [`volume_events`] (those that tell what became of a volume).
 
@@ -124,7 +124,8 @@ pub(crate) mod tests {
     /// Limit of the calls of [`silent_server`]'s client.
     pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
-    /// An API server that takes every call and begins each answer with `beginning`, and says nothing more; and its client.
+    /// An API server that takes every call and begins each answer with `beginning`, and says nothing more; and its
+    /// client.
     pub(crate) async fn silent_server(beginning: &'static str) -> kube::Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_a_type_can_be_said_again_and_again() {
+    fn mount_container_can_be_repeated() {
         let args = [
             "mounter",
             "serve",

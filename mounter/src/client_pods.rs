@@ -1,11 +1,11 @@
-//! The client Pods of this node: made when the first volume of a client is mounted, let go when the last is gone. Runs
-//! in the daemon.
+//! The client Pods of this node: the daemon creates one when the first volume of a client is mounted, and deletes it
+//! when the last is unmounted.
 //!
 //! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
-//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (speaking with an
-//! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (letting go), [`old`] (those of an
-//! earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers), [`kept`] (what they are mounted anew by), [`allowed`] (which
-//! images may run), [`args`] and [`resources`] (flags).
+//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (talks to an
+//! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones), [`old`] (those
+//! of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers), [`kept`] (how to
+//! mount them again), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
@@ -55,10 +55,11 @@ use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 use crate::worker::Workers;
 
-/// How often a Pod that is starting is asked whether its agent is there: the kubelet's word comes up to a second later.
+/// How often to ask whether the agent of a starting Pod is there: the Pod's status says so up to a second later.
 const START_PERIOD: Duration = Duration::from_millis(100);
 
-/// How soon a Pod that could not be deleted is tried again, and how soon it is looked again what Pods are to be made of.
+/// Wait before a failed deletion of a Pod is tried again, and before the facts that Pods are made from are asked for
+/// again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Longest that an agent may take to introduce itself.
@@ -77,13 +78,13 @@ pub struct Identity {
     pub kubelet_root: PathBuf,
 }
 
-/// How the cluster is reached.
+/// Access to the cluster.
 pub struct Cluster {
     /// The API.
     pub client: kube::Client,
-    /// Who tells Events.
+    /// Records Events.
     pub events: Recorder,
-    /// Who knows the Pods of this node, if anybody may.
+    /// The Pods of this node, if the mounter may list them.
     pub node_pods: Option<Arc<NodePods>>,
 }
 
@@ -108,31 +109,31 @@ pub enum PodError {
     /// Not an image that may run.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The API did not do what it was asked.
+    /// A call to the API failed.
     #[error("failed to {attempted}: {source}")]
     Api {
         /// What was tried.
         attempted: String,
-        /// Why.
+        /// The API's answer.
         source: Box<kube::Error>,
     },
-    /// The mounter's own Pod is unlike what the installation makes.
+    /// The mounter's own Pod lacks what the installation gives it.
     #[error("the mounter's own Pod {0} has no {1}: install Mooring by its manifests, or set --mounter-image")]
     OwnPod(String, &'static str),
-    /// The list of Pods is not there.
+    /// The list of Pods did not arrive.
     #[error(
         "the Kubernetes API did not say in time which client Pods run on this node: see whether this node reaches it"
     )]
     NoList,
-    /// A Pod of that name is somebody else's.
-    #[error("Pod {0} has the name of a client Pod but is none: delete it")]
+    /// A Pod that is not Mooring's has the name.
+    #[error("Pod {0} has the name of a client Pod but is not one: delete it")]
     Foreign(String),
     /// It does not start.
     #[error("client Pod {name} does not start: {message}")]
     Stuck {
         /// Its name.
         name: String,
-        /// What keeps it.
+        /// What keeps it from starting.
         message: String,
     },
     /// It did not start in time.
@@ -145,7 +146,7 @@ pub enum PodError {
     },
 }
 
-/// A Pod whose agent answered. It is not let go for as long as this lives.
+/// A Pod whose agent answered. It is not deleted as idle while this lives.
 #[derive(Debug)]
 pub struct Lease {
     /// Name.
@@ -187,7 +188,7 @@ impl Users {
     }
 }
 
-/// What is found out once, when the first Pod is made.
+/// What the daemon asks the API once, before it makes the first Pod.
 #[derive(Debug)]
 struct Known {
     template: Template,
@@ -205,7 +206,7 @@ pub struct ClientPods {
     allowed: Allowed,
     registry: Registry,
     store: Store<Pod>,
-    /// Goes up with everything that happens to a Pod or a mount.
+    /// Counts every change of a Pod or a mount.
     changes: watch::Sender<u64>,
     users: Arc<Users>,
     /// Uids of Pods that are being deleted, or were, and may be seen yet.
@@ -217,7 +218,7 @@ pub struct ClientPods {
 }
 
 impl ClientPods {
-    /// Begins to watch this node's client Pods, and to let go of idle ones.
+    /// Starts to watch this node's client Pods, and to delete idle ones.
     pub fn start(
         cluster: Cluster,
         identity: Identity,
@@ -270,10 +271,10 @@ impl ClientPods {
         });
         tokio::spawn(idle::run(Arc::clone(&pods)));
         let knowing = Arc::clone(&pods);
-        // Before the first mount needs it, which would wait for the API.
+        // Ahead of the first mount, which would otherwise wait for the API.
         tokio::spawn(async move {
             while let Err(error) = knowing.known().await {
-                warn!("it is not known yet what client Pods are to be made of: {error}");
+                warn!("failed to find out what client Pods are made from: {error}");
                 tokio::time::sleep(AGAIN).await;
             }
         });
@@ -282,7 +283,7 @@ impl ClientPods {
         pods
     }
 
-    /// A Pod for the mount of a volume by `image`, whose agent answers; made if there is none.
+    /// Gives a Pod of the needed image whose agent answers, and makes one if there is none.
     pub async fn lease(self: &Arc<Self>, need: Need<'_>, deadline: Instant) -> Result<Lease, PodError> {
         let Need {
             client,
@@ -316,20 +317,20 @@ impl ClientPods {
             .map_err(|_| PodError::NoList)?
             .map_err(|_| PodError::NoList)?;
         let mut changes = self.changes.subscribe();
-        // The one that is waited for. One that takes long to start is not idle, however often it is looked at meanwhile.
+        // The Pod that this waits for: the lease keeps a Pod that starts slowly from being deleted as idle.
         let mut held: Option<Lease> = None;
         loop {
             changes.mark_unchanged();
             let (name, message) = match plan(&wanted, &self.seen()) {
                 Decision::Use { name, uid, problem } => {
-                    // From before it is asked, so that it is not let go in between.
+                    // Taken before the agent is asked, so that the Pod is not deleted in between.
                     let lease = match held.take() {
                         Some(lease) if lease.uid == uid => lease,
                         _ => self.enter(&name, &uid),
                     };
                     let message = match (self.hello(&uid).await, problem) {
                         (Ok(hello), _) if !hello.draining => return Ok(lease),
-                        (Ok(_), _) => "it was told to end and another takes its place".to_owned(),
+                        (Ok(_), _) => "it is shutting down, and another Pod replaces it".to_owned(),
                         (Err(_), Some(Problem { message, settled: true })) => {
                             return Err(PodError::Stuck { name, message });
                         }
@@ -368,7 +369,7 @@ impl ClientPods {
         seen
     }
 
-    /// Those of an earlier version, and what they serve; nothing as long as it isn't known what there is.
+    /// Those of an earlier version, and what they serve; `None` until the list of Pods has arrived.
     pub async fn old(&self) -> Option<Vec<OldPod>> {
         let ready = tokio::time::timeout(HELLO_LIMIT, self.store.wait_until_ready()).await;
         ready.ok()?.ok()?;
@@ -383,7 +384,7 @@ impl ClientPods {
         Some(old)
     }
 
-    /// Name, uid and origin of the Pods of an earlier version; nothing as long as it isn't known which version this is.
+    /// Name, uid and origin of the Pods of an earlier version; `None` until this version is known.
     fn origins_of_old(&self) -> Option<Vec<(String, String, Origin)>> {
         let known = self.known.get()?;
         let servings = self.registry.servings();
@@ -413,15 +414,15 @@ impl ClientPods {
                 Ok(hello)
             }
             Answer::Failed(failure) => {
-                warn!("an agent can't say what it has mounted: {}", failure.message);
+                warn!("an agent failed to say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
             Answer::Mounted | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) => Err(LinkError::NotThere),
         }
     }
 
-    /// Mounts that did not answer when their agent was last asked, with the uid of the agent's Pod and for how long that is, if they have not
-    /// answered since.
+    /// Mounts that did not answer when their agent was last asked: the uid of the agent's Pod, the mount, and how long
+    /// it has been silent.
     pub fn silent(&self) -> Vec<(String, MountState, Duration)> {
         self.lost.silent()
     }
@@ -439,8 +440,8 @@ impl ClientPods {
         self.kept.remove(&target);
     }
 
-    /// Begins to have a volume mounted anew whose Pod is gone. Says why that has failed so far, or nothing at all if the volume is not
-    /// remembered.
+    /// Starts to mount a volume again whose Pod is gone. Gives the reason why that has failed so far, or `None` if
+    /// nothing is remembered of the volume.
     pub fn revive(self: &Arc<Self>, target: &Target) -> Option<String> {
         lost::revive(self, target)
     }
@@ -450,7 +451,7 @@ impl ClientPods {
         ask(&self.identity.kubelet_root, uid, call, limit).await
     }
 
-    /// Goes up with everything that happens to a Pod or a mount.
+    /// Counts every change of a Pod or a mount.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -460,7 +461,7 @@ impl ClientPods {
         &self.identity.kubelet_root
     }
 
-    /// Says that a mount came or went.
+    /// Notes that a mount came or went.
     pub fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
@@ -521,7 +522,7 @@ impl ClientPods {
         })
     }
 
-    /// Makes a Pod. One of that name that is there already is as good, if it is ours.
+    /// Makes a Pod. An existing one of that name is as good, if it is Mooring's.
     async fn create(&self, template: &Template, wanted: &Wanted, name: &str) -> Result<(), PodError> {
         let pod = pod::build(template, wanted, name);
         match self.api().create(&PostParams::default(), &pod).await {
@@ -544,7 +545,7 @@ impl ClientPods {
                     Some(there) if owner_uid(&there) != Some(&template.owner.uid) => {
                         Err(PodError::Foreign(name.to_owned()))
                     }
-                    // Ours, or gone by now: the watch tells.
+                    // Ours, or gone by now: the watch will show which.
                     _ => Ok(()),
                 }
             }
@@ -552,7 +553,7 @@ impl ClientPods {
         }
     }
 
-    /// Begins to delete a Pod, and no other of the same name, unless that is under way. It stays for as long as it has mounts.
+    /// Starts to delete a Pod, but no other Pod of the same name. The Pod stays while it has mounts.
     fn let_go(self: &Arc<Self>, name: &str, uid: &str) {
         if !self.leaving().insert(uid.to_owned()) {
             return;
@@ -572,7 +573,7 @@ impl ClientPods {
         self.let_go.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the API has taken the word that a Pod is to go.
+    /// Asks the API to delete a Pod; whether it agreed, or the Pod is gone.
     async fn delete(&self, name: &str, uid: &str) -> bool {
         let only_this = DeleteParams {
             preconditions: Some(Preconditions {
@@ -583,7 +584,7 @@ impl ClientPods {
         };
         match self.api().delete(name, &only_this).await {
             Ok(_) => {
-                info!(pod.name = name, "let a client Pod go");
+                info!(pod.name = name, "deleted a client Pod");
                 true
             }
             // 404: gone; 409: another has its name.
@@ -651,7 +652,7 @@ mod tests {
         let start = Instant::now();
         for _ in 0..10 {
             pods.let_go("client-sshfs-0", "uid");
-            // Which Pods are there is not known: nothing is taken for lost.
+            // While the Pods are not known, no volume counts as lost.
             assert!(lost::look_after(&pods).await);
         }
         assert!(pods.leaving().contains("uid"));

@@ -1,4 +1,5 @@
-//! What every driver calls: a volume is guarded, its server watched over, its client asked. Runs in the daemon.
+//! What every driver calls: it guards the volume, checks its server's circuit breaker, and asks its client. Runs in the
+//! daemon.
 //!
 //! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
 //! volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a volume), [`waits`] (tells of a
@@ -33,13 +34,13 @@ use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
 use crate::worker::{MountTask, Task, WorkerError, Workers};
 
-/// The part of an unmount's time that a plain one gets; the rest is for taking what hangs out of sight.
+/// The part of an unmount's time that a plain one gets; the rest is for a lazy unmount (`MNT_DETACH`) of what hangs.
 const PLAIN_UNMOUNT: f32 = 0.6;
 
-/// Longest for clearing up after a mount that was ended half-way: the kubelet is waiting.
+/// Longest cleanup after a mount that was ended half-way: the kubelet is waiting.
 const CLEAR_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long what is in use may take to say that it is there.
+/// How long a mount that is in use may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What a local volume waits for.
@@ -56,12 +57,12 @@ pub struct Places {
     pub host_namespace: Option<PathBuf>,
 }
 
-/// Something that is found out later and keeps all volumes from being mounted; what to do about it.
+/// What keeps all volumes from being mounted, with its cure. The daemon may find it out, or see it go, while it runs.
 #[derive(Debug, Clone, Default)]
 pub struct Obstacle(Arc<Mutex<Option<String>>>);
 
 impl Obstacle {
-    /// Says what it is, or that there is none; whether that is news.
+    /// Sets the obstacle, or that there is none; whether that is a change.
     pub fn set(&self, cure: Option<String>) -> bool {
         let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let news = *there != cure;
@@ -69,13 +70,13 @@ impl Obstacle {
         news
     }
 
-    /// What there is.
+    /// The obstacle, if there is one.
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What does the work of every call-out, by whichever driver it came.
+/// Does the work of every call, whichever driver it came through.
 pub struct Core {
     places: Places,
     registry: Registry,
@@ -115,28 +116,28 @@ impl Core {
         self
     }
 
-    /// Refuses mounts for as long as `obstacle` has something to say about the kubelet's root.
+    /// Refuses mounts while `obstacle` gives a reason for the kubelet's root.
     #[must_use]
     pub fn unless(mut self, obstacle: fn(&Path) -> Option<String>) -> Self {
         self.obstacle = obstacle;
         self
     }
 
-    /// Tells of mounts that wait for a server.
+    /// Reports mounts that wait for a server.
     #[must_use]
     pub fn telling(mut self, waits: Waits) -> Self {
         self.waits = waits;
         self
     }
 
-    /// Refuses mounts for as long as this is in the way.
+    /// Refuses mounts while this obstacle is set.
     #[must_use]
     pub fn unless_there_is(mut self, obstacle: Obstacle) -> Self {
         self.unheld = obstacle;
         self
     }
 
-    /// Works by these workers, which others may use too.
+    /// Uses these workers, which others may share.
     #[must_use]
     pub fn working_by(mut self, workers: Workers) -> Self {
         self.workers = workers;
@@ -208,7 +209,7 @@ impl Core {
                     );
                     permit.end(Ended::Late, Instant::now());
                 }
-                // Says nothing about the server.
+                // These say nothing about the server.
                 Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => {
                     drop(permit);
                 }
@@ -218,8 +219,8 @@ impl Core {
         result
     }
 
-    /// The last check of what a volume's options say, whoever has let them through before. What is of the node itself is an
-    /// administrator's to give, which the API has to show.
+    /// The last check of a volume's options, whatever has checked them before. Only an administrator may give out what
+    /// belongs to the node itself, and the API has to show that one did.
     async fn check(&self, job: &MountJob) -> Result<(), MountError> {
         mount_options::check(&job.volume.mount_options).map_err(MountError::bad_options)?;
         let checked = job.volume.check(Speaker::Administrator, &[]);
@@ -277,7 +278,7 @@ impl Core {
         done
     }
 
-    /// Takes away what a mount by the host's program may have left, where there is such a thing.
+    /// Removes what a mount by the host's program may have left.
     async fn clear_stage(&self, target: &Target) {
         if !self.registry.has_host() {
             return;
@@ -287,7 +288,7 @@ impl Core {
             target: target.clone(),
         };
         if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
-            warn!(target.path = %target, %error, "a half-done mount of the host's was not cleared away");
+            warn!(target.path = %target, %error, "failed to clean up after a mount by the host's program");
         }
     }
 
@@ -312,10 +313,10 @@ impl Core {
         let result = self.workers.run(&plain, first).await;
         let result = result.map_err(|error| error.into_mount_error(&attempted, "the volume's server"));
         match result {
-            // On a dead server an unmount waits for what was written there and never will be. A disk of this node may
-            // just be slow, and then what was written must get there.
+            // With a dead server, an unmount waits for data that can never be written. A disk of this node may just be
+            // slow, and then the data has to be written.
             Err(ref error) if !is_on_a_device(target) && self.never_ends(target, error).await => {
-                warn!(target.path = %target, %error, "the mount is taken out of sight, and goes when the kernel lets go");
+                warn!(target.path = %target, %error, "unmounted lazily: it is gone when its last user is");
                 let detach = Task::Unmount {
                     target: target.clone(),
                     detach: true,
@@ -332,7 +333,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether an unmount that failed so will not go better: its server hangs, and whoever has a file there with it.
+    /// Whether a failed unmount would fail again: the server hangs, and with it every process that has a file there.
     async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
         match error {
             MountError::Timeout { .. } => true,
@@ -344,7 +345,7 @@ impl Core {
         }
     }
 
-    /// Lets a volume grow. A server's volumes have grown when the server says so.
+    /// Expands a volume's file system. A volume on a server has grown already when the server says so.
     pub async fn expand(
         &self,
         volume: &Volume,

@@ -64,7 +64,7 @@ pub enum DaemonError {
     Http {
         /// The address.
         listen: std::net::SocketAddr,
-        /// Why.
+        /// The system's answer.
         source: io::Error,
     },
 }
@@ -219,10 +219,12 @@ fn connect(config: kube::Config) -> Option<KubeClient> {
 }
 
 fn no_api(error: &dyn std::error::Error) {
-    warn!("no access to the Kubernetes API, so no client containers and no ConfigMap mounter-config: {error}");
+    warn!(
+        "no access to the Kubernetes API, so there are no client containers and no ConfigMap mounter-config: {error}"
+    );
 }
 
-/// Who asks which Pods are on this node.
+/// Lists the Pods of this node.
 fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
     let (node, pod) = args.node_name.clone().zip(args.pod_name.clone())?;
     let node_pods = NodePods::new(config, node, (args.namespace.clone(), pod));

@@ -1,7 +1,7 @@
 //! Every system call that mounting takes, behind one trait, so that the logic above is tested without root.
 //!
-//! A call's error says what was attempted on what. Nothing here decides anything. Runs in workers and in client
-//! containers; [`thread`] is for calls that the daemon makes itself.
+//! A call's error says what was attempted on what. There are no decisions here. Runs in workers and in client
+//! containers. [`thread`] is for calls that may block where there are no workers.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -66,7 +66,7 @@ impl SysError {
 /// What the system calls give.
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
 
-/// A loop device with a file behind it. It goes by itself when the last mount and the last handle are gone.
+/// A loop device with a file behind it. The kernel removes it when the last mount and the last handle are gone.
 #[derive(Debug)]
 pub struct LoopDevice {
     /// Where it is.
@@ -77,7 +77,7 @@ pub struct LoopDevice {
     pub handle: OwnedFd,
 }
 
-/// A file system to be made present.
+/// A file system to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMount {
     /// Its type, as in `/proc/filesystems`.
@@ -86,7 +86,8 @@ pub struct NewMount {
     pub source: String,
     /// Options of the file system itself, with their values.
     pub options: Vec<(String, Option<String>)>,
-    /// More of these that nobody may see. They reach the kernel by their keys, so no comma in one makes another option of it.
+    /// Further options that are secret. The kernel gets each under its own key, so a comma in a value starts no new
+    /// option.
     pub credentials: Secrets,
     /// Flags of the mount.
     pub flags: MountFlags,
@@ -106,11 +107,11 @@ pub struct Program {
 pub struct ImageFile {
     /// Open for reading and writing.
     pub file: File,
-    /// The same file, opened once more to be locked against other workers: a lock belongs to an opening, and that of
-    /// `file` lives on in a loop device. Programs that are run inherit it: one that outlives its worker, as when it
-    /// hangs in the kernel, may still write, so nobody else may begin.
+    /// The same file, opened again to lock it against other workers: a lock belongs to one open file description, and
+    /// that of `file` lives on in a loop device. Programs inherit the lock: one that outlives its worker, as when it
+    /// hangs in the kernel, may still write, so no other worker may begin.
     pub lock: File,
-    /// Its path, for messages and for programs' sake.
+    /// Its path, for messages and for programs.
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
@@ -133,13 +134,13 @@ pub trait Sys {
     /// Whether there is a file of this name, seen from where programs run.
     fn is_here(&self, path: &Path) -> bool;
 
-    /// Makes a file system present without putting it anywhere yet.
+    /// Mounts a file system without attaching it anywhere yet.
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd>;
 
-    /// A second mount of an open directory's file system, not put anywhere yet.
+    /// A second mount of an open directory's file system, not attached anywhere yet.
     fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd>;
 
-    /// Puts a mount that is nowhere yet onto an open directory.
+    /// Attaches a mount to an open directory.
     fn attach(&self, mount: &OwnedFd, directory: &OwnedFd) -> Result<()>;
 
     /// Opens a directory, and makes it first where it is missing (its parents too).
@@ -160,10 +161,10 @@ pub trait Sys {
     /// Whether the image is marked as being formatted.
     fn is_marked(&self, image: &ImageFile) -> Result<bool>;
 
-    /// Marks the image as being formatted, or takes the mark away, so that it lasts.
+    /// Marks the image as being formatted, or removes the mark, and syncs that to disk.
     fn mark(&self, image: &ImageFile, marked: bool) -> Result<()>;
 
-    /// How many bytes the file system that the image lies in has left.
+    /// How many bytes are free in the file system that the image is in.
     fn space_left(&self, image: &ImageFile) -> Result<u64>;
 
     /// The loop device that has the image behind it.
@@ -172,52 +173,53 @@ pub trait Sys {
     /// Puts the image behind a free loop device.
     fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice>;
 
-    /// Lets a loop device see that its file has grown.
+    /// Tells a loop device that its file has grown.
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()>;
 
-    /// Enters the host's mount namespace, for good: that of the kubelet which has the target's root, or `namespace`.
+    /// Enters the host's mount namespace, for good: `namespace`, or that of the kubelet with the target's root.
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
 
-    /// Enters the host's network and takes its name, for good: those of the kubelet which has the target's root, or those beside
-    /// `namespace`, the host's mount namespace.
+    /// Enters the host's network and UTS namespaces, for good: those beside `namespace`, the host's mount namespace, or
+    /// those of the kubelet with the target's root.
     fn enter_host_network(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
 
-    /// The addresses of a host, by the resolver of where this is called.
+    /// The addresses of a host, by the resolver of this process's network.
     fn resolve(&self, host: &str) -> Result<Vec<SocketAddr>>;
 
-    /// Whether an RPC program is registered with the `rpcbind` of the network that this is called in; not if that has none.
+    /// Whether an RPC program is registered with the `rpcbind` of this process's network; `false` if there is no
+    /// `rpcbind`.
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
 
     /// Where the target's stage is.
     fn stage(&self, target: &Target) -> PathBuf;
 
-    /// Makes root's own directory for a program to mount on, with nothing mounted on it.
+    /// Makes a directory for a program to mount on. It is root's alone, with nothing mounted on it.
     fn make_stage(&self, target: &Target) -> Result<PathBuf>;
 
-    /// Opens what is mounted on a stage; none if nothing is.
+    /// Opens what is mounted on a stage; `None` if nothing is.
     fn open_stage(&self, stage: &Path) -> Result<Option<OwnedFd>>;
 
-    /// Takes a stage away; what was moved from it to the target stays there.
+    /// Removes a stage; what was moved from it to the target stays there.
     fn remove_stage(&self, stage: &Path) -> Result<()>;
 
     /// Makes `/dev/fuse` where it is missing.
     fn make_fuse_device(&self) -> Result<()>;
 
-    /// Lets some time pass.
+    /// Sleeps.
     fn pause(&self, time: Duration);
 
-    /// Runs a program to its end, with an empty environment. What it says is in the error if it fails.
+    /// Runs a program to its end, with an empty environment. If it fails, its output is in the error.
     fn run(&self, program: &Program) -> Result<()>;
 }
 
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Nobody may use it.
+    /// Only if nothing uses it.
     Plain,
-    /// Take it out of sight at once; it goes when its last user does.
+    /// Detach it at once, even if it is in use; it is gone when its last user is (`MNT_DETACH`).
     Detach,
-    /// Give an error to whoever waits for its server, and unmount it if nobody uses it then.
+    /// Give an error to all that wait for its server, and unmount it if nothing uses it then (`MNT_FORCE`).
     Force,
 }
 

@@ -1,8 +1,8 @@
-//! What every process speaks of: a volume's mount, its target, and the mount table. Runs in the daemon, in workers, and
-//! in client containers.
+//! What every process shares: a volume's mount, its target, and the mount table. Runs in the daemon, in workers, and in
+//! client containers.
 //!
-//! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`target`] (the only way to a volume's directory),
-//! [`mount_options`], [`mount_table`], [`registry`] (who serves which type of volume).
+//! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`target`] (the only way
+//! to a volume's directory), [`mount_options`], [`mount_table`], [`registry`] (who serves which type of volume).
 
 pub mod cause;
 pub mod job;

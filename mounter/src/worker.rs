@@ -1,8 +1,8 @@
-//! Whatever may block is done by a worker: the mounter's own program once more (`mounter worker`), in a process group
-//! of its own, with one task and a deadline.
+//! A worker does what may block. It runs the mounter's own program (`mounter worker`) in a process group of its own,
+//! with one task and a deadline.
 //!
 //! The daemon itself never touches a volume's directory or device: a dead server can hold a process in the kernel where
-//! no signal reaches it, and then it is only a worker that hangs. It is left behind and reaped when the kernel lets go.
+//! no signal reaches it, and then only a worker hangs. The daemon leaves it behind, and reaps it when it ends at last.
 //!
 //! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
 //! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is;
@@ -28,12 +28,13 @@ use self::clients::{host, kernel, local, pool};
 use crate::sys::graft::Node;
 use crate::sys::look::Found;
 use crate::sys::{Kernel, Sys};
+use crate::volume::cause::chain;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 use task::{END, WorkerReport};
 
-/// A worker's name (`comm`) from when it has its task: until then it is called as its program is.
+/// A worker's name (`comm`) once it has its task. Until then it has its program's name.
 pub const BUSY: &CStr = c"mounter-worker";
 
 /// Runs the task that comes on standard input and puts the report on standard output.
@@ -45,12 +46,12 @@ pub fn main() -> std::io::Result<()> {
         return Ok(());
     }
     std::env::set_current_dir("/")?;
-    // What nearly every task begins with, so that its pages are there when somebody waits for them.
+    // Nearly every task begins with this. To do it ahead loads its pages before a task waits for them.
     drop(Table::read());
     let mut text = Vec::with_capacity(4096);
     std::io::stdin().read_to_end(&mut text)?;
     if text.is_empty() {
-        // It was started ahead, and is not needed.
+        // It was started ahead, and not needed.
         return Ok(());
     }
     rustix::thread::set_name(BUSY)?;
@@ -63,11 +64,11 @@ pub fn main() -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Ends this process with the daemon: a mount that nobody waits for any more must not come about later, when the kubelet
-/// may have been told that the volume is unmounted. Whether the daemon is there still.
+/// Has the kernel end this process with the daemon; whether the daemon still runs. A mount that no one waits for must
+/// not happen later, when the kubelet may have been told that the volume is unmounted.
 fn end_with_the_daemon() -> bool {
     let bound = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
-    // It may have ended before that. Nobody else has the other end of this pipe.
+    // It may have ended before that call. Only the daemon has the other end of this pipe.
     let stdout = std::io::stdout();
     let mut report = [PollFd::new(&stdout, PollFlags::empty())];
     let polled = poll(&mut report, Some(&Timespec::default())).is_ok();
@@ -77,7 +78,7 @@ fn end_with_the_daemon() -> bool {
 fn look(sys: &impl Sys, target: &Target) -> Result<Found, MountError> {
     sys.look(target).map_err(|error| MountError::Failed {
         attempted: format!("look at {target}"),
-        message: error.to_string(),
+        message: chain(&error),
     })
 }
 

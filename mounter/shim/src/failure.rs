@@ -1,6 +1,6 @@
-//! The answer that the shim makes up itself when there is none from the mounter.
+//! The answer that the shim gives when there is none from the mounter.
 
-/// A failure in the making: JSON in a fixed buffer, always whole.
+/// A failure that is being written: JSON in a fixed buffer, whole at any time.
 #[derive(Debug)]
 pub struct Failure {
     buffer: [u8; Self::MAX],

@@ -1,8 +1,8 @@
 //! What passes between the shim and the mounter.
 //!
-//! A request is a `u32` count of arguments, then for each its `u32` length and its bytes; all numbers little-endian. They
-//! are the arguments that the kubelet gave, without the executable's own name. The mounter answers with one JSON object
-//! that begins with `{"status":"…"`, and closes.
+//! A request is a `u32` count of arguments, then for each its `u32` length and its bytes; all numbers little-endian.
+//! They are the arguments that the kubelet gave, without the executable's own name. The mounter answers with one JSON
+//! object that begins with `{"status":"…"`, and closes.
 //!
 //! The shim knows nothing about storage. It lives without the standard library, so that it starts in no time.
 #![no_std]

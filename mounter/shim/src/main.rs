@@ -3,9 +3,10 @@
 //! Prints exactly one JSON object on standard output and nothing on standard error (the kubelet joins both and reads
 //! the whole as JSON), in every case and within [`mooring_shim::DEADLINE_SECONDS`].
 //!
-//! Exit 0 is for every answer, a failure too: at any other the kubelet writes all arguments into its log, and the values of the
-//! volume's Secret are among them. It goes by the answer's status. For the same reason the arguments are wiped from this
-//! process as soon as the mounter has them: whoever may list the node's processes would see them for as long as the mount takes.
+//! It exits with 0 after every answer, even a failure: after any other exit code, the kubelet writes all arguments into
+//! its log, and the values of the volume's Secret are among them. The kubelet reads the answer's status. For the same
+//! reason the shim wipes the arguments from its own memory as soon as the mounter has them: anyone who may list the
+//! node's processes could see them while the mount runs.
 #![cfg_attr(panic = "abort", no_std)]
 #![no_main]
 
@@ -44,7 +45,7 @@ fn run(mut args: sys::Args) -> usize {
         },
         Err(trouble) => trouble,
     };
-    // The capabilities are no secret of the mounter's; see INIT_ANSWER.
+    // The shim knows this answer itself; see INIT_ANSWER.
     if init && !matches!(trouble, Trouble::Request(_)) {
         return print(INIT_ANSWER.as_bytes());
     }
@@ -147,7 +148,7 @@ fn say(trouble: &Trouble) -> Failure {
             Failure::new("mooring's mounter is not running on this node (")
                 .text(why.as_bytes())
                 .text(SOCKET.as_bytes())
-                .text(b" beside the driver): see that the DaemonSet mounter has a ready Pod here; the volume follows by itself")
+                .text(b" beside the driver): check that the DaemonSet mounter has a ready Pod here; the kubelet tries again")
         }
         Trouble::System(attempted, errno) => Failure::new("mooring's shim failed to ")
             .text(attempted.as_bytes())

@@ -89,8 +89,8 @@ impl Args {
         let _ = self.next();
         while let Some(left) = self.left.checked_sub(1) {
             self.left = left;
-            // SAFETY: as promised to `new`. The strings lie on the process's own stack, and nobody reads one any more: the slices
-            // that `next` gives are used up where `wipe` is called.
+            // SAFETY: as promised to `new`. The strings lie on the process's own stack, and nobody reads one any more:
+            // the slices that `next` gives are used up where `wipe` is called.
             unsafe {
                 let mut byte = (*self.next).cast_mut();
                 self.next = self.next.add(1);

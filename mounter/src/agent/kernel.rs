@@ -24,7 +24,8 @@ pub enum KernelError {
     Target(#[from] TargetError),
     /// The program left nothing at the staging directory.
     #[error(
-        "the mount program ended with success, but nothing is mounted: see whether it mounts on the directory that it is given"
+        "the mount program ended with success, but nothing is mounted: see whether it mounts on the directory that it \
+         is given"
     )]
     NothingMounted,
     /// The file system is in use.
@@ -49,8 +50,8 @@ pub enum KernelError {
     },
 }
 
-/// Makes `/dev/fuse` where it is missing: a container has the devices that the host had when it was made, and the host's
-/// module may have been loaded since.
+/// Makes `/dev/fuse` where it is missing: a container has the devices that the host had when it was made, and the
+/// host's module may have been loaded since.
 pub fn make_fuse_device() -> Result<(), SysError> {
     Kernel.make_fuse_device()
 }
@@ -67,16 +68,16 @@ pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
     device_by(&Kernel, target)
 }
 
-/// Puts the file system mounted on `staging` into the place of the target's dead mount, on `device`; `false` if that is not
-/// there any more. The staging mount stays: the caller takes it away.
+/// Puts the file system mounted on `staging` into the place of the target's dead mount, on `device`; `false` if that is
+/// not there any more. The staging mount stays: the caller takes it away.
 pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
     replace_by(&Kernel, &Node::default(), staging, target, device, flags)
 }
 
 /// Unmounts a target, everywhere. Nothing mounted there is success.
 ///
-/// With `detach`, also what is in use, which disappears from sight at once and altogether with its last user: only for
-/// a file system whose daemon is gone.
+/// With `detach`, this also unmounts what is in use; it is gone when its last user is. That is only for a file system
+/// whose daemon is gone.
 pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
     unmount_target_by(&Kernel, target, detach)
 }
@@ -106,7 +107,7 @@ fn replace_by(
     flags: MountFlags,
 ) -> Result<bool, KernelError> {
     let mount = staged(sys, staging, flags)?;
-    // From here on a plain unmount finds it in use.
+    // From here on, a plain unmount finds it in use.
     let place = node.open_target(target)?;
     let id = node.mount_id(&place)?;
     let is_there = || {

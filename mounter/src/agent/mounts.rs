@@ -40,7 +40,7 @@ const ALIVE_FOR: Duration = Duration::from_mins(1);
 /// Why the agent could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The directory is none of ours.
+    /// The directory is not a volume's directory.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The options cannot be passed on.
@@ -96,7 +96,7 @@ pub enum AgentError {
     Thread {
         /// The directory.
         target: String,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },

@@ -33,7 +33,7 @@ pub enum ServeError {
     Listen {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },

@@ -1,7 +1,7 @@
-//! Records Events by a task of its own: its callers go on at once, however long the API is silent.
+//! Records Events in a task of its own: callers continue at once, however long the API is silent.
 //!
-//! An Event that could not be made is tried again, behind those of others, until it is too old to matter. There is room for a fixed
-//! number: what comes on top is left out, and its caller knows it.
+//! An Event that could not be created is tried again, after the others, until it is too old to matter. There is room
+//! for a fixed number: further ones are dropped, and the caller is told so.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -33,9 +33,9 @@ const KEPT_FOR: Duration = Duration::from_hours(1);
 /// An Event to be made.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Whether it is well.
+    /// Normal or Warning.
     pub type_: EventType,
-    /// A word, out of `mooring_contract::names::reasons`.
+    /// The reason, from `mooring_contract::names::reasons`.
     pub reason: &'static str,
     /// What was being done.
     pub action: &'static str,
@@ -43,16 +43,16 @@ pub struct Event {
     pub note: String,
     /// About what.
     pub about: ObjectReference,
-    /// Whether it is counted as the same again, if it is: then the note of the first time stays.
+    /// Whether a repeated Event is joined with the first, as its series; the first note stays.
     pub joined: bool,
 }
 
-/// Where Events are left to be made.
+/// Takes Events to be created.
 #[derive(Debug, Clone)]
 pub struct Recorder(mpsc::Sender<Event>);
 
 impl Recorder {
-    /// Begins to record in the name of the mounter on this node.
+    /// Starts to record in the name of the mounter on this node.
     pub fn start(client: Client, node: Option<String>) -> Self {
         let (sender, receiver) = mpsc::channel(ROOM);
         let reporter = Reporter {
@@ -63,7 +63,7 @@ impl Recorder {
         Self(sender)
     }
 
-    /// Has an Event made, soon; `false` if there is no room for it, and it won't be.
+    /// Queues an Event; `false` if there is no room, and it is dropped.
     #[must_use]
     pub fn record(&self, mut event: Event) -> bool {
         cut(&mut event.note);
@@ -228,7 +228,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_api_did_not_take_is_told_when_it_does() {
+    async fn an_event_that_the_api_refused_is_recorded_when_it_accepts() {
         let (client, heard) = api(1);
         let recorder = Recorder::start(client, Some("node-1".into()));
         assert!(recorder.record(event("first", false)));

@@ -1,4 +1,4 @@
-//! Tells the user of a volume what became of it, by Events on the Pod.
+//! Events on the Pod that tell the user of a volume what happened to it.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use super::recorder::{Event, Recorder, about_pod};
 use crate::volume::job::PodRef;
 use crate::volume::target::Target;
 
-/// What became of a volume.
+/// What happened to a volume.
 #[derive(Debug, Clone, PartialEq)]
 pub enum VolumeEvent {
     /// It can be used again, after so many seconds.
     Revived(f64),
-    /// It could not be mounted anew, for this reason.
+    /// It could not be mounted again, for this reason.
     Failed(String),
     /// A container that uses it could not be given the new mount.
     Stuck(String),
-    /// Its server does not answer and its Pod is gone but for that, so whoever waits for it got an error.
+    /// Its server does not answer and only that keeps its Pod from ending, so all that waited for it got an error.
     GivenUp,
-    /// The same, but others have the same file system of its server, so nobody got an error.
+    /// The same, but other volumes are of the same file system, so nothing got an error.
     Shared,
 }
 
@@ -49,25 +49,26 @@ impl VolumeEvent {
     pub fn note(&self, volume: &str) -> String {
         match self {
             Self::Revived(seconds) => format!(
-                "the program that served volume {volume} ended; it was mounted anew and can be used again after \
+                "the program that served volume {volume} ended; the volume was mounted again and can be used after \
                  {seconds:.1} s. Files that were open must be opened again"
             ),
             Self::Failed(why) => format!(
-                "the program that served volume {volume} ended, and it can't be mounted anew: {why}. It is tried again \
-                 until it succeeds or the Pod is deleted"
+                "the program that served volume {volume} ended, and mounting it again fails: {why}. Mooring tries \
+                 again until it succeeds or the Pod is deleted"
             ),
             Self::Stuck(why) => format!(
-                "volume {volume} was mounted anew, but not for every container: {why}. Delete this Pod: its successor \
-                 gets the new mount. It is tried again by itself"
+                "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its successor \
+                 gets the new mount. Mooring tries again by itself"
             ),
             Self::GivenUp => format!(
-                "volume {volume} did not answer, and this Pod is being deleted: what waited for the volume was ended, so that it \
-                 can be unmounted. What had not reached its server yet is lost"
+                "volume {volume} did not answer, and this Pod is being deleted: what waited for the volume was ended, \
+                 so that it can be unmounted. What had not reached its server yet is lost"
             ),
             Self::Shared => format!(
-                "volume {volume} does not answer, and this Pod is being deleted, but what waits for the volume is not ended: others \
-                 on this node have the same file system of its server, and would get errors with it. This Pod goes when the server is \
-                 back, or when they are deleted too. An NFS volume with mount option nosharecache has a file system of its own"
+                "volume {volume} does not answer, and this Pod is being deleted, but what waits for the volume is not \
+                 ended: others on this node have the same file system of its server, and would get errors with it. \
+                 This Pod goes when the server is back, or when they are deleted too. An NFS volume with mount option \
+                 nosharecache has a file system of its own"
             ),
         }
     }
@@ -124,11 +125,12 @@ impl VolumeRecorder {
     }
 }
 
-/// The Pod, and which of its volumes: what happens to the same part of an object again is joined into one Event, which keeps the note
-/// of the first time.
+/// The Pod, and which of its volumes: what happens to the same part of an object again is joined into one Event, which
+/// keeps the note of the first time.
 pub(crate) fn about_volume(pod: &PodRef, target: &Target) -> ObjectReference {
     ObjectReference {
-        // By the volume's directory, which is all that is known of it here: the PersistentVolume's name, or that of an inline volume.
+        // By the volume's directory, which is all that is known of it here: the PersistentVolume's name, or that of an
+        // inline volume.
         field_path: Some(format!("spec.volumes{{{}}}", target.name())),
         ..about_pod(pod)
     }
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_volumes_of_a_pod_are_told_of_apart_and_one_that_is_lost_again_is_counted() {
+    async fn two_volumes_of_a_pod_get_events_of_their_own_and_a_second_loss_is_counted() {
         let (client, heard) = api(0);
         let mut recorder = VolumeRecorder::new(Recorder::start(client, Some("node-1".into())));
         let pod = PodRef {

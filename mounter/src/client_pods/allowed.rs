@@ -1,4 +1,4 @@
-//! Which images may be client images: the flag's word, or the ConfigMap's while there is one.
+//! Which images may be client images: those that the ConfigMap names, or without one those of the flag.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -65,7 +65,7 @@ impl Allowed {
         })
     }
 
-    /// Takes over what the ConfigMap says; a bad pattern changes nothing.
+    /// Applies the ConfigMap; a bad pattern changes nothing.
     fn configure(&self, config: Option<&ConfigMap>) -> Result<(), BadPattern> {
         let patterns = match config {
             None => None,

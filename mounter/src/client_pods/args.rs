@@ -12,8 +12,8 @@ use super::resources::ResourceArgs;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
-    /// Client images that may run, patterns separated by commas: `*` stands for any letters but `/`, `**` for any at all.
-    /// The ConfigMap `allowed-client-images`, by which the admission policy goes as well, comes before it.
+    /// Client images that may run, patterns separated by commas: `*` stands for any letters but `/`, `**` for any at
+    /// all. The ConfigMap `allowed-client-images`, by which the admission policy goes as well, comes before it.
     #[arg(
         long,
         env = "MOORING_ALLOWED_CLIENT_IMAGES",
@@ -36,8 +36,8 @@ pub struct ClientPodArgs {
     /// Priority class of client Pods; empty for none.
     #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = "system-node-critical")]
     pub client_priority_class: String,
-    /// Clients whose volumes have a Pod each, rather than one Pod for all of a client: dearer by far, but what befalls one
-    /// volume's program befalls no other's.
+    /// Clients that get one Pod per volume instead of one Pod for all volumes. This costs much more memory, but a crash
+    /// of one volume's program affects no other volume.
     #[arg(
         long,
         env = "MOORING_CLIENT_POD_PER_VOLUME",

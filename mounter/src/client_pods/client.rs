@@ -23,13 +23,13 @@ use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 use crate::worker::Task;
 
-/// Kept back from the job's time to tell the kubelet why it ran out.
+/// Part of the job's time that is reserved for telling the kubelet why it ran out.
 const ANSWER_RESERVE: Duration = Duration::from_secs(2);
 
 /// How long an agent may take to clear up after an unmount.
 const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long of that the kubelet's call waits.
+/// How long the kubelet's call waits for that.
 const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
 
 /// Mounts through client Pods.
@@ -44,7 +44,7 @@ impl ContainerClient {
         Self { pods, waits }
     }
 
-    /// What the agents of this node, of whatever image, have to do with a target.
+    /// The agents of this node that have a mount on the target, whatever their image, and that mount.
     async fn states(&self, target: &Target) -> Vec<(Hello, MountState)> {
         let path = target.to_string();
         let hellos = self.pods.seen().into_iter().map(|pod| {
@@ -67,14 +67,14 @@ impl ContainerClient {
             .any(|(_, mount)| mount.client == job.volume.client.as_str() && mount.source == job.volume.source)
     }
 
-    /// If an agent mounts the target anew, what it says about it.
+    /// What an agent says about the target if it is mounting it again.
     async fn revival(&self, target: &Target) -> Option<String> {
         let states = self.states(target).await.into_iter();
         let mut revived = states.filter(|(hello, mount)| hello.revives && !mount.is_lost());
         let (_, mount) = revived.next()?;
         let message = mount.reviving.unwrap_or_default().message;
         Some(format!(
-            "the program that served this volume ended, and it is being mounted anew {message}"
+            "the program that served this volume ended, and the volume is being mounted again {message}"
         ))
     }
 
@@ -92,7 +92,7 @@ impl ContainerClient {
         looked.map_err(|error| error.into_mount_error(&format!("the look at {}", job.target), &job.server()))
     }
 
-    /// Unmounts a dead mount, though it is in use: whoever uses it can't go on, since nobody will mount it anew.
+    /// Unmounts a dead mount even if it is in use: nothing will mount it again, so its users can't go on.
     async fn unmount_dead(&self, job: &MountJob) -> Result<(), MountError> {
         let unmount = Task::Unmount {
             target: job.target.clone(),
@@ -116,7 +116,10 @@ impl ContainerClient {
             Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
             Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_)) => Err(container_error(
                 job,
-                format!("the agent of Pod {} gave an answer to another question", lease.name),
+                format!(
+                    "the agent of Pod {} answered something else than what it was asked",
+                    lease.name
+                ),
             )),
             Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
         }
@@ -143,10 +146,10 @@ impl Client for ContainerClient {
                 if let Some(message) = self.revival(&job.target).await {
                     return Err(container_error(job, message));
                 }
-                // Also for whoever uses it already.
+                // That also repairs it for Pods that use it already.
                 if let Some(failed) = self.pods.revive(&job.target) {
                     let message = format!(
-                        "the client Pod that served this volume is gone, and it is being mounted anew {failed}"
+                        "the client Pod that served this volume is gone, and the volume is being mounted again {failed}"
                     );
                     return Err(container_error(job, message));
                 }
@@ -179,11 +182,11 @@ impl Client for ContainerClient {
     }
 
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
-    /// whatever else the image's program set up. An agent that does not hear of it finds out by itself.
+    /// whatever else the image's program set up. An agent that is not told finds out by itself.
     async fn unmounted(&self, target: &Target) {
         self.pods.forget(target);
         let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
-        // It goes on if it takes longer; the volume is unmounted whatever comes of it.
+        // It continues if it takes longer; the volume is unmounted in any case.
         let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
     }
 }
@@ -201,7 +204,7 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
                 warn!(
                     pod.name = name,
                     target.path = target,
-                    "an agent could not clear up: {}",
+                    "an agent failed to clean up: {}",
                     failure.message
                 );
             }

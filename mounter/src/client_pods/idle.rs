@@ -1,4 +1,4 @@
-//! Lets go of client Pods that nothing is mounted by any more, and has those looked after whose Pod is gone.
+//! Deletes client Pods that have no mount any more, and looks for volumes whose Pod is gone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::status::{Phase, SeenPod};
 use super::{ClientPods, lost};
 use crate::agent::protocol::MountState;
 
-/// How often Pods are looked at if nothing is heard of them: a mount may go without the mounter, as when it was down.
+/// How often to look at the Pods when nothing happens: a volume may have been unmounted while the mounter was down.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// How soon again while there is a lost volume.
@@ -20,9 +20,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// What is known of a Pod's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It has mounts, an operation uses it, or nobody can tell.
+    /// It has mounts, an operation uses it, or its agent does not say.
     Used,
-    /// Nothing.
+    /// Nothing uses it.
     Unused,
 }
 
@@ -31,8 +31,8 @@ enum Use {
 struct IdleSince(HashMap<String, Instant>);
 
 impl IdleSince {
-    /// Takes in what is seen now; the uids of the Pods to let go, and when the next may have to go. Those in `old` have nobody to
-    /// wait for.
+    /// Notes what is in use now. Gives the uids of the Pods to delete, and when the next one may be due. Those in `old`
+    /// are due at once.
     fn update(
         &mut self,
         seen: &[(String, Use)],
@@ -64,7 +64,7 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         changes.mark_unchanged();
         let mut seen = pods.seen();
         {
-            // The watch may not have said yet that they are gone.
+            // The watch may not have reported yet that they are gone.
             let mut leaving = pods.leaving();
             leaving.retain(|uid| seen.iter().any(|pod| pod.uid == *uid));
             seen.retain(|pod| !leaving.contains(&pod.uid));
@@ -82,7 +82,7 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         }
         let (go, next) = idle_since.update(&uses, &old, pods.args.client_idle, Instant::now());
         for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
-            // An operation may have begun since; one that begins now is refused by the agent, and gets the next Pod.
+            // An operation may have begun since. The agent refuses one that begins now, which then gets the next Pod.
             if !pods.users.any(&pod.uid) {
                 pods.let_go(&pod.name, &pod.uid);
             }
@@ -93,7 +93,7 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         let wake = next.map_or(period, |next| {
             next.saturating_duration_since(Instant::now()).min(period)
         });
-        // Also where there is no Pod: what was mounted by one that is gone is still there.
+        // Also without any Pod: the mounts of one that is gone are still there.
         let _ = tokio::time::timeout(wake, changes.changed()).await;
     }
 }
@@ -106,9 +106,9 @@ async fn usage(pods: &ClientPods, pod: &SeenPod) -> Option<Use> {
     match pod.phase {
         Phase::Leaving => None,
         Phase::Ended => Some(Use::Unused),
-        // It will have to mount anew what it had; whether that is anything it can say then.
+        // It will have to mount again what it had; until then it can't say whether there is anything.
         Phase::BackOff => Some(Use::Used),
-        // What has not started has no mounts, unless it did run before: then its agent answers or will again.
+        // A Pod that has not started has no mounts, unless it ran before: then its agent answers, or will answer again.
         Phase::Starting | Phase::Running => match pods.hello(&pod.uid).await {
             Ok(hello) if hello.mounts.iter().all(MountState::is_lost) => Some(Use::Unused),
             Err(_) if pod.phase == Phase::Starting => Some(Use::Unused),

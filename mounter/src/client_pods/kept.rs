@@ -1,8 +1,8 @@
-//! With what each volume was mounted through a client container, its Secret among it: should the container's Pod go, another one mounts it
-//! anew by that.
+//! The calls by which volumes were mounted through client containers, with their Secrets. If such a container's Pod
+//! goes, another Pod mounts the volume again with the same call.
 //!
-//! It is kept in a memory file system of the mounter's Pod, as the kubelet keeps Secrets, so that it outlives a mounter that crashes. A
-//! new Pod of the mounter's asks the agents for theirs.
+//! They are in a memory file system of the mounter's Pod, as the kubelet keeps Secrets, so they outlive a mounter that
+//! crashes. A new Pod of the mounter asks the agents for theirs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -31,7 +31,7 @@ pub struct Record {
     pub image: String,
     /// Whether the volume names the image.
     pub by_volume: bool,
-    /// With what it was mounted.
+    /// The call that mounted it.
     pub call: MountCall,
 }
 
@@ -45,12 +45,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Takes up what an earlier mounter of this Pod has left in `dir`, if that is in memory.
+    /// Reads what an earlier mounter of this Pod left in `dir`, if that is in memory.
     pub fn open(dir: &Path) -> Self {
         let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
         if !is_memory {
             warn!(
-                "{} is no file system in memory: volumes whose client Pod goes while no mounter runs are not mounted anew",
+                "{} is not a file system in memory: volumes whose client Pod goes while no mounter runs are not \
+                 mounted again",
                 dir.display()
             );
             return Self::default();
@@ -98,7 +99,7 @@ impl Kept {
     pub fn remove(&self, target: &str) {
         self.lock().remove(target);
         if let Some(path) = self.path(target) {
-            // Mostly there is none.
+            // Most volumes have none.
             let _ = fs::remove_file(path);
         }
     }
@@ -121,7 +122,7 @@ impl Kept {
     }
 }
 
-/// So that it is there as a whole or not at all, and root's alone.
+/// Writes a file whole or not at all, for root alone.
 fn write(path: &Path, record: &Record) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new()
@@ -164,7 +165,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_mounter_kept_its_successor_has_and_nobody_else_may_read() {
+    fn what_a_mounter_kept_is_there_for_its_successor_and_readable_by_root_alone() {
         let dir = tempfile::tempdir().unwrap();
         let kept = Kept::within(dir.path());
         for target in ["a", "b", "c"] {

@@ -1,4 +1,4 @@
-//! Speaks with the agent of a client Pod, over its socket in the Pod's emptyDir.
+//! Talks to the agent of a client Pod, over its socket in the Pod's emptyDir.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,10 +16,10 @@ use crate::agent::serve::SOCKET;
 /// Why an agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// There is no agent: it has not started yet, or not again.
-    #[error("its agent is not there yet")]
+    /// The agent has not started yet, or not restarted yet.
+    #[error("its agent has not started yet")]
     NotThere,
-    /// Its socket is none, or somebody else's.
+    /// It is not a socket, or not root's.
     #[error("{0:?} is not an agent's socket")]
     NotASocket(PathBuf),
     /// The socket could not be reached.
@@ -27,11 +27,11 @@ pub enum LinkError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         source: io::Error,
     },
     /// The conversation broke.
-    #[error("failed to speak with the agent: {0}")]
+    #[error("failed to talk to the agent: {0}")]
     Wire(#[source] WireError),
     /// No answer in time.
     #[error("its agent did not answer for {0:?}")]
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_not_there_is_told_from_something_that_is_no_agent() {
+    async fn a_missing_agent_is_distinguished_from_something_that_is_not_an_agent() {
         let root = tempfile::tempdir().unwrap();
         assert!(matches!(connect(root.path(), "u").await, Err(LinkError::NotThere)));
         let socket = agent_dir(root.path()).join(SOCKET);

@@ -50,7 +50,7 @@ impl Turns {
     async fn take(&self, target: &Target, patience: Duration) -> Option<OwnedMutexGuard<()>> {
         let lock = {
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever has a turn, or waits for one, holds the lock as well.
+            // A task that has a turn, or waits for one, holds the lock as well.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(target.clone()).or_default())
         };

@@ -1,8 +1,10 @@
-//! Volumes whose client Pod is gone: every access to them fails, the kubelet does not look, and the mount table looks as before.
+//! Volumes whose client Pod is gone: every access to them fails, the kubelet does not notice, and the mount table has
+//! not changed.
 //!
-//! They are found from the mount table and from what the agents of the Pods that are there say, never from having seen a Pod go: it may
-//! go while no mounter runs. Another Pod's agent mounts them anew ([`Call::Adopt`]) with what was kept of them ([`super::kept`]), and the
-//! rest is as after a crash ([`crate::recovery::revive`]). Of what nothing was kept the user is told that the Pod has to be deleted.
+//! The mount table and the agents of the running Pods show them. That a Pod was seen to go shows nothing: it may go
+//! while no mounter runs. Another Pod's agent mounts them again ([`Call::Adopt`]) with the kept call ([`super::kept`]),
+//! and the rest is as after a crash ([`crate::recovery::revive`]). Without a kept call, an Event tells the user to
+//! delete the Pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,13 +32,13 @@ use crate::volume::mount_table::{Entry, Table};
 use crate::volume::registry::Serving;
 use crate::volume::target::Target;
 
-/// Longest that a Pod may take to start, and its agent to take a volume over.
+/// Longest that a Pod may take to start, and its agent to take over a volume.
 const ADOPT_LIMIT: Duration = Duration::from_mins(2);
 
-/// Longest that an agent may take for a word.
+/// Longest that an agent may take to answer a short question.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest until an agent that has taken a volume over is heard to say so.
+/// Longest until an agent that has taken over a volume reports it.
 const HEARD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Wait after a first failure; it doubles with each.
@@ -45,24 +47,24 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait between two tries.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// A mount that an agent spoke of.
+/// A mount that an agent reported.
 #[derive(Debug)]
 struct Served {
     /// Uid of the agent's Pod.
     by: String,
     mount: MountState,
-    /// When it was spoken of last.
+    /// When it was last reported.
     heard: Instant,
 }
 
-/// What is being done about a lost volume.
+/// The attempt to mount a lost volume again.
 #[derive(Debug, Default)]
 struct Attempt {
     running: bool,
     failures: u32,
     /// When it may be tried again.
     again: Option<Instant>,
-    /// Its user was told what to do, and nothing else can be done.
+    /// Its user was told what to do; Mooring can do nothing else.
     told: bool,
     /// Why it failed last.
     message: String,
@@ -80,16 +82,16 @@ struct State {
     served: BTreeMap<String, Served>,
     /// By target.
     attempts: BTreeMap<String, Attempt>,
-    /// Uids of Pods whose agents are of a release that can't say with what it has mounted something.
+    /// Uids of Pods whose agents are of a release that can't repeat the calls of their mounts.
     mute: BTreeSet<String>,
 }
 
-/// What agents last said of their mounts, and what is being done about those that no agent has.
+/// What agents last reported of their mounts, and the attempts for those that no agent has.
 #[derive(Debug, Default)]
 pub(super) struct Lost(Mutex<State>);
 
 impl Lost {
-    /// Takes in what the agent of the Pod `uid` says of its mounts.
+    /// Notes what the agent of the Pod `uid` reports of its mounts.
     pub(super) fn heard(&self, uid: &str, mounts: &[MountState]) {
         let mut state = self.lock();
         state
@@ -108,8 +110,8 @@ impl Lost {
         }
     }
 
-    /// Mounts that did not answer when their agent was last heard, with the uid of its Pod and for how long that is, if they
-    /// have not answered since.
+    /// Mounts that did not answer when their agent last reported: the uid of its Pod, the mount, and how long it has
+    /// been silent.
     pub(super) fn silent(&self) -> Vec<(String, MountState, Duration)> {
         let state = self.lock();
         let silent = state.served.values().filter_map(|one| {
@@ -124,7 +126,7 @@ impl Lost {
         state.served.get(target).map(|one| (one.by.clone(), one.mount.clone()))
     }
 
-    /// Forgets what is not mounted any more.
+    /// Forgets mounts that are gone.
     fn retain(&self, mounted: &BTreeSet<String>, there: &There) {
         let mut state = self.lock();
         state.attempts.retain(|target, _| mounted.contains(target));
@@ -136,7 +138,7 @@ impl Lost {
         state.mute.retain(|uid| there.pods.contains(uid));
     }
 
-    /// Whether it is the caller who is to do something about a target.
+    /// Begins an attempt for a target; `false` if one is running or not due yet.
     fn begin(&self, target: &str) -> bool {
         let mut state = self.lock();
         let attempt = state.attempts.entry(target.to_owned()).or_default();
@@ -145,7 +147,7 @@ impl Lost {
         is_due
     }
 
-    /// How often it has failed before.
+    /// Notes a failed attempt; how many failed before.
     fn failed(&self, target: &str, message: String) -> u32 {
         let mut state = self.lock();
         let Some(attempt) = state.attempts.get_mut(target) else {
@@ -164,12 +166,12 @@ impl Lost {
         if let Some(attempt) = self.lock().attempts.get_mut(target) {
             attempt.running = false;
             attempt.told = told;
-            // Its agent is heard before that.
+            // Its agent will have reported by then.
             attempt.again = Some(Instant::now() + HEARD_LIMIT);
         }
     }
 
-    /// Forgets what was being done: it is unmounted, or mounted.
+    /// Forgets the attempt: the volume is unmounted, or mounted.
     pub(super) fn forget(&self, target: &str) {
         self.lock().attempts.remove(target);
     }
@@ -189,7 +191,7 @@ impl Lost {
     }
 }
 
-/// What is known of the Pods that are there.
+/// The Pods that exist.
 #[derive(Debug, Default)]
 struct There {
     /// Uids of all that have not ended.
@@ -198,34 +200,34 @@ struct There {
     silent: BTreeSet<String>,
 }
 
-/// Whose a FUSE mount is.
+/// Who owns a FUSE mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// An agent has it, or will have it again when its container is started.
+    /// An agent has it, or will have it again when its container has restarted.
     Served,
-    /// Nobody's, for all that is known.
+    /// No agent, as far as is known.
     Nobodys,
 }
 
-/// `claimed`: the Pod whose agent spoke of it last; `kept`: the one that is remembered to have mounted it.
+/// `claimed` is the Pod whose agent last reported it, `kept` the one that mounted it according to [`super::kept`].
 fn whose(claimed: Option<&str>, kept: Option<&str>, there: &There) -> Whose {
     let has_owner = match (claimed, kept) {
         (Some(uid), _) => there.pods.contains(uid),
-        // One that answers and does not speak of it has not got it.
+        // An agent that answers and does not report it does not have it.
         (None, Some(uid)) => there.silent.contains(uid),
-        // One that can't be asked yet may be its owner.
+        // An agent that can't be asked yet may have it.
         (None, None) => !there.silent.is_empty(),
     };
     if has_owner { Whose::Served } else { Whose::Nobodys }
 }
 
-/// Looks for volumes whose Pod is gone, and begins to do something about each; whether it is to be looked again soon.
+/// Looks for volumes whose Pod is gone, and starts an attempt for each; whether to look again soon.
 pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
-    // Which Pods are there is not known before.
+    // Until then, it is not known which Pods exist.
     if pods.store.wait_until_ready().now_or_never().is_none() {
         return true;
     }
-    // Before the agents are asked: a mount is in its agent's records before it is in the table.
+    // Read before the agents are asked: a mount is in its agent's records before it is in the table.
     let Ok(table) = Table::read().inspect_err(|error| warn!(%error, "failed to read the mount table")) else {
         return true;
     };
@@ -249,7 +251,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
             }
             continue;
         }
-        // The kernel serves its own mounts on.
+        // The kernel goes on serving its own mounts.
         if !entry.fs_type.starts_with("fuse") || pods.lost.is_told(&path) {
             continue;
         }
@@ -260,7 +262,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
                     tell(pods, target, entry, served.map(|(_, mount)| mount));
                 }
             }
-            // Its container is just being ended. One that a program of the host serves is well.
+            // Its container is just ending, or a program on the host serves it.
             Found::Alive => soon |= kept.is_some(),
             Found::Nothing => {}
         }
@@ -277,7 +279,7 @@ fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, Entry> {
     entries.collect()
 }
 
-/// Has all agents say what they have mounted.
+/// Asks all agents what they have mounted.
 async fn ask_all(pods: &Arc<ClientPods>) -> There {
     let seen = pods.seen();
     let asked = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(async |pod| {
@@ -294,7 +296,7 @@ async fn ask_all(pods: &Arc<ClientPods>) -> There {
     there
 }
 
-/// Has an agent say with what it has mounted a volume, and keeps that.
+/// Asks an agent for the call by which it mounted a volume, and keeps that.
 async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
     if pods.lost.lock().mute.contains(by) {
         return;
@@ -312,22 +314,23 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
             by_volume: origin.is_by_volume(),
             call: *call,
         }),
-        // Of an earlier release, or it has unmounted it just now.
+        // The agent is of an earlier release, or has just unmounted it.
         Ok(_) => {
             pods.lost.lock().mute.insert(by.to_owned());
         }
-        Err(error) => info!(target.path = target, %error, "not known with what it was mounted"),
+        Err(error) => info!(target.path = target, %error, "failed to learn how it was mounted"),
     }
 }
 
-/// What is mounted on a target; alive where that can't be found out. A worker that still waits for it is not waited for.
+/// What is mounted on a target; alive where a worker can't find out. This does not wait for a worker that already hangs
+/// there.
 async fn look(pods: &ClientPods, target: &Target) -> Found {
     let looked = pods.looks.look(target, Duration::ZERO).await;
     looked.unwrap_or(Found::Alive)
 }
 
-/// Begins to have a volume mounted anew by what was kept of it, unless that is under way. Says why it has failed so far, or nothing
-/// at all if nothing was kept.
+/// Starts to mount a volume again with its kept call, unless that is under way. Gives the reason why it has failed so
+/// far, or `None` if no call was kept.
 pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> {
     let path = target.to_string();
     let record = pods.kept.get(&path)?;
@@ -337,7 +340,7 @@ pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> 
     }
     warn!(
         target.path = path,
-        "the client Pod that served it is gone: another mounts it anew"
+        "the client Pod that served it is gone: another mounts it again"
     );
     let (pods, target) = (Arc::clone(pods), target.clone());
     tokio::spawn(async move {
@@ -347,12 +350,12 @@ pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> 
                 info!(
                     target.path = path,
                     pod.name = name,
-                    "mounted anew by another client Pod"
+                    "mounted again by another client Pod"
                 );
                 pods.lost.done(&path, false);
             }
             Err(error) => {
-                warn!(target.path = path, "not mounted anew: {error}");
+                warn!(target.path = path, "failed to mount it again: {error}");
                 if pods.lost.failed(&path, error.to_string()) == 0 {
                     tell_failure(&pods, &target, &pod, error.to_string());
                 }
@@ -363,10 +366,10 @@ pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> 
     Some(failed)
 }
 
-/// Why no other Pod mounts a volume anew.
+/// Why no other Pod mounts a volume again.
 #[derive(Debug, thiserror::Error)]
 enum AdoptError {
-    #[error("{0:?} is no client's name")]
+    #[error("{0:?} is not a client's name")]
     Client(String),
     #[error(transparent)]
     Pod(#[from] PodError),
@@ -376,14 +379,14 @@ enum AdoptError {
     Refused { name: String, message: String },
 }
 
-/// Has a client Pod take a volume over; its name.
+/// Has a client Pod take over a volume; the Pod's name.
 async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Result<String, AdoptError> {
     let call = &record.call;
     let client: ClientName = call
         .client
         .parse()
         .map_err(|_| AdoptError::Client(call.client.clone()))?;
-    // By the image that serves the client now, as a new mount.
+    // With the image that serves the client now, as for a new mount.
     let image = match pods.registry.servings().remove(&call.client) {
         Some(Serving::Container(image)) if !record.by_volume => image,
         _ => record.image.clone(),
@@ -398,7 +401,7 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Resul
     let lease = pods.lease(need, Instant::now() + ADOPT_LIMIT).await?;
     let name = lease.name.clone();
     let call = record.call.clone();
-    // First of all: whoever looks next has to know whom to ask.
+    // Kept first: the next look has to know which Pod to ask.
     pods.kept.put(Record {
         by: lease.uid.clone(),
         image,
@@ -412,7 +415,7 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Resul
         }),
         Ok(_) => Err(AdoptError::Refused {
             name,
-            message: "its agent gave an answer to another question".to_owned(),
+            message: "its agent answered something else than what it was asked".to_owned(),
         }),
         Err(source) => Err(AdoptError::Link { name, source }),
     }
@@ -423,7 +426,7 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
         return;
     }
     let event = VolumeEvent::Failed(why);
-    // One that finds no room stands in the log.
+    // If there is no room for the Event, the log has it.
     let _ = pods.events.record(Event {
         type_: EventType::Warning,
         reason: event.reason(),
@@ -434,7 +437,7 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
     });
 }
 
-/// Begins to tell a volume's user that it is lost for good.
+/// Starts to tell a volume's user that it is lost for good.
 fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<MountState>) {
     let path = target.to_string();
     if !pods.lost.begin(&path) {
@@ -448,7 +451,8 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<Mo
     };
     warn!(
         target.path = path,
-        "the program that served the mount of {source} ({client}) has ended, and it is not known with what it was mounted"
+        "the program that served the mount of {source} ({client}) has ended, and nothing was kept by which it could \
+         be mounted again"
     );
     let (pods, target) = (Arc::clone(pods), target.clone());
     tokio::spawn(async move {
@@ -458,10 +462,10 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<Mo
         };
         let told = match pod {
             Ok(Some(pod)) => pods.events.record(lost(&pod, &target, &client, &source)),
-            // It is gone, or nobody may know it.
+            // The Pod is gone, or the mounter may not list Pods.
             Ok(None) => true,
             Err(error) => {
-                warn!(target.path = path, "its Pod is not told: {error}");
+                warn!(target.path = path, "failed to tell its Pod: {error}");
                 false
             }
         };
@@ -479,8 +483,8 @@ fn lost(pod: &PodRef, target: &Target, client: &str, source: &str) -> Event {
         reason: reasons::VOLUME_LOST,
         action: "Serve",
         note: format!(
-            "the program that served volume {} ({client}, {source}) has ended, and this Pod can't reach it any more (Transport endpoint is \
-             not connected): delete the Pod, and the one in its place has the volume again",
+            "the program that served volume {} ({client}, {source}) has ended, and this Pod can't reach it any more \
+             (Transport endpoint is not connected): delete the Pod, and its replacement gets the volume again",
             target.name()
         ),
         about: about_volume(pod, target),
@@ -524,14 +528,14 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_nobody_s_when_its_pod_is_gone_though_nobody_has_seen_it_go() {
+    fn a_volume_is_lost_when_its_pod_is_gone_even_if_no_mounter_saw_it_go() {
         use Whose::{Nobodys, Served};
         for (claimed, kept, pods, silent, expected) in [
             (Some("a"), Some("a"), &["a"][..], &[][..], Served),
             // Its container is being started again.
             (Some("a"), None, &["a"], &["a"], Served),
             (None, Some("a"), &["a"], &["a"], Served),
-            // It was to take it over, and did not.
+            // It should have taken it over, and did not.
             (None, Some("a"), &["a"], &[], Nobodys),
             // A mounter that has just started, and the Pod is gone.
             (None, Some("a"), &["b"], &[], Nobodys),
@@ -554,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_does_something_about_a_volume_and_ever_more_seldom_until_an_agent_has_it() {
+    fn attempts_for_a_volume_run_one_at_a_time_and_ever_less_often_until_an_agent_has_it() {
         let lost = Lost::default();
         assert!(lost.begin("t"));
         assert!(!lost.begin("t"));

@@ -1,4 +1,4 @@
-//! Client Pods of an earlier version: no new mount comes to them, and they go with the last one that they have.
+//! Client Pods of an earlier version: they get no new mounts, and end with their last one.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ pub(super) struct Origin {
     client: String,
     /// Its image, the name in full.
     image: String,
-    /// The image that its agent came out of, the name in full.
+    /// The image that its agent was copied from, the name in full.
     agent_image: String,
     /// Whether volumes name its image: who serves the client doesn't matter then.
     by_volume: bool,
 }
 
 impl Origin {
-    /// Of a Pod; nothing of one that is unlike what a mounter makes.
+    /// Reads it from a Pod; `None` if no mounter made that Pod.
     pub(super) fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let by_volume = pod.annotations().get(annotations::IMAGE_BY);
@@ -49,7 +49,7 @@ impl Origin {
         self.by_volume
     }
 
-    /// Whether no new mount comes to a Pod of this origin any more.
+    /// Whether a Pod of this origin gets no new mounts any more.
     pub(super) fn is_old(&self, agent_image: &str, servings: &BTreeMap<String, Serving>) -> bool {
         if self.agent_image != agent_image {
             return true;
@@ -57,26 +57,26 @@ impl Origin {
         !self.by_volume
             && match servings.get(&self.client) {
                 Some(Serving::Container(image)) => full_name(image) != self.image,
-                // Somebody else serves it by now, or nobody.
+                // Another image or mode serves the client by now, or none does.
                 _ => true,
             }
     }
 }
 
-/// As the Pods have it.
+/// The image's name in full, as Pods have it.
 fn full_name(image: &str) -> String {
     let parsed: Result<ImageRef, _> = image.parse();
     parsed.map_or_else(|_| image.to_owned(), |image| image.to_string())
 }
 
-/// An old client Pod, as people are told of it.
+/// An old client Pod, as the status shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldPod {
     /// Name.
     pub name: String,
     /// Its image.
     pub image: String,
-    /// The image that its agent came out of.
+    /// The image that its agent was copied from.
     pub agent_image: String,
     /// The Pods that use its volumes, one for each volume; nothing if its agent does not say.
     pub users: Option<Vec<String>>,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_who_uses_it_and_what_is_lost_is_not_in_use() {
+    fn the_status_names_who_uses_it_and_leaves_out_lost_volumes() {
         let mount = |name: &str, health| MountState {
             target: String::new(),
             client: "sshfs".into(),

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use super::status::{Phase, Problem, SeenPod};
 use crate::agent::store::hex;
 
-/// A volume that has a client Pod to itself. The name alone won't do: volumes in Pods have any.
+/// A volume that has a client Pod to itself. The name alone is not enough: inline volumes may have any name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VolumeId {
     /// Name of the PV, or of the Pod's volume.
@@ -14,7 +14,8 @@ pub struct VolumeId {
     pub source: String,
 }
 
-/// Which Pod serves a volume: one a client, node, client image and release of the agent, and a volume where that is asked for.
+/// Which Pod serves a volume: one a client, node, client image and release of the agent, and a volume where that is
+/// asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Wanted {
     /// The client's name.
@@ -69,7 +70,7 @@ pub enum Decision {
 /// Decides which Pod serves new mounts of `wanted`.
 ///
 /// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
-/// used. Whoever sees the same Pods comes to the same name, so two that create it collide.
+/// used. Two mounters that see the same Pods choose the same name, so their creations collide.
 pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> Decision {
     let base = wanted.base_name();
     let numbered = |n: usize| format!("{base}-{n}");

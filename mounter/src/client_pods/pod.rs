@@ -1,4 +1,4 @@
-//! The skeleton of a client Pod. Nothing of it but the image and its size can be asked for.
+//! The skeleton of a client Pod. Only the image and the resources can be chosen.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ pub const AGENT_VOLUME: &str = "mooring";
 /// Where that is mounted in the Pod's containers.
 const AGENT_DIR: &str = "/run/mooring";
 
-/// Name of the emptyDir with the secrets of its mounts. It is in memory, as the kubelet keeps Secrets, and it belongs to the
-/// Pod: when its container is started again, what died with it is mounted anew.
+/// Name of the emptyDir with the secrets of its mounts. It is in memory, as the kubelet keeps Secrets, and it belongs
+/// to the Pod: when its container restarts, the agent mounts again what died with it.
 const SECRETS_VOLUME: &str = "secrets";
 
 /// Where that is mounted in the client container.
@@ -44,7 +44,7 @@ pub struct Template {
     pub namespace: String,
     /// The kubelet's root directory.
     pub kubelet_root: String,
-    /// Whose end is theirs too.
+    /// The owner: Kubernetes deletes the Pods with it.
     pub owner: OwnerReference,
     /// Their service account.
     pub service_account: String,
@@ -58,9 +58,10 @@ pub struct Template {
 
 /// The owner of all client Pods: the mounter's service account.
 ///
-/// They must outlive the mounter's own Pod and every version of its DaemonSet's Pods, and go when Mooring is uninstalled.
-/// The DaemonSet itself can't be it: as a controlling owner it would let go of Pods that its selector does not match, and without
-/// a controller `kubectl drain` refuses to go on at all. The service account is deleted by an uninstallation alone.
+/// They must outlive the mounter's own Pod and every version of its DaemonSet's Pods, and go when Mooring is
+/// uninstalled. The DaemonSet itself can't own them: as a controlling owner it would release Pods that its selector
+/// does not match, and without a controller `kubectl drain` refuses to go on at all. Only an uninstallation deletes the
+/// service account.
 pub fn owner(service_account: &str, uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: "v1".into(),
@@ -131,7 +132,7 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
             run_as_user: Some(0),
             ..SecurityContext::default()
         }),
-        // Its last log lines are what a Pod that does not start has to say for itself.
+        // If the Pod does not start, its last log lines say why.
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         volume_mounts: Some(vec![
             agent_mount,

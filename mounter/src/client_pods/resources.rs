@@ -16,7 +16,7 @@ const UNITS: [&str; 15] = [
 const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
 
 /// Memory that a client Pod may use unless told otherwise: as much as dozens of volumes of any client were seen to take
-/// (docs/performance.md). It is there for a program that takes ever more, which would else cost the node its Pods.
+/// (docs/performance.md). It stops a program that takes more and more memory before the node has to evict Pods.
 const LIMITS: [(&str, &str); 1] = [("memory", "2Gi")];
 
 /// Flags about what client Pods request and may use. They count for Pods that are made from then on.
@@ -28,11 +28,12 @@ pub struct ResourceArgs {
     /// Memory that a client Pod requests, `32Mi` unless said: VALUE for all clients, CLIENT=VALUE for one.
     #[arg(long, env = "MOORING_CLIENT_MEMORY_REQUEST", value_delimiter = ',')]
     pub client_memory_request: Vec<Amount>,
-    /// CPU that a client Pod may use, no limit unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for none.
+    /// CPU that a client Pod may use, no limit unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for
+    /// none.
     #[arg(long, env = "MOORING_CLIENT_CPU_LIMIT", value_delimiter = ',')]
     pub client_cpu_limit: Vec<Amount>,
-    /// Memory that a client Pod may use, `2Gi` unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for none.
-    /// A FUSE program that is killed for it is started again, but what was open is lost.
+    /// Memory that a client Pod may use, `2Gi` unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for
+    /// none. A FUSE program that is killed for it is started again, but what was open is lost.
     #[arg(long, env = "MOORING_CLIENT_MEMORY_LIMIT", value_delimiter = ',')]
     pub client_memory_limit: Vec<Amount>,
 }
@@ -71,7 +72,7 @@ impl ResourceArgs {
 }
 
 fn quantities<'a>(all: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Option<BTreeMap<String, Quantity>> {
-    // One that comes later goes before.
+    // A later one overrides an earlier one.
     let all: BTreeMap<_, _> = all.into_iter().collect();
     let all = all.into_iter().filter_map(|(name, value)| {
         let value = value.filter(|value| !value.is_empty())?;
@@ -80,7 +81,7 @@ fn quantities<'a>(all: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> 
     Some(all.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty())
 }
 
-/// What counts for a client: the last that is said about it, else the last about all.
+/// The value for a client: the last one given for it, else the last one for all.
 fn amount<'a>(amounts: &'a [Amount], client: &str) -> Option<&'a str> {
     let about = |wanted: Option<&str>| {
         let mut found = amounts.iter().rev();
@@ -97,7 +98,7 @@ pub struct Amount {
     value: String,
 }
 
-/// Not such an amount.
+/// Why a text is not an amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAmount {
     /// Not a quantity.
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_a_client_goes_before_what_is_said_about_all() {
+    fn a_value_for_one_client_overrides_the_value_for_all() {
         let requests = json!({"cpu": "10m", "memory": "32Mi"});
         let nothing = json!({"requests": requests, "limits": {"memory": "2Gi"}});
         assert_eq!(of(&ResourceArgs::default(), "s3"), nothing);

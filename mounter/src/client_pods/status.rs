@@ -1,11 +1,11 @@
-//! Where a client Pod is in its life, and what keeps it from running: in words for the user's Event.
+//! The phase of a client Pod, and what keeps it from running, in words for the user's Event.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-/// A container that ran for as many seconds did not fail at its start.
+/// A container that ran for this many seconds did not fail at its start.
 const RAN_WELL: i64 = 5;
 
-/// Where a Pod is in its life.
+/// The phase of a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Not all of it runs yet.
@@ -14,8 +14,8 @@ pub enum Phase {
     Running,
     /// It is being deleted; it stays for as long as it has mounts.
     Leaving,
-    /// It did run, was killed more than once, and the kubelet lets it wait for up to five minutes. Then it mounts anew what it
-    /// had; new mounts get another Pod.
+    /// It ran, was killed more than once, and the kubelet makes it wait for up to five minutes. Then it mounts again
+    /// what it had; new mounts get another Pod.
     BackOff,
     /// It has ended and never starts again: evicted, or refused by the kubelet.
     Ended,
@@ -26,7 +26,7 @@ pub enum Phase {
 pub struct Problem {
     /// What it is, and what to do about it.
     pub message: String,
-    /// Whether waiting is of no use for now: the kubelet tries again in minutes, not seconds.
+    /// Whether waiting does not help for now: the kubelet tries again in minutes, not seconds.
     pub settled: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct SeenPod {
     pub name: String,
     /// Uid.
     pub uid: String,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Phase,
     /// What keeps it from running.
     pub problem: Option<Problem>,
@@ -76,8 +76,8 @@ fn runs(status: &PodStatus) -> bool {
             .all(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
-/// Whether its container waits for the kubelet to start it again, though it had run well: another Pod is there sooner. One that
-/// ends as soon as it starts would do so in another Pod as well.
+/// Whether its container waits for the kubelet to restart it although it ran well: another Pod is ready sooner. A
+/// container that ends as soon as it starts would do so in another Pod as well.
 fn was_killed_again(status: &PodStatus) -> bool {
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     containers.iter().any(|container| {
@@ -116,12 +116,12 @@ fn container_problem(container: &ContainerStatus) -> Option<Problem> {
     let detail = waiting.message.as_deref().unwrap_or_default();
     let image = &container.image;
     let (what, settled) = match reason {
-        // What every container is for a moment.
+        // Every container has this state for a moment.
         "" | "ContainerCreating" | "PodInitializing" => return None,
         "ErrImagePull" | "ImagePullBackOff" => (
             format!(
-                "image {image} can't be pulled: see that its name is right and the node can reach its registry, and put \
-                 the credentials of a private one on the client's service account"
+                "image {image} can't be pulled: see that its name is right and the node can reach its registry, and \
+                 put the credentials of a private one on the client's service account"
             ),
             true,
         ),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_it_from_running_is_said_with_what_to_do() {
+    fn a_pod_that_does_not_run_has_a_reason_and_a_cure() {
         for (waiting, word, settled) in [
             (
                 json!({"reason": "ImagePullBackOff", "message": "no such host"}),

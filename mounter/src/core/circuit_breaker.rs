@@ -1,9 +1,9 @@
-//! A circuit breaker per server: one that did not answer delays its own volumes only, and those not for long.
+//! A circuit breaker per server: a server that does not answer delays only its own volumes, and those not for long.
 //!
-//! After a mount of a server ran into its time limit, further ones are refused at once for a while. Then one is let
-//! through: if that succeeds, all are. No more than a few operations of a server run at a time, so that a dead one
-//! can't take up all the room. A server that nobody asks for any more is spoken of no longer: nothing would ever find out that
-//! it answers again.
+//! After a mount from a server has timed out, the breaker refuses further ones at once for a while. Then it lets one
+//! through; if that succeeds, it lets all through. Only a few operations per server run at a time, so that a dead
+//! server can't take up all workers. A tripped server that no mount asks for any more is no longer reported: nothing
+//! would notice that it answers again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use crate::volume::job::MountError;
 /// How long a breaker stays open: the server is left alone.
 const OPEN_FOR: Duration = Duration::from_secs(30);
 
-/// How long after the last mount that was asked for of a server it is spoken of: longer than the kubelet's longest pause
-/// between two tries, which is two minutes.
+/// How long a tripped server is reported after the last mount that asked for it: longer than the kubelet's longest
+/// pause between two tries, which is two minutes.
 const FORGET: Duration = Duration::from_mins(5);
 
 /// Most operations of one server at a time.
@@ -26,9 +26,9 @@ struct Server {
     running: usize,
     /// Since when its breaker is open.
     tripped: Option<Instant>,
-    /// When it was last asked for, whether or not that was let through.
+    /// When a mount last asked for it, whether or not it was let through.
     asked: Option<Instant>,
-    /// Whether one is trying again whether the server answers.
+    /// Whether a mount is testing if the server answers again.
     probing: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
 /// How an operation of a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The server answered, whatever it was.
+    /// The server answered, with success or an error.
     Answered,
     /// It did not in time.
     Late,
@@ -79,7 +79,7 @@ impl CircuitBreakers {
         })
     }
 
-    /// The servers that are tripped and that something is wanted of.
+    /// The tripped servers that mounts have asked for lately.
     pub fn tripped(&self, now: Instant) -> Vec<String> {
         let mut servers = self.lock();
         forget(&mut servers, now);
@@ -113,7 +113,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Says how it ended. Without this, it says nothing about the server.
+    /// Notes how it ended. Dropping it instead says nothing about the server.
     pub fn end(mut self, ended: Ended, now: Instant) {
         self.ended = Some((ended, now));
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_nobody_asks_for_any_more_is_named_no_longer() {
+    fn a_server_that_no_mount_asks_for_is_no_longer_reported() {
         let (breakers, now) = (CircuitBreakers::default(), Instant::now());
         breakers.enter("a", now).unwrap().end(Ended::Late, now);
         // Refused, so it is wanted still.

@@ -1,7 +1,7 @@
 //! What the core asks of a client, where no worker does it.
 //!
-//! A client is what makes the mount of one type of volume. The core has done the rest before it asks one: the
-//! volume's options are read, the volume is guarded against a second operation, its server is not tripped.
+//! A client makes the mounts of one type of volume. Before the core asks one, it has read the volume's options, guarded
+//! the volume against a second operation, and checked that its server is not tripped.
 
 use std::time::Instant;
 
@@ -19,14 +19,14 @@ pub trait Client: Send + Sync {
     /// [`MountError::Occupied`], and what an earlier try left half done is finished. Returns before `job.deadline`.
     async fn mount(&self, job: &MountJob) -> Result<(), MountError>;
 
-    /// Asked before the target is unmounted: `true` if it is this client's and now unmounted, `false` if it is not, or if
-    /// whoever made the mount is gone; then the mounter itself unmounts what the mount table shows there.
+    /// Called before the target is unmounted. `true`: the mount was this client's and is unmounted now. `false`: it is
+    /// not, or its program is gone; then the mounter itself unmounts what the mount table shows there.
     async fn unmount(&self, target: &Target, deadline: Instant) -> Result<bool, MountError> {
         let _ = (target, deadline);
         Ok(false)
     }
 
-    /// Told after an unmount that nothing is mounted on the target any more, also if nothing was.
+    /// Called after an unmount, when nothing is mounted on the target any more, even if nothing was before.
     async fn unmounted(&self, target: &Target) {
         let _ = target;
     }

@@ -15,7 +15,7 @@ type Running = Arc<Mutex<HashMap<PathBuf, (&'static str, Instant)>>>;
 pub struct Guards(Running);
 
 impl Guards {
-    /// Begins an operation on a target; if one runs there already, that is the error.
+    /// Begins an operation on a target; an error if one runs there already.
     pub fn enter(&self, target: &Target, operation: &'static str) -> Result<Guard, MountError> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let path = target.path();
@@ -33,7 +33,7 @@ impl Guards {
     }
 }
 
-/// A running operation; its end is the end of this.
+/// A running operation, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Guard {
     running: Running,
@@ -56,7 +56,7 @@ mod tests {
     use crate::volume::job::MountError;
 
     #[test]
-    fn a_second_operation_on_a_target_is_told_what_runs() {
+    fn a_second_operation_on_a_target_gets_the_name_of_the_first() {
         let guards = Guards::default();
         let first = guards.enter(&target(), "mount").unwrap();
         let error = guards.enter(&target(), "unmount").unwrap_err();

@@ -185,7 +185,7 @@ impl Metrics {
         self.0.outages.observe(outage.as_secs_f64());
     }
 
-    /// One could not be mounted anew, and is tried again.
+    /// One could not be mounted again yet; Mooring keeps trying.
     pub fn not_revived(&self, client: &str) {
         self.revival(client, "failed");
     }

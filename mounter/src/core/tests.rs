@@ -94,7 +94,7 @@ async fn two_operations_on_one_directory_do_not_run_at_a_time() {
 }
 
 #[tokio::test]
-async fn where_no_pod_would_see_a_mount_none_is_made() {
+async fn no_mount_is_made_where_no_pod_would_see_it() {
     let container = Arc::new(Container::default());
     let core = core(&container).unless(|root| Some(format!("{} is not shared", root.display())));
     let error = core.mount(job("client=nfs,source=alive:/x", "a")).await.unwrap_err();
@@ -118,7 +118,7 @@ async fn where_no_policy_holds_the_mounter_nothing_is_mounted_until_one_does() {
 }
 
 #[tokio::test]
-async fn a_volume_that_nobody_serves_says_where_to_name_somebody() {
+async fn a_type_without_a_client_says_where_to_name_one() {
     let core = core(&Arc::default());
     let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();
     assert_eq!(error.category(), "not-served");
@@ -145,7 +145,7 @@ impl Volumes for Hers {
     }
 }
 
-/// A device of the node is given out by nobody's word but an administrator's, which the API shows.
+/// Only an administrator can give out a device of the node, and the API has to show that one did.
 #[tokio::test]
 async fn nothing_of_the_node_itself_is_mounted_unless_an_administrator_gave_it() {
     let container = Arc::new(Container::default());
@@ -187,7 +187,7 @@ async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_an
 
 /// The breaker goes by where a volume is mounted from, not by what a tenant says.
 #[tokio::test]
-async fn nobody_s_options_trip_another_s_server() {
+async fn one_tenant_s_options_can_t_trip_another_server() {
     let core = core(&Arc::new(Container::default()));
     let lying = "client=x,client-image=a/b:1,source=dead:/x,server=alive";
     assert_eq!(core.mount(job(lying, "a")).await.unwrap_err().category(), "timeout");

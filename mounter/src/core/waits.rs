@@ -1,4 +1,4 @@
-//! Tells the user of a volume what a mount waits for, while it does: the kubelet says nothing before its call is answered.
+//! Tells a volume's user what a mount is waiting for: the kubelet reports nothing before its call is answered.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::api::volume_events::about_volume;
 use crate::volume::job::{MountJob, PodRef};
 use crate::volume::target::Target;
 
-/// How long a server may take before it is told of.
+/// How long a server may take before an Event reports it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tells of mounts that wait long for a server.
+/// Reports mounts that wait long for a server.
 #[derive(Debug, Clone)]
 pub struct Waits {
     events: Option<Recorder>,
@@ -42,7 +42,7 @@ impl Waiting {
 }
 
 impl Waits {
-    /// Tells by Events, where there is an API.
+    /// Reports by Events, if there is an API.
     pub fn new(events: Option<Recorder>) -> Self {
         Self {
             events,
@@ -50,7 +50,7 @@ impl Waits {
         }
     }
 
-    /// Waits for what asks a server, and tells of it if it takes long.
+    /// Waits for a future that asks a server, and reports it if it takes long.
     pub async fn watch<T>(&self, waiting: Waiting, asking: impl Future<Output = T>) -> T {
         let mut asking = std::pin::pin!(asking);
         tokio::select! {
@@ -68,14 +68,14 @@ impl Waits {
         let Some(events) = self.events.as_ref().filter(|_| !pod.name.is_empty()) else {
             return;
         };
-        // One that finds no room stands in the log.
+        // If there is no room for the Event, the log has it.
         let _ = events.record(Event {
             type_: EventType::Warning,
             reason: reasons::MOUNT_WAITS,
             action: "Mount",
             note: format!(
-                "the mount of volume {} waits for {server}, which has not answered for {seconds} s: see whether it is up and can be reached \
-                 from this node. It goes on by itself",
+                "the mount of volume {} waits for {server}, which has not answered for {seconds} s: see whether it is \
+                 up and can be reached from this node. It goes on by itself",
                 target.name()
             ),
             about: about_volume(pod, target),
@@ -95,7 +95,7 @@ mod tests {
     use crate::volume::job::PodRef;
 
     #[tokio::test]
-    async fn who_waits_for_a_server_is_told_its_name_once_and_who_is_served_hears_nothing() {
+    async fn a_mount_that_waits_for_a_server_gets_one_event_and_a_quick_one_none() {
         let (client, heard) = api(0);
         let waits = Waits {
             events: Some(Recorder::start(client, None)),

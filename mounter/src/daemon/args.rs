@@ -41,12 +41,12 @@ pub struct ServeArgs {
     /// The node's pool: image files of local volumes.
     #[arg(long, env = "MOORING_POOL_DIR", default_value = "/var/lib/mooring/pool")]
     pub pool_dir: PathBuf,
-    /// Where what is mounted through client containers is remembered with its Secrets, to be mounted anew in another Pod. Only a file
-    /// system in memory is used; elsewhere they are remembered until the mounter ends.
+    /// Where what is mounted through client containers is remembered with its Secrets, to be mounted anew in another
+    /// Pod. Only a file system in memory is used; elsewhere they are remembered until the mounter ends.
     #[arg(long, env = "MOORING_KEPT_DIR", default_value = "/run/mooring/kept")]
     pub kept_dir: PathBuf,
-    /// Who serves a type of volume, `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or `TYPE=self`
-    /// (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` goes before it.
+    /// Who serves a type of volume, `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or
+    /// `TYPE=self` (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` goes before it.
     #[arg(
         long = "mount-container",
         value_name = "TYPE=SERVER",
@@ -92,7 +92,7 @@ const MAX_CALL_TIMEOUT: u64 = 110;
 // The mounter says by itself what took so long, before the shim gives up on it.
 const _: () = assert!(MAX_CALL_TIMEOUT + 5 < mooring_shim::DEADLINE_SECONDS);
 
-/// Not a time that the kubelet can be made to wait.
+/// Why a text is not a call timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a time from 5s to {MAX_CALL_TIMEOUT}s")]
 pub struct BadCallTimeout(String);

@@ -1,4 +1,4 @@
-//! The ConfigMap `mounter-config`: watched, and taken over while the daemon runs.
+//! The ConfigMap `mounter-config`: watched, and applied while the daemon runs.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::core::metrics::Metrics;
 use crate::daemon::status::Status;
 use crate::volume::registry::{BadConfig, Registry};
 
-/// Follows the ConfigMap for ever. A bad one changes nothing, and says so in an Event, the log, the status and a metric.
+/// Follows the ConfigMap for ever. A bad one changes nothing; an Event, the log, the status and a metric report it.
 pub async fn follow(
     client: Client,
     namespace: String,
@@ -41,7 +41,7 @@ pub async fn follow(
             .as_ref()
             .and_then(|config| config.data.clone())
             .unwrap_or_default();
-        // A watch that begins anew tells the same again.
+        // A restarted watch reports the same again.
         if last.as_ref() == Some(&data) {
             continue;
         }
@@ -74,7 +74,7 @@ fn take_over(
 }
 
 fn record(events: &Recorder, config: &ConfigMap, error: &BadConfig) {
-    // One that finds no room is in the log, the status and a metric all the same.
+    // If there is no room for the Event, the log, the status and a metric have it.
     let _ = events.record(Event {
         type_: EventType::Warning,
         reason: reasons::BAD_CONFIG,

@@ -1,8 +1,9 @@
-//! Whether the admission policies hold this mounter to its node. They name its service account with its namespace: installed under another one and not
-//! changed, they match nobody, and whoever gets a mounter's token has every node.
+//! Whether the admission policies restrict this mounter to its node. They name its service account with its namespace:
+//! if they were installed for another namespace, they match nobody, and anyone with a mounter's token has every node.
 //!
-//! The API server is asked what it would say (dry run) to what a mounter must not do, each of which one policy alone is about: to delete
-//! its own Pod, and to make a client Pod of an image that nobody allowed. Where it would let one in, nothing is mounted until it doesn't.
+//! By dry run, the daemon asks the API server for what a mounter must not do: delete its own Pod, and create a client
+//! Pod of an image that nobody allowed. Exactly one policy forbids each. While the API server would allow one, nothing
+//! is mounted.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tracing::{error, info};
 
 use crate::core::Obstacle;
 
-/// How often it is asked again, where nothing holds the mounter or nobody says so.
+/// How often to ask again while the policies don't hold the mounter, or the API server does not say.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Longest for one answer.
@@ -25,10 +26,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Where a Pod has its service account's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// What is said where none does.
+/// The cure when no policy does.
 const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of \
-     configmaps/install/admission.yaml name its service account and its namespace, so change that namespace in them, or install Mooring in \
-     namespace mooring";
+     configmaps/install/admission.yaml name its service account and its namespace, so change that namespace in them, or \
+     install Mooring in namespace mooring";
 
 /// What the API server says to a Pod that must not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +38,12 @@ enum Held {
     Yes,
     /// It would be made.
     No,
-    /// It is refused by something else, or nothing is heard.
+    /// Something else refuses it, or there is no answer.
     Unknown,
 }
 
-/// Asks until the policies hold the mounter, whose Pod is `own`, and has nothing mounted while they don't. One that is in no Pod has
-/// somebody's own rights, which the policies are not about.
+/// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
+/// outside a Pod has a user's own rights, which the policies don't restrict.
 pub(crate) async fn watch(client: Client, namespace: String, node: String, own: String, obstacle: Obstacle) {
     if !Path::new(TOKEN).exists() {
         return;
@@ -115,7 +116,7 @@ mod tests {
     use kube::core::Status;
 
     #[test]
-    fn only_a_policy_holds_and_only_a_pod_that_is_let_in_shows_that_none_does() {
+    fn only_a_refusal_by_the_policy_proves_it_and_only_an_admitted_pod_disproves_it() {
         let refused = |message: &str| {
             let status = Status::failure(message, "Forbidden").with_code(403).boxed();
             judge(&Err::<(), _>(kube::Error::Api(status)))

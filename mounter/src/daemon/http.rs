@@ -1,9 +1,9 @@
-//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Whoever reaches the port may read them, so they say how many and not
-//! which: the rest is [`crate::daemon::status_socket`]'s.
+//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Anyone who reaches the port may read them, so they
+//! have numbers and no names, which [`crate::daemon::status_socket`] has.
 //!
-//! They are answered by a thread of their own, for a fixed number of connections: a flood of callers takes neither time nor descriptors
-//! from the kubelet's calls. Where there are too many the oldest has to go, so that one who comes in turn, such as a probe of the
-//! kubelet's, is answered.
+//! A thread of its own answers, over a fixed number of connections: a flood of callers takes neither time nor
+//! descriptors from the kubelet's calls. When there are too many, the oldest is closed, so that a new caller such as
+//! the kubelet's probe gets its answer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,18 +36,18 @@ const HEADER_LIMIT: Duration = Duration::from_secs(5);
 /// Longest that a connection may last.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause after a connection that could not be taken, such as for want of descriptors, which would be so again at once.
+/// Pause after a failed accept, as when there are no descriptors left: it would fail again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often the daemon shows that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// How long it may show nothing before it is taken to hang, and started again by the kubelet.
+/// How long it may show nothing before it counts as hanging, and the kubelet restarts it.
 const STILL: Duration = Duration::from_secs(30);
 
 type Shared = (Arc<Core>, Status);
 
-/// When the daemon's own thread last showed that it is alive. The one that answers says nothing of it.
+/// When the daemon's own thread last showed that it is alive; that the answering thread is alive proves nothing.
 #[derive(Debug, Clone)]
 struct Pulse(Arc<Mutex<Instant>>);
 
@@ -121,7 +121,7 @@ async fn answer(stream: TcpStream, router: Router) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // A caller that went, or took too long, is nobody's concern.
+    // A caller that went away or took too long needs no answer.
     let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_who_say_nothing_keep_nobody_from_an_answer_and_there_are_never_too_many() {
+    async fn silent_callers_keep_no_other_from_its_answer_and_connections_stay_limited() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(accept(listener, Router::new().route(paths::LIVE, get(async || "ok\n"))));

@@ -1,4 +1,4 @@
-//! Of root's capabilities the mounter keeps those that mounting takes, and gives up the rest for good.
+//! Drops the capabilities that mounting does not need, for good.
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 

@@ -1,9 +1,9 @@
-//! Publishes on the mounter's own Node which clients it can mount: labels, by which volumes keep Pods away (the PersistentVolume's
-//! node affinity), annotations with what to do, and an Event where something has changed. And which client Pods of an earlier
-//! version are left.
+//! Publishes on the mounter's own Node which clients it can mount: labels, by which a PersistentVolume's node affinity
+//! keeps Pods away, annotations with the cure, and an Event for each change. It also publishes which client Pods of an
+//! earlier version are left.
 //!
-//! It is one server-side apply, so that what is not said any more goes by itself. The right to patch Nodes is narrowed to these labels
-//! and annotations of the mounter's own Node by the admission policy `mooring-mounter-nodes`.
+//! It is one server-side apply, which removes what is no longer published. The admission policy `mooring-mounter-nodes`
+//! restricts the right to patch Nodes to these labels and annotations of the mounter's own Node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ use crate::volume::registry::Registry;
 /// How often the node is looked at.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether the kubelet's endpoint was tried yet, before there is anything to publish.
+/// How often to check whether the kubelet's endpoint was tried yet: before that there is nothing to publish.
 const START_PERIOD: Duration = Duration::from_millis(500);
 
-/// How often the same is written again, in case somebody has taken it away: a write that changes nothing is none.
+/// How often to write the same again, in case someone has removed it. A write that changes nothing costs nothing.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// Longest wait after failed tries: each is twice as long as the one before.
 const MAX_WAIT: Duration = Duration::from_mins(10);
 
-/// Longest text of an annotation; the admission policy goes by it too.
+/// Longest text of an annotation; the admission policy has the same limit.
 const MAX_WORDS: usize = 1000;
 
 /// Why the node was not marked.
@@ -48,7 +48,7 @@ enum PublishError {
     Api { node: String, source: Box<kube::Error> },
 }
 
-/// One who publishes about a node.
+/// Publishes what a node can mount.
 pub struct Publisher {
     client: Client,
     events: Recorder,
@@ -110,7 +110,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes whatever changes, until `stop`. What was published stays.
+    /// Publishes every change, until `stop`. What was published stays.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failures = 0;
         loop {
@@ -193,7 +193,7 @@ impl Publisher {
             uid: there.uid.clone(),
             ..ObjectReference::default()
         };
-        // What finds no room stands on the node all the same.
+        // If there is no room for the Event, the node's annotations have it.
         let _ = self.events.record(Event {
             type_,
             reason,
@@ -206,7 +206,7 @@ impl Publisher {
     }
 }
 
-/// Takes everything off the node that was published about it.
+/// Removes everything that was published from the node.
 pub async fn take_back(client: &Client, node: &str) {
     match apply(client, node, &json!({})).await {
         Ok(_) => info!("the node's labels and annotations are taken back"),
@@ -249,7 +249,7 @@ fn key(client: &str) -> String {
     format!("{}{client}", labels::NODE_CLIENT_PREFIX)
 }
 
-/// The node's labels and annotations; of what isn't known it says what it said before.
+/// The node's labels and annotations; what isn't known stays as it was.
 fn marks(found: &Found, before: &Said) -> Value {
     let Found { readiness, old } = found;
     let clients = readiness.clients.iter();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_counted_and_named_and_stays_said_while_nobody_knows() {
+    fn old_pods_are_counted_and_named_and_stay_published_while_the_list_is_unknown() {
         let pod = OldPod {
             name: "client-sshfs-0".into(),
             image: "i:1".into(),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_once_and_what_has_one_reason_together() {
+    fn a_change_gets_one_event_and_clients_with_the_same_reason_share_it() {
         let found = readiness(&[
             ("a", "do this"),
             ("b", "do this"),
@@ -426,7 +426,7 @@ mod tests {
             clients: vec!["d".into()],
         };
         assert_eq!(changes(&before, &found), [unable(&["a", "b"], "do this"), able]);
-        // A mounter that starts again finds on the node what it has told.
+        // A restarted mounter finds on the node what it has reported.
         let marked = ObjectMeta {
             labels: serde_json::from_value(marks_of(found.clone())["labels"].clone()).unwrap(),
             ..ObjectMeta::default()

@@ -47,7 +47,7 @@ pub struct StatusReport {
     pub pool: Option<PoolUsage>,
     /// What is wrong with the ConfigMap `mounter-config`.
     pub config_error: Option<String>,
-    /// Servers that did not answer and that something is wanted of.
+    /// Servers that did not answer and that mounts have asked for lately.
     pub tripped_servers: Vec<String>,
     /// Mooring's mounts: directory and file system.
     pub mounts: Vec<(String, String)>,

@@ -1,5 +1,5 @@
-//! What the mounter says of itself to who may run a program in its container, `mounter status`: which Pods have which volumes, and
-//! which servers do not answer. The socket lies in the container's own files, and is root's.
+//! The status of the mounter for those who may run a program in its container (`mounter status`): which Pods have which
+//! volumes, and which servers do not answer. The socket is in the container's own file system, and belongs to root.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -19,7 +19,7 @@ use crate::core::Core;
 /// Longest that one caller may take: they are answered one after the other.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a caller sends that wants it for a program; anything else is for people.
+/// What a caller sends to get JSON; anything else gets text for people.
 const JSON: u8 = b'j';
 const TEXT: u8 = b't';
 
@@ -34,15 +34,15 @@ pub struct StatusArgs {
     pub status_socket: PathBuf,
 }
 
-/// Why the mounter does not say.
+/// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Nobody is there.
-    #[error("failed to ask the mounter on {path:?}: does it run in this container?")]
+    /// No mounter answers.
+    #[error("failed to ask the mounter on {path:?}: check that it runs in this container")]
     Ask {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         source: io::Error,
     },
     /// Nowhere to print it.
@@ -76,7 +76,7 @@ pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // One that takes longer has only itself to blame.
+                // A caller that takes longer gets no answer.
                 let _ = tokio::time::timeout(LIMIT, answer(stream, &core, &status)).await;
             }
             Err(error) => {
@@ -119,7 +119,7 @@ mod tests {
     use super::listen;
 
     #[tokio::test]
-    async fn the_socket_is_root_s_and_that_of_a_mounter_that_was_killed_is_in_nobody_s_way() {
+    async fn the_socket_is_root_s_and_replaces_that_of_a_killed_mounter() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deeper/status.sock");
         drop(listen(&path).unwrap());

@@ -1,4 +1,4 @@
-//! The endpoint that the kubelet calls, shim and socket in its plugin directory: opened as often as it takes, and moved
+//! The endpoint that the kubelet calls, the shim and the socket in its plugin directory: retried until it is open, and moved
 //! when the kubelet looks elsewhere.
 
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ impl Endpoints {
             Err(PluginsError::NoKubelet) if now.is_some() => return Ok(false),
             found => found?,
         };
-        // Another mounter's shim and socket are as good.
+        // The shim and socket of another mounter are as good.
         let is_open = now.is_some_and(|now| now.is(&found)) && is_whole(&found);
         if is_open {
             if let Some(endpoint) = &mut self.now {

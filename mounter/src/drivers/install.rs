@@ -15,12 +15,13 @@ use crate::drivers::plugin_directories::PluginDirectory;
 pub enum ShimInstallError {
     /// The plugin directory is on a file system that can't be written.
     #[error(
-        "the kubelet's plugin directory {0:?} can't be written: have the kubelet use another one, which its host can write \
-         (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it by itself"
+        "the kubelet's plugin directory {0:?} can't be written: have the kubelet use another one, which its host can \
+         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it \
+         by itself"
     )]
     ReadOnly(PathBuf),
     /// The image has no shim.
-    #[error("there is no shim at {0:?} in the mounter's image: give its place by --shim")]
+    #[error("there is no shim at {0:?} in the mounter's image: name its path with --shim")]
     NoShim(PathBuf),
     /// Anything else.
     #[error("failed to {attempted} {path:?}: {source}")]
@@ -29,7 +30,7 @@ pub enum ShimInstallError {
         attempted: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         source: io::Error,
     },
 }
@@ -41,7 +42,7 @@ pub enum Installed {
     New,
     /// There was another one.
     Replaced,
-    /// This very one was there: the kubelet need not be bothered.
+    /// The same one was there: nothing changed for the kubelet.
     Unchanged,
 }
 
@@ -85,7 +86,7 @@ pub fn install(shim: &Path, plugins: &PluginDirectory) -> Result<Installed, Shim
     })
 }
 
-/// Whether a shim and a socket are there, whoever's they are.
+/// Whether a shim and a socket are there, of this mounter or another.
 pub fn is_whole(plugins: &PluginDirectory) -> bool {
     let directory = driver_directory(&plugins.path());
     is_executable(&directory.join(FLEX_EXECUTABLE)) && socket::is_there(&directory)
@@ -158,7 +159,7 @@ mod tests {
         let directory = driver_directory(&folder);
         assert_eq!(fs::read_to_string(directory.join("vcs")).unwrap(), "two");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
-        // Without its socket it leads nowhere.
+        // Without its socket, the shim can reach no mounter.
         assert!(!is_whole(&plugins));
         fs::write(directory.join(".mounter.sock"), "").unwrap();
         assert!(is_whole(&plugins));

@@ -1,5 +1,5 @@
-//! The kubelet's plugin directory: found by looking at the kubelet that runs, and reached as the kubelet itself sees it, through
-//! `/proc`. So no host path has to be guessed beforehand, and what is read-only for the kubelet's host is so here.
+//! The kubelet's plugin directory. The running kubelet shows where it is, and the mounter reaches it through `/proc`,
+//! as the kubelet sees it. So no host path has to be guessed, and what is read-only on the host is read-only here.
 
 use std::fs::File;
 use std::io;
@@ -19,27 +19,31 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 /// Why there is no plugin directory.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginsError {
-    /// Nobody says where it is.
+    /// It is not known where it is.
     #[error(
-        "no process named kubelet that shares its root with the mounter is seen, so nobody says where the kubelet looks for drivers: \
-         give the mounter's Pod hostPID and mountPropagation Bidirectional; or give it the kubelet's plugin directory as a volume, \
-         and its path by --plugin-dir"
+        "the mounter sees no process named kubelet that shares its root, so it does not know where the kubelet looks \
+         for drivers: give the mounter's Pod hostPID and mountPropagation Bidirectional; or give it the kubelet's \
+         plugin directory as a volume, and its path by --plugin-dir"
     )]
     NoKubelet,
-    /// The kubelet's host does not let it be made.
+    /// It can't be made on the kubelet's host.
     #[error(
-        "the kubelet's plugin directory {0:?} can't be made: have the kubelet use another one, which its host can write \
-         (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it by itself"
+        "the kubelet's plugin directory {0:?} can't be made: have the kubelet use another one, which its host can \
+         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it \
+         by itself"
     )]
     ReadOnly(PathBuf),
     /// Anything else.
-    #[error("failed to open the kubelet's plugin directory {path:?}{through}: {source}", through = seen(.process.as_deref()))]
+    #[error(
+        "failed to open the kubelet's plugin directory {path:?}{through}: {source}",
+        through = seen(.process.as_deref())
+    )]
     Io {
         /// The directory.
         path: PathBuf,
         /// The process that has it.
         process: Option<PathBuf>,
-        /// Why.
+        /// The system's answer.
         source: io::Error,
     },
 }
@@ -48,7 +52,7 @@ fn seen(process: Option<&Path>) -> String {
     process.map_or_else(String::new, |process| format!(" as {} sees it", process.display()))
 }
 
-/// Where to look, and through whose eyes.
+/// Where to look, and in the root of which process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     /// A process by its folder in `/proc`; none: this one.
@@ -88,8 +92,8 @@ impl Witness {
 }
 
 impl PluginDirectory {
-    /// Finds the directory and opens it; makes it if it is not there. Where several kubelets are seen, the one that looks into
-    /// `before` is stayed with.
+    /// Finds the directory and opens it, and makes it if it is missing. If there are several kubelets, this stays with
+    /// the one that looks into `before`.
     pub fn find(node: &NodeArgs, before: Option<&Self>) -> Result<Self, PluginsError> {
         let ours = Table::read().unwrap_or_default();
         let kubelets = kubelet::kubelets_of(&ours, node.kubelet_root()).into_iter();
@@ -113,12 +117,13 @@ impl PluginDirectory {
         &self.name
     }
 
-    /// Takes over who said so last.
+    /// Notes who named it last.
     pub(crate) fn witness_of(&mut self, found: &Self) {
         self.witness.clone_from(&found.witness);
     }
 
-    /// Whether the kubelet that looked here when this was found runs still. It reads its configuration but once.
+    /// Whether the kubelet that used this directory when it was found still runs. A kubelet reads its configuration
+    /// only once.
     pub fn is_looked_into(&self) -> bool {
         self.witness
             .as_ref()
@@ -142,8 +147,8 @@ impl PluginDirectory {
     }
 }
 
-/// Where the directory is: what was `given` goes before what the kubelets say. `first` is whether process 1 is the node's: where a
-/// distribution calls its kubelet otherwise, it has the same files, and the usual directory is tried.
+/// Where the directory is: what was `given` goes before what the kubelets say. `first` is whether process 1 is the
+/// node's: where a distribution calls its kubelet otherwise, it has the same files, and the usual directory is tried.
 fn choose(
     given: Option<&Path>,
     kubelets: &[(PathBuf, Directories)],
@@ -168,7 +173,7 @@ fn open(Place { process, path }: Place) -> Result<PluginDirectory, PluginsError>
     let root = process
         .as_ref()
         .map_or_else(|| PathBuf::from("/"), |process| process.join("root"));
-    // Process 1 has said nothing.
+    // Process 1 names no directory.
     let kubelet = process.as_deref().filter(|process| *process != Path::new(FIRST));
     let witness = kubelet.and_then(Witness::of);
     let opened = openat(CWD, &root, DIRECTORY, Mode::empty()).and_then(|root| open_in(&root, &path));
@@ -187,7 +192,7 @@ fn open(Place { process, path }: Place) -> Result<PluginDirectory, PluginsError>
     }
 }
 
-/// Opens a directory, and makes what is not there of it. A link in it leads where it leads for whoever has this root.
+/// Opens a directory, and makes the parts of it that are missing. Links in it are resolved within this root.
 fn open_in(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let within = |path: &Path| openat2(root, path, DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT);
     let mut so_far = PathBuf::from(".");
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_from_a_later_one_of_its_number() {
+    fn a_process_is_distinguished_from_a_later_one_with_its_pid() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("root")).unwrap();
         let runs = |since: u32| {

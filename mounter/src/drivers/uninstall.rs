@@ -41,7 +41,7 @@ pub enum UninstallError {
     /// In the kubelet's mount namespace.
     #[error(transparent)]
     KubeletRoot(#[from] KubeletRootError),
-    /// Nobody says where they are.
+    /// It is not known where they are.
     #[error(transparent)]
     Plugins(#[from] PluginsError),
     /// The files can't be removed.
@@ -108,7 +108,7 @@ async fn is_unwanted(client: Client, namespace: &str, daemonset: &str) -> bool {
         }
         Err(_) => {
             warn!(
-                "the API did not say within {API_LIMIT:?} whether DaemonSet {daemonset} is still wanted: the shim stays"
+                "the API did not answer within {API_LIMIT:?} whether DaemonSet {daemonset} still exists: the shim stays"
             );
             false
         }

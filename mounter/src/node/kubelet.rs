@@ -1,5 +1,5 @@
-//! The kubelets that `/proc` shows: which of them are this node's, and where they have their directories, by their own command lines
-//! and configuration.
+//! The kubelets that `/proc` shows: which of them are this node's, and where their directories are according to their
+//! command lines and configuration.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use crate::volume::mount_table::Table;
 pub(crate) const ROOT: &str = "/var/lib/kubelet";
 pub(crate) const PLUGINS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
 
-/// Where kubelets have their root: most, those of k0s, `MicroK8s`, IBM Cloud and TKGI. The admission policy mooring-mounter
-/// (configmaps/install/admission.yaml) lets client Pods have these.
+/// Where kubelets have their root: most, those of k0s, `MicroK8s`, IBM Cloud and TKGI. The admission policy
+/// mooring-mounter (configmaps/install/admission.yaml) lets client Pods have these.
 pub(crate) const KNOWN_ROOTS: [&str; 5] = [
     ROOT,
     "/var/lib/k0s/kubelet",
@@ -20,7 +20,7 @@ pub(crate) const KNOWN_ROOTS: [&str; 5] = [
     "/var/vcap/data/kubelet",
 ];
 
-/// Process 1, which is the node's own where the node's processes are seen.
+/// Process 1, which is the node's own if the mounter sees the node's processes.
 pub(crate) const FIRST: &str = "/proc/1";
 
 /// The plugin directory in a kubelet's configuration.
@@ -57,8 +57,9 @@ pub(crate) fn kubelets_of(ours: &Table, root: &Path) -> Vec<PathBuf> {
     all.filter(|process| shares(process, ours, root)).collect()
 }
 
-/// A process in the namespaces of the kubelet that has `root` in a mount of the same peer group as we have: the kubelet itself, or where no
-/// process has that name, since k3s and `MicroK8s` run it within a program of theirs, process 1 of the node. `proc` is `/proc`.
+/// A process in the namespaces of the kubelet that has `root` in a mount of the same peer group as we have: the kubelet
+/// itself, or where no process has that name, since k3s and `MicroK8s` run it within a program of theirs, process 1 of
+/// the node. `proc` is `/proc`.
 pub(crate) fn beside(proc: &Path, ours: &Table, root: &Path) -> io::Result<Option<PathBuf>> {
     let named = processes_named(proc, "kubelet")?.into_iter();
     // Without the node's processes, process 1 is this one or another of this container.
@@ -66,15 +67,16 @@ pub(crate) fn beside(proc: &Path, ours: &Table, root: &Path) -> io::Result<Optio
     Ok(named.chain(first).find(|process| shares(process, ours, root)))
 }
 
-/// Whether a process is in the mount namespace of the node, or in one that the node trusts as much: it has a path in a mount of the
-/// same peer group as we have. That is what `Bidirectional` propagation is, and no container gets it that is not privileged. Process
-/// 1 of a node need not be the node's own, and several kubelets may be seen, some of them a tenant's process of that name.
+/// Whether a process is in the mount namespace of the node, or in one that the node trusts as much: it has a path in a
+/// mount of the same peer group as we have. That is what `Bidirectional` propagation means, and only privileged
+/// containers get it. Process 1 that is seen need not be the node's own, and of several kubelets some may be a tenant's
+/// process of that name.
 pub(crate) fn shares(process: &Path, ours: &Table, path: &Path) -> bool {
     // It may end meanwhile.
     std::fs::read(process.join("mountinfo")).is_ok_and(|theirs| same_group(ours, &Table::parse(&theirs), path))
 }
 
-/// Whether process 1 is the node's own, as [`shares`] tells: not where the node's processes are not seen, and it is this one.
+/// Whether process 1 is the node's own, by [`shares`]: not if this Pod has a process namespace of its own.
 pub(crate) fn first_shares(ours: &Table, path: &Path) -> bool {
     std::process::id() != 1 && shares(Path::new(FIRST), ours, path)
 }

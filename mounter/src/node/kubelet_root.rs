@@ -1,8 +1,9 @@
-//! The kubelet's root directory: found by this very Pod's directory in it, and had here as the host has it, so that what is mounted
-//! beneath it reaches the host.
+//! The kubelet's root directory. This Pod's own directory in it shows where it is. It is mounted here as on the host,
+//! so that mounts beneath it reach the host.
 //!
-//! The Pod brings the usual directory as a volume with `Bidirectional` propagation, also where the kubelet has another one. By it the
-//! processes of this node are known ([`kubelet::shares`]), and one of them lends a mount of the directory that it is.
+//! The Pod has the usual directory as a volume with `Bidirectional` propagation, even where the kubelet uses another
+//! one. That volume identifies the processes of this node ([`kubelet::shares`]), and one of them provides a mount of
+//! the right directory.
 
 use std::fs::File;
 use std::io;
@@ -20,9 +21,9 @@ use crate::volume::mount_table::Table;
 /// What the kubelet mounts into every container out of the Pod's directory.
 const OF_THE_POD: &str = "/etc/hosts";
 
-/// Why the mounter can't go on.
+/// The process can't return from the kubelet's mount namespace, so it can't go on.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to come back from the kubelet's mount namespace: {0}")]
+#[error("failed to return from the kubelet's mount namespace: {0}")]
 pub struct KubeletRootError(#[source] io::Error);
 
 /// Where a kubelet may have its root, and a process that sees that directory.
@@ -40,8 +41,8 @@ impl Candidate {
     }
 }
 
-/// The kubelet's root: the given one, or else the one that is found. It is mounted here if it was not. Called before there are threads,
-/// since a process that enters another mount namespace has one only.
+/// The kubelet's root: the given one, or else the one that is found. It is mounted here if it was not. Called before
+/// there are threads, since a process that enters another mount namespace has one only.
 pub fn settle(given: Option<&Path>) -> Result<PathBuf, KubeletRootError> {
     let table = Table::read().unwrap_or_default();
     let candidates = candidates(&table, given);
@@ -70,12 +71,12 @@ pub fn settle(given: Option<&Path>) -> Result<PathBuf, KubeletRootError> {
     Ok(found.root)
 }
 
-/// Whether a directory lies in a volume of the Pod's in whose mounts the host has part.
+/// Whether a directory lies in a volume of the Pod that shares its mounts with the host.
 fn is_had(table: &Table, directory: &Path) -> bool {
     table.holding(directory).is_some_and(|entry| entry.shared.is_some())
 }
 
-/// What this node's processes say, and then where known distributions have it.
+/// The roots that this node's processes name, and then those of known distributions.
 fn candidates(table: &Table, given: Option<&Path>) -> Vec<Candidate> {
     let Some(volume) = given
         .into_iter()
@@ -99,7 +100,7 @@ fn candidates(table: &Table, given: Option<&Path>) -> Vec<Candidate> {
     said.chain(known).collect()
 }
 
-/// The one that has the Pod `uid`; where none is seen to have it, the first. Those of a process come before the known ones.
+/// The candidate that has the Pod `uid`, or else the first. Those of a process come before the known ones.
 fn choose(candidates: Vec<Candidate>, uid: Option<&str>) -> Option<Candidate> {
     let has = |candidate: &&Candidate| uid.is_some_and(|uid| candidate.has_pod(uid));
     let found = candidates.iter().find(has).cloned();
@@ -128,7 +129,7 @@ fn have(found: &Candidate) -> Result<io::Result<()>, KubeletRootError> {
     Ok(put())
 }
 
-/// A second mount of the root, which is nowhere yet. Only in its own namespace can one be made.
+/// A second mount of the root, not attached anywhere yet. It can be made only in the root's own namespace.
 fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, KubeletRootError> {
     let open = || -> io::Result<_> {
         Ok((

@@ -1,8 +1,8 @@
 //! The Pods of this node, as its kubelet may see them.
 //!
-//! RBAC knows no right to read the Pods of one node: it would be for those of all. The authorizer of nodes does, so the mounter asks in
-//! the name of its own node. It may do so for this one question, and the API server lets nobody do it in the name of another node
-//! than that in its token (constrained impersonation, `impersonate:associated-node`).
+//! RBAC has no right to read the Pods of only one node, but the node authorizer has. So the mounter impersonates its
+//! own node for this one request. The API server lets a client impersonate only the node in its own token (constrained
+//! impersonation, `impersonate:associated-node`).
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -21,7 +21,7 @@ const NODE_USER: &str = "system:node:";
 /// Why the Pods are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NodePodsError {
-    /// No client.
+    /// No client for the API could be made.
     #[error("failed to make a client of the Kubernetes API in the name of node {node}: {source}")]
     Client {
         /// The node.
@@ -31,19 +31,17 @@ pub enum NodePodsError {
     },
     /// Refused, or gone wrong.
     #[error(
-        "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature ConstrainedImpersonation, and \
-         the ClusterRole mooring-mounter): {source}"
+        "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature \
+         ConstrainedImpersonation, and the ClusterRole mooring-mounter): {source}"
     )]
     Api {
         /// The node.
         node: String,
-        /// Why.
+        /// The API's answer.
         source: Box<kube::Error>,
     },
-    /// An answer that can't be all of it.
-    #[error(
-        "the API names Pods of node {node}, and not this one, which is there: it is not known which of the others are"
-    )]
+    /// An answer that is incomplete.
+    #[error("the API's list of the Pods of node {node} lacks this Pod, so it may lack others: it is not used")]
     Incomplete {
         /// The node.
         node: String,
@@ -53,7 +51,7 @@ pub enum NodePodsError {
 /// A Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
-    /// Which it is.
+    /// The Pod.
     pub pod: PodRef,
     /// When its grace period ends, if it is being deleted.
     pub ends: Option<Timestamp>,
@@ -68,7 +66,8 @@ pub struct NodePods {
 }
 
 impl NodePods {
-    /// Those of a node, of which the configuration's own token is. `own` are namespace and name of this Pod, which is one of them.
+    /// The Pods of `node`, which has to be the node in the configuration's token. `own` are namespace and name of this
+    /// Pod.
     pub fn new(mut config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
         config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
         match api::client(config) {
@@ -83,7 +82,7 @@ impl NodePods {
     /// All of them, as they are now.
     ///
     /// # Errors
-    /// Also if this Pod is not among them: whoever is missed is taken for one that was deleted.
+    /// Also if this Pod is not among them: a Pod that is missing counts as deleted.
     pub async fn list(&self) -> Result<Vec<NodePod>, NodePodsError> {
         let node = &self.node;
         match self.pages().await {

@@ -28,7 +28,8 @@ pub struct PoolUsage {
 }
 
 impl PoolUsage {
-    /// Looks at the pool. Before its first volume it may be missing: then the disk is that of the directory that it will be in.
+    /// Looks at the pool. Before its first volume it may be missing: then the disk is that of the directory that it
+    /// will be in.
     pub fn of(pool: &Path) -> io::Result<Self> {
         let files = match fs::read_dir(pool) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -39,7 +40,7 @@ impl PoolUsage {
         let mut usage = Self::of_disk(pool)?;
         for file in files {
             let file = file?;
-            // A volume can be deleted meanwhile. A leading dot is a mark beside a volume's file.
+            // A volume may be deleted meanwhile. A leading dot is a mark beside a volume's file.
             let (Ok(found), false) = (file.metadata(), file.file_name().as_encoded_bytes().starts_with(b".")) else {
                 continue;
             };
@@ -62,7 +63,7 @@ impl PoolUsage {
     }
 }
 
-/// In the unit in which a disk is spoken of.
+/// As mebibytes, the unit of the message.
 impl std::fmt::Display for PoolUsage {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mebibytes = |bytes: u64| bytes >> 20;

@@ -65,8 +65,8 @@ pub fn kernel() -> NodeKernel {
     NodeKernel::look(&kubelets().unwrap_or_default())
 }
 
-/// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not; `unheld` that no admission
-/// policy holds the mounter, once that is known.
+/// Looks at the node. Asks no server and no volume. `installed` says where the shim is, or why it is not; `unheld` that
+/// no admission policy holds the mounter, once that is known.
 pub fn checks(
     node: &NodeArgs,
     pool_dir: &Path,
@@ -102,7 +102,7 @@ pub fn checks(
     policies.into_iter().chain(looked_at).collect()
 }
 
-/// What keeps mounts beneath the kubelet's root from reaching the host, as things are now; nothing if they do.
+/// What keeps mounts beneath the kubelet's root from reaching the host at the moment; `None` if they do.
 pub fn not_shared(kubelet_root: &Path) -> Option<String> {
     let table = Table::read().unwrap_or_default();
     propagation(&table, kubelet_root).err()
@@ -135,8 +135,8 @@ fn loop_devices(control: &Path) -> Result<String, String> {
         })
 }
 
-/// Whether a device can be used and is the one that it is called. It can be there before its module, which is loaded when it is
-/// opened.
+/// Whether a device can be opened and has the numbers of its name. It may exist before its module, which the kernel
+/// loads when the device is opened.
 fn usable(device: &Path, (major, minor): (u32, u32)) -> std::io::Result<()> {
     let found = std::fs::metadata(device)?;
     if !found.file_type().is_char_device() || found.rdev() != makedev(major, minor) {
@@ -151,7 +151,8 @@ fn local_file_systems(kernel: &NodeKernel) -> Result<String, String> {
         return Ok("the kernel has ext4 and xfs".to_owned());
     }
     Err(format!(
-        "the kernel has not loaded {0}: it loads it by itself at the first mount if it has the module; if not, run modprobe {0}",
+        "the kernel has not loaded {0}: it loads the module at the first mount if there is one; if not, run modprobe \
+         {0}",
         missing.join(" and ")
     ))
 }
@@ -174,14 +175,14 @@ fn fuse(device: &Path) -> Result<String, String> {
         .map(|()| format!("{} is there", device.display()))
         .map_err(|error| {
             format!(
-                "{} can't be used ({error}), so client containers such as sshfs can't mount: load the kernel module fuse on the \
-                 host, and give the mounter's Pod the host's /dev",
+                "{} can't be used ({error}), so client containers such as sshfs can't mount: load the kernel module \
+                 fuse on the host, and give the mounter's Pod the host's /dev",
                 device.display()
             )
         })
 }
 
-/// What types that are served by host enter, and those that the kernel serves from the node's network.
+/// The namespace that types served by `host` enter, and those that the kernel serves from the node's network.
 fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> Result<String, String> {
     if let Some(path) = named {
         return if path.exists() {
@@ -197,8 +198,8 @@ fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> R
     match found.map_err(|error| format!("/proc can't be read: {error}"))? {
         Some(process) => Ok(format!("the kubelet's namespaces are those of {}", process.display())),
         None => Err(
-            "neither a process named kubelet nor process 1 of the node is seen, so no type can be served by host, nor NFS or SMB by self: \
-             give the mounter's Pod hostPID, or set --host-mount-namespace"
+            "the mounter sees neither a process named kubelet nor the node's process 1, so host can serve no type, \
+             nor self NFS or SMB: give the mounter's Pod hostPID, or set --host-mount-namespace"
                 .to_owned(),
         ),
     }

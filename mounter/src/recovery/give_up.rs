@@ -1,12 +1,11 @@
-//! Volumes that nobody can use any more but that keep their Pod from going: their server does not answer, so neither do
-//! processes of the Pod end nor does the kubelet get to unmount them, since both wait in the kernel.
+//! Volumes whose server does not answer and whose Pod is being deleted. The Pod's processes can't end and the kubelet
+//! can't unmount the volume, since both wait in the kernel.
 //!
-//! An agent says which of its mounts are silent ([`crate::agent::give_up`]); those of the kernel's own network file
-//! systems, whoever has mounted them, are asked from here (`network`). Only if there is one, the API is asked which
-//! Pods of this node are being deleted. When a Pod's grace period is over and some time more (`fate`), whoever waits
-//! for the volume gets an error: its agent ends the FUSE connection, or the kernel is told to end what waits for its
-//! server ([`crate::worker::force`]). A volume of any other Pod is left alone however long its server hangs: its users
-//! wait, and go on where they were when the server is back.
+//! Agents report which of their mounts are silent ([`crate::agent::give_up`]). `network` asks the kernel's own network
+//! file systems, whoever mounted them. If one is silent, the daemon asks the API which Pods of this node are being
+//! deleted. Some time after such a Pod's grace period (`fate`), all that wait for the volume get an error: the agent
+//! ends the FUSE connection, or a forced unmount ends what waits for the server ([`crate::worker::force`]). Volumes of
+//! other Pods are left alone however long their server hangs: their users wait, and continue when the server is back.
 
 mod fate;
 mod network;
@@ -31,10 +30,10 @@ use crate::worker::{Task, WorkerError, Workers};
 use fate::{BOUND, Fate, fate};
 use network::Network;
 
-/// How often it is looked whether a mount is silent. Nobody is asked for that.
+/// How often to check whether a mount is silent. The check itself asks no one.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// How often the API is asked while there is one.
+/// How often to ask the API while a mount is silent.
 const ASK_PERIOD: Duration = Duration::from_secs(15);
 
 /// Longest that an agent or a worker may take.
@@ -44,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 struct Silent {
     target: Target,
-    /// Its volume's type, or that of its file system where nobody has said more.
+    /// Its volume's type, or else the type of its file system.
     client: String,
     by: By,
 }
@@ -58,7 +57,7 @@ enum By {
     Kernel,
 }
 
-/// Finds volumes that do not answer, and helps the Pods to go whose time is over.
+/// Finds volumes that do not answer, and lets Pods end whose grace period is over.
 pub struct GiveUp {
     pods: Arc<ClientPods>,
     network: Network,
@@ -98,7 +97,7 @@ impl GiveUp {
 
     /// Runs for as long as the mounter.
     pub async fn run(mut self) {
-        // Whether it may be asked is better known before it matters.
+        // Ask once at the start, so that a missing right shows before it matters.
         if let Err(error) = self.node_pods.list().await {
             say_blind(&error);
         }
@@ -145,7 +144,7 @@ impl GiveUp {
         self.network.ask();
         let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
             let target = Target::parse(self.pods.kubelet_root(), &mount.target).ok()?;
-            // One that a program in its container has the kernel mount is asked from here as well.
+            // A mount of the kernel that a program in a container made is asked from here as well.
             (silence >= SILENCE && !self.network.has(&target)).then_some(Silent {
                 target,
                 client: mount.client,
@@ -168,7 +167,7 @@ impl GiveUp {
             .retain(|uid, _| silent.iter().any(|mount| mount.target.pod_uid() == uid));
     }
 
-    /// Whether a Pod's time is over.
+    /// Whether a Pod's grace period and some time more are over.
     fn is_over(&mut self, uid: &str, there: &[NodePod]) -> bool {
         match fate(uid, there, Timestamp::now()) {
             Fate::Stays => {
@@ -183,7 +182,7 @@ impl GiveUp {
         }
     }
 
-    /// Has a mount's agent end its connection; what there is to tell of that.
+    /// Has a mount's agent end its connection; the Event to record, if any.
     async fn by_agent(&self, uid: &str, mount: &Silent) -> Option<VolumeEvent> {
         let target = mount.target.to_string();
         let call = Call::GiveUp { target: target.clone() };
@@ -204,7 +203,8 @@ impl GiveUp {
         None
     }
 
-    /// Has the kernel end what waits for a mount, unless others than these Pods wait with it; what there is to tell of that.
+    /// Has the kernel end what waits for a mount, unless other Pods than these wait with it; the Event to record, if
+    /// any.
     async fn by_kernel(&self, mount: &Silent, over: &BTreeSet<String>) -> Option<VolumeEvent> {
         let task = Task::Force {
             namespace: self.host_namespace.clone(),
@@ -212,7 +212,7 @@ impl GiveUp {
             over: over.clone(),
         };
         match self.workers.run(&task, Instant::now() + LIMIT).await {
-            // One that hangs has told the kernel, and waits for the rest of the unmount.
+            // A worker that hangs has told the kernel, and waits for the rest of the unmount.
             Ok(()) | Err(WorkerError::Late { .. }) => Some(VolumeEvent::GivenUp),
             Err(WorkerError::Failed(error @ MountError::Shared { .. })) => {
                 info!(target.path = %mount.target, "not given up: {error}");

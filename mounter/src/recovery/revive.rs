@@ -1,10 +1,9 @@
-//! Volumes whose FUSE daemon ended: sees to it that their users get them back, and says so.
+//! Volumes whose FUSE daemon ended: gives them back to their users, and records that in Events.
 //!
-//! The agent mounts such a volume anew ([`crate::agent::revive`]) and remembers the devices of its dead mounts. This
-//! side hears of that by its own mount table, which the new mount is in at once; it puts the new mount where containers
-//! still have a dead one ([`crate::worker::graft`]), and when there is none left tells the agent to forget them. All
-//! that matters is in the mount tables and with the agent: a mounter that is killed in between finishes when it is
-//! back.
+//! The agent mounts such a volume again ([`crate::agent::revive`]) and remembers the devices of its dead mounts. The
+//! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
+//! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
+//! mount tables and with the agent, so a mounter that is killed in between finishes after its restart.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
@@ -32,16 +31,16 @@ use crate::volume::target::Target;
 use crate::worker::graft::{GraftTask, dead_mounts};
 use crate::worker::{Task, Workers};
 
-/// How often agents are asked if nothing is heard of them.
+/// How often to ask the agents when nothing happens.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// How soon it is looked again where something was done or is not done yet.
+/// Wait before the next look while something was done or is not finished.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Longest wait before a container that could not be given the new mount is tried again.
+/// Longest wait before a container that did not get the new mount is tried again.
 const SELDOM: Duration = Duration::from_mins(1);
 
-/// How often all dead mounts of a volume are replaced before it is taken for done.
+/// How many times all dead mounts of a volume are replaced before it counts as done.
 const PASSES: u32 = 3;
 
 /// Shortest time between two looks: a burst of mounts is one.
@@ -53,21 +52,21 @@ const GRAFT_LIMIT: Duration = Duration::from_secs(15);
 /// Longest that an agent may take to note something.
 const NOTE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Puts new mounts in the places of dead ones, and tells their users.
+/// Replaces dead mounts by new ones, and tells their users.
 pub struct Reviver {
     pods: Arc<ClientPods>,
     workers: Workers,
     metrics: Metrics,
     recorder: VolumeRecorder,
-    /// Whose volumes are.
+    /// The client Pods that serve the volumes.
     known: BTreeMap<Target, PodRef>,
-    /// Volumes that could not be given to all: how often, and when it is tried again.
+    /// Volumes that not every container got: the number of failures, and when to try again.
     stuck: BTreeMap<Target, (u32, Instant)>,
-    /// Outages that are over for all that is known, and how often that was seen.
+    /// Outages that seem to be over: since when they lasted, and how many looks have found nothing left to do.
     over: BTreeMap<Target, (Duration, u32)>,
 }
 
-/// A volume that was mounted anew, and whose dead mounts may be in use.
+/// A volume that was mounted again, and whose dead mounts may be in use.
 struct Revived {
     target: Target,
     /// The client Pod.
@@ -122,7 +121,7 @@ impl Reviver {
         }
     }
 
-    /// Does what is to be done now; how long there is nothing more to do.
+    /// Does what is due; how long to wait before the next time.
     async fn look(&mut self) -> Duration {
         let mut wait = PERIOD;
         let mut revived = Vec::new();
@@ -172,7 +171,7 @@ impl Reviver {
         }
     }
 
-    /// Forgets what is no longer mounted.
+    /// Forgets volumes that are no longer mounted.
     fn keep(&mut self, table: &Table) {
         let is_there = |target: &Target| table.top(&target.path()).is_some();
         self.recorder.keep(is_there);
@@ -207,7 +206,7 @@ impl Reviver {
         } = one;
         let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &dead.devices).is_empty();
         let users: Vec<_> = namespaces.iter().filter(has_dead).collect();
-        // What is left after several passes is somebody else's, who has got the number of the device.
+        // What is left after several passes belongs to another file system, which has the device number by now.
         if users.is_empty() || self.over.get(target).is_some_and(|(_, passes)| *passes >= PASSES) {
             self.done(one).await;
             return PERIOD;
@@ -237,13 +236,13 @@ impl Reviver {
                 .entry(target.clone())
                 .or_insert_with(|| (since(dead.since_ms), 0));
             *passes += 1;
-            // Once more, for one that was just being started.
+            // Once more, for a container that was just starting.
             return SOON;
         };
         let failures = self.stuck.get(target).map_or(0, |(failures, _)| *failures) + 1;
         let wait = SOON.saturating_mul(1 << failures.min(8)).min(SELDOM);
         self.stuck.insert(target.clone(), (failures, Instant::now() + wait));
-        // The first time it may be a process that has just ended.
+        // The first failure may be due to a process that has just ended.
         if failures > 1 {
             let pod = self.known.get(target).cloned();
             if self.recorder.record(target, pod.as_ref(), VolumeEvent::Stuck(why)) {
@@ -253,7 +252,7 @@ impl Reviver {
         wait
     }
 
-    /// Nobody uses a dead mount of this volume any more.
+    /// Ends the outage: nothing uses a dead mount of this volume any more.
     async fn done(&mut self, one: &Revived) {
         let Revived {
             target,
@@ -300,7 +299,7 @@ mod tests {
     use crate::volume::mount_table::Table;
 
     #[test]
-    fn a_volume_is_mounted_anew_when_its_target_has_another_device_than_the_dead_ones() {
+    fn a_volume_is_mounted_again_when_its_target_has_another_device_than_the_dead_ones() {
         let table = |devices: &[&str]| {
             let line =
                 |device: &&str| format!("9 1 {device} / /kubelet/pods/u/volumes/mooring.dev~vcs/v rw - fuse.x y rw\n");

@@ -1,5 +1,5 @@
-//! A kernel in memory: it has a mount table, loop devices and image files, records what it is called for, and fails
-//! where a test says.
+//! A kernel in memory: it has a mount table, loop devices and image files, records its calls, and fails where a test
+//! says so.
 
 mod grafts;
 
@@ -474,7 +474,7 @@ impl Sys for Fake {
         };
         let failure = state.bad_programs.get(&program.name).cloned();
         if let Some(image) = args.last().and_then(|path| state.images.get_mut(Path::new(path))) {
-            // One that is ended half-way leaves rubbish.
+            // A program that was ended half-way leaves garbage.
             image.content = if failure.is_some() {
                 b"rubbish".to_vec()
             } else {

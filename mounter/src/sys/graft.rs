@@ -1,7 +1,7 @@
-//! The system calls by which a dead mount is replaced where it lies, in this mount namespace or in another one, behind a
-//! trait of their own for the same reason as [`super::Sys`].
+//! The system calls that replace a dead mount in place, in this mount namespace or in another one. They are behind a
+//! trait of their own, for the same reason as [`super::Sys`].
 //!
-//! Nothing is found by its path alone: a path gives a handle, and the handle the number of the mount that it is on.
+//! No mount is identified by its path alone: a path gives a handle, and the handle the id of the mount that it is on.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,28 +20,28 @@ use crate::volume::target::{Target, TargetError};
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How a mount is to be, after the one whose place it takes.
+/// The properties that a mount takes over from the one that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Likeness {
     /// Flags of the mount that are set whatever the original has.
     pub flags: MountAttrFlags,
-    /// Whom it gives later mounts to, and gets them from.
+    /// Its propagation.
     pub propagation: Propagation,
 }
 
-/// What becomes of mounts that are made on a mount later.
+/// Whether later mounts on a mount propagate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They are its own affair.
+    /// They don't.
     Private,
-    /// It gets those of the original, and gives none.
+    /// It receives those of the original, and sends none.
     Slave,
-    /// As those of the original: both get them.
+    /// It is in the original's peer group, and both get them.
     Shared,
 }
 
 impl Likeness {
-    /// That of a mount.
+    /// Reads it from a mount.
     pub fn of(entry: &Entry) -> Self {
         let flags = entry.flags.iter().map(|flag| match flag.as_str() {
             "ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,
@@ -68,7 +68,7 @@ impl Likeness {
 pub trait Grafts {
     /// A handle of a file or directory, which keeps what is mounted there from being unmounted.
     type Place;
-    /// A mount that is nowhere.
+    /// A mount that is not attached.
     type Mount;
 
     /// What is mounted, as this process sees it now.
@@ -80,13 +80,13 @@ pub trait Grafts {
     /// Opens the root of what is mounted on a target. No server is asked.
     fn open_target(&self, target: &Target) -> Result<Self::Place, TargetError>;
 
-    /// Opens what lies uppermost at a path from the mount table.
+    /// Opens the uppermost mount at a path from the mount table.
     fn open_at(&self, path: &Path) -> Result<Self::Place>;
 
     /// Opens something beneath a directory, following no link. Asks the server.
     fn open_within(&self, directory: &Self::Place, path: &Path) -> Result<Self::Place>;
 
-    /// The number of the mount that a handle is on.
+    /// The id of the mount that a handle is on.
     fn mount_id(&self, place: &Self::Place) -> Result<u64>;
 
     /// Whether the daemon of a FUSE file system is gone. A live one is asked.
@@ -98,14 +98,14 @@ pub trait Grafts {
     /// Enters the mount namespace `namespace` of process `pid`, for good.
     fn enter(&mut self, pid: i32, namespace: u64) -> Result<()>;
 
-    /// Puts a mount beneath the one whose root `top` is, so that nobody sees it yet; `false` if it can't be done: the kernel
-    /// is older than 6.5, or `top` is no longer mounted here.
+    /// Puts a mount beneath the one whose root `top` is, so that nobody sees it yet; `false` if it can't be done: the
+    /// kernel is older than 6.5, or `top` is no longer mounted here.
     fn put_beneath(&self, mount: &Self::Mount, top: &Self::Place) -> Result<bool>;
 
     /// Puts a mount on top of a handle.
     fn put_onto(&self, mount: &Self::Mount, place: &Self::Place) -> Result<()>;
 
-    /// Takes the mount whose root the handle is out of sight; it goes with its last user.
+    /// Detaches the mount whose root the handle is; it is gone when its last user is.
     fn detach(&self, top: &Self::Place) -> Result<()>;
 }
 
@@ -190,12 +190,12 @@ impl Grafts for Node {
         let proc = open(&self.proc, directory, Mode::empty()).map_err(failed)?;
         let link = format!("{pid}/ns/mnt");
         let handle = openat(&proc, &*link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
-        // Another process may have its number by now.
+        // Another process may have the pid by now.
         if fstat(&handle).map_err(failed)?.st_ino != namespace {
             return Err(failed(Errno::SRCH));
         }
         move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(failed)?;
-        // What is called /proc in there may be anything.
+        // In that namespace, /proc may be anything.
         fchdir(&proc).map_err(failed)?;
         self.proc = PathBuf::new();
         Ok(())
@@ -218,7 +218,7 @@ impl Grafts for Node {
     }
 
     fn detach(&self, top: &OwnedFd) -> Result<()> {
-        // By the handle: what it is on is what goes, whatever path it has.
+        // Through the handle, so that exactly its mount is detached, whatever its path is.
         let path = self.proc.join(format!("self/fd/{}", top.as_raw_fd()));
         unmount(&path, UnmountFlags::DETACH).map_err(|e| SysError::call("take the dead mount away", e))
     }

@@ -16,7 +16,7 @@ use crate::node::kubelet;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 
-/// Root's own, in memory, and there on every host, also on those that can't be written.
+/// Root's alone, in memory, and on every host, even if its root file system is read-only.
 const STAGES: &str = "/run/mooring/host";
 
 /// Enters the mount namespace at `namespace`, or that of the kubelet whose root is the target's.
@@ -31,8 +31,8 @@ pub(super) fn enter(namespace: Option<&Path>, target: &Target) -> Result<()> {
         .map_err(|e| SysError::call(attempted(), e))
 }
 
-/// Enters the network and takes the name of the host whose mount namespace is at `namespace`, or of the kubelet whose root is the
-/// target's.
+/// Enters the network and UTS namespaces beside the host's mount namespace `namespace`, or those of the kubelet whose
+/// root is the target's.
 pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result<()> {
     // All of them are files of one process's `ns`.
     let mount = match namespace.filter(|path| path.ends_with("ns/mnt")) {
@@ -59,8 +59,8 @@ fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     found.map(|process| process.join("ns/mnt")).ok_or_else(|| SysError {
         attempted: attempted.to_owned(),
         errno: Some(Errno::SRCH),
-        words: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the mounter's Pod \
-                hostPID and mountPropagation Bidirectional, or set --host-mount-namespace"
+        words: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the \
+                mounter's Pod hostPID and mountPropagation Bidirectional, or set --host-mount-namespace"
             .to_owned(),
     })
 }
@@ -70,7 +70,7 @@ pub(super) fn stage(target: &Target) -> PathBuf {
     Path::new(STAGES).join(format!("{}~{}", target.pod_uid(), target.name()))
 }
 
-/// Makes the target's stage, after taking away what an earlier try has left on it.
+/// Makes the target's stage, after removing what an earlier try has left on it.
 pub(super) fn make_stage(target: &Target) -> Result<PathBuf> {
     let stage = stage(target);
     remove_stage(&stage)?;
@@ -93,10 +93,10 @@ pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
         .map_err(|e| SysError::call(format!("open {}", stage.display()), e))
 }
 
-/// Takes a stage away.
+/// Removes a stage.
 pub(super) fn remove_stage(stage: &Path) -> Result<()> {
     while is_mounted(stage)? {
-        // Whoever uses it uses it at the target.
+        // Its users use it at the target.
         rustix::mount::unmount(stage, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
             .map_err(|e| SysError::call(format!("unmount {}", stage.display()), e))?;
     }

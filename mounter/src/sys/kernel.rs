@@ -1,4 +1,4 @@
-//! The system calls for real.
+//! The real system calls.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,13 +32,13 @@ use crate::volume::target::{Target, TargetError};
 const PROGRAM_DIRECTORIES: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin";
 
-/// What the kernel adds to the name of a file that is gone.
+/// What the kernel adds to the name of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// How often a free loop device is looked for, since another may take it first.
+/// How often to look for a free loop device, since another process may take it first.
 const LOOP_TRIES: usize = 64;
 
-/// How much of what a program said is kept, from its end.
+/// How much of a program's output is kept, from its end.
 const PROGRAM_WORDS: u64 = 2048;
 
 /// The kernel of this node.
@@ -47,7 +47,7 @@ pub struct Kernel;
 
 impl Sys for Kernel {
     fn mount_table(&self) -> Result<Table> {
-        // A worker has one thread, so /proc/self is right also after it has entered another namespace.
+        // A worker has one thread, so /proc/self is right even after it has entered another namespace.
         Table::read().map_err(|e| SysError::io("read the mount table", &e))
     }
 
@@ -65,7 +65,7 @@ impl Sys for Kernel {
             Err(TargetError::Missing(_)) => return Err(UnmountError::NotMounted),
             Err(error) => return Err(error.into()),
         };
-        // By way of its parent, since a handle of the mount itself would keep it busy.
+        // Through its parent, since a handle of the mount itself would keep it busy.
         let path = Path::new("/proc/self/fd")
             .join(parent.as_raw_fd().to_string())
             .join(target.file_name());
@@ -240,7 +240,7 @@ impl Sys for Kernel {
         let mark = mark_path(image);
         if marked {
             File::create(&mark).and_then(|mut file| {
-                file.write_all(b"mkfs runs, or was ended before it was done: it is run again\n")?;
+                file.write_all(b"mkfs runs, or was ended before it was done: the next mount runs it again\n")?;
                 file.sync_all()
             })
         } else {
@@ -300,7 +300,7 @@ impl Sys for Kernel {
                 attempted: attempted(),
                 errno: Some(errno),
                 words: format!(
-                    "the node has no free loop device ({}): it is tried again when another has gone",
+                    "the node has no free loop device ({}): the kubelet tries again until there is one",
                     std::io::Error::from(errno)
                 ),
             })?;
@@ -323,7 +323,7 @@ impl Sys for Kernel {
 
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()> {
         raw::refresh_loop(device.handle.as_fd())
-            .map_err(|e| SysError::call(format!("let {} grow", device.path.display()), e))
+            .map_err(|e| SysError::call(format!("expand {}", device.path.display()), e))
     }
 
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()> {
@@ -416,10 +416,10 @@ impl Sys for Kernel {
     }
 }
 
-/// Whether a file of this name may be behind a loop device. Only such a device is asked: to ask one has the kernel look at its file,
-/// which hangs for as long as the server of somebody else's does.
+/// Whether a file of this name may be behind a loop device. Only such a device is asked: for the answer the kernel
+/// looks at the device's file, which hangs if that is on a dead server.
 fn may_be_behind(block: &Path, file_name: &OsStr) -> bool {
-    // There for as long as there is a file.
+    // It exists while the device has a file.
     let Ok(backing) = std::fs::read(block.join("loop/backing_file")) else {
         return false;
     };

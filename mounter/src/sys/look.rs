@@ -24,7 +24,7 @@ pub enum Found {
 /// Why a target can't be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// It is not to be had.
+    /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The call failed.
@@ -32,7 +32,7 @@ pub enum LookError {
     Call {
         /// The target.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         #[source]
         source: Errno,
     },
@@ -62,8 +62,8 @@ pub fn is_mounted(target: &Target) -> Result<bool, LookError> {
     })
 }
 
-/// Looks at a target. Asks the file system that is mounted there, so it may take as long as a server pleases, and an
-/// unmount at the same time finds it busy.
+/// Looks at a target. This asks the file system that is mounted there, so it may block on a server, and an unmount at
+/// the same time finds the mount busy.
 pub fn look(target: &Target) -> Result<Found, LookError> {
     if !is_mounted(target)? {
         return Ok(Found::Nothing);

@@ -1,4 +1,4 @@
-//! System calls that no crate of ours has a safe form for: loop devices, and the flags of a mount that is nowhere yet.
+//! System calls that our crates have no safe form of: loop devices, and the flags of a mount that is not attached yet.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::RANGE)
 }
 
-/// Puts a file behind a loop device, which is to go with its last user.
+/// Puts a file behind a loop device, which the kernel removes with its last user.
 pub(super) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, direct: bool) -> Result<(), Errno> {
     // SAFETY: plain numbers and arrays of them; all zeros is a value.
     let mut config: loop_config = unsafe { std::mem::zeroed() };
@@ -51,7 +51,7 @@ pub(super) fn loop_backing(device: BorrowedFd<'_>) -> Result<Backing, Errno> {
     })
 }
 
-/// Has a loop device take its file's size anew.
+/// Has a loop device read its file's size again.
 pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: takes no argument.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)

@@ -1,4 +1,4 @@
-//! Asking `rpcbind` for a program, by its oldest question, which every one of them answers (RFC 1833, section 3.2).
+//! Asks `rpcbind` for a program, by its oldest procedure, which every version answers (RFC 1833, section 3.2).
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_is_asked_and_whoever_says_nothing_is_an_error() {
+    fn one_question_is_asked_and_silence_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {

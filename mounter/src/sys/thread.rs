@@ -1,17 +1,17 @@
-//! A thread for a system call that may block. Unlike the runtime's own pool it says when none can be had, as where the table of
-//! processes is full: the pool would take the whole program down.
+//! A thread for a system call that may block. If no thread can be started, as when the process limit is reached, this
+//! returns an error; the runtime's own pool would end the whole program.
 
 use std::io;
 
 use tokio::sync::oneshot;
 
-/// Runs `act` in a thread of its own, and waits for it. Whoever waits no longer leaves the thread to itself.
+/// Runs `act` in a thread of its own, and waits for it. If the future is dropped, the thread continues.
 pub async fn run<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, result) = oneshot::channel();
     std::thread::Builder::new()
         .name("system-call".to_owned())
         .spawn(move || {
-            // Nobody may be waiting any more.
+            // The future may have been dropped.
             let _ = done.send(act());
         })?;
     result

@@ -1,4 +1,4 @@
-//! Why something failed: the error itself, for as long as it stays in the process that it happened in.
+//! Why something failed: the error itself, while it stays in its process.
 
 use std::error::Error;
 use std::fmt;
@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An error with its sources. Between a worker and the daemon its text is all that passes, and there it is one that has
-/// no sources.
+/// An error with its sources. Only its text goes from a worker to the daemon, where the cause has no sources any more.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// The cause that an error is.
+    /// Makes a cause of an error.
     pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
         Self(Arc::new(error))
     }
@@ -63,7 +62,7 @@ impl From<Cause> for String {
     }
 }
 
-/// Two causes that say the same are the same: one of them may have come from a worker.
+/// Two causes with the same text are equal: one of them may have come from a worker.
 impl PartialEq for Cause {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_keeps_its_error_until_it_goes_over_a_pipe_and_its_text_after_that() {
+    fn a_cause_keeps_its_error_until_it_is_sent_and_its_text_after_that() {
         let cause = Cause::of(Outer(gone()));
         assert!(cause.0.is::<Outer>());
         let wire = serde_json::to_string(&cause).unwrap();

@@ -40,12 +40,12 @@ pub struct MountJob {
     pub secrets: Secrets,
     /// Where it goes.
     pub target: Target,
-    /// Whether the Pod may only read it. `ro` among the mount options means the same.
+    /// Whether it is read-only. The mount option `ro` means the same.
     pub read_only: bool,
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
     /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
     pub fs_group: Option<u32>,
-    /// For whom.
+    /// The Pod that it is for.
     pub pod: PodRef,
     /// Name of the PV, or of the Pod's volume where it is inline.
     pub volume_name: String,
@@ -82,7 +82,7 @@ pub enum MountError {
     /// The options make no sense to this client.
     #[error(transparent)]
     BadOptions(Cause),
-    /// The directory is none of ours.
+    /// The directory is not a volume's directory.
     #[error(transparent)]
     Target(Cause),
     /// No client is set up for the volume's type.
@@ -98,17 +98,17 @@ pub enum MountError {
     #[error(transparent)]
     Forbidden(Cause),
     /// Another operation on the same volume is running.
-    #[error("{operation} of this volume is in progress since {seconds} s: it is tried again by itself")]
+    #[error("{operation} of this volume has been in progress for {seconds} s: the kubelet tries again")]
     InProgress {
         /// What runs.
         operation: String,
         /// For how long.
         seconds: u64,
     },
-    /// The server did not answer a while ago; not tried.
+    /// The server did not answer a while ago, so this was not tried.
     #[error(
-        "server {server} did not answer {seconds_ago} s ago and is not tried again for {seconds_left} s: see whether it \
-         is up and can be reached from this node"
+        "server {server} did not answer {seconds_ago} s ago and is not tried again for {seconds_left} s: see whether \
+         it is up and can be reached from this node"
     )]
     Tripped {
         /// The server.
@@ -118,9 +118,10 @@ pub enum MountError {
         /// How long its circuit breaker stays open.
         seconds_left: u64,
     },
-    /// No end in time.
+    /// It did not end in time.
     #[error(
-        "{attempted} took longer than {seconds} s: {server} did not answer; see whether it is up and can be reached from this node"
+        "{attempted} took longer than {seconds} s: {server} did not answer; see whether it is up and can be reached \
+         from this node"
     )]
     Timeout {
         /// What was tried.
@@ -151,9 +152,10 @@ pub enum MountError {
         /// The directory.
         target: String,
     },
-    /// A file system that does not answer can't be given up: others have it, too.
+    /// A file system that does not answer can't be given up: other mounts share it.
     #[error(
-        "{found} does not answer, and nothing is done about it: {other} is of the same file system, and whoever uses that may wait"
+        "{found} does not answer, but is left alone: {other} is on the same file system, and its users may wait for \
+         the server"
     )]
     Shared {
         /// What is mounted.
@@ -194,7 +196,7 @@ impl MountError {
         Self::BadOptions(Cause::of(error))
     }
 
-    /// A word out of a fixed few, for metrics.
+    /// The kind of error, from a fixed set, for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::BadOptions(_) => "bad-options",

@@ -12,7 +12,7 @@ impl MountFlags {
         Self(MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
     }
 
-    /// With or without writing.
+    /// Read-only or not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         if read_only {
@@ -39,8 +39,8 @@ pub struct MountOptions {
 /// An option that a volume may not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where, or how options after it are read: \
-     remove it from the volume's mount-options"
+    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where, or how options \
+     after it are read: remove it from the volume's mount-options"
 )]
 pub struct ForbiddenOption(String);
 
@@ -79,8 +79,9 @@ pub fn check(options: &[String]) -> Result<(), ForbiddenOption> {
     for option in options {
         let name = option.split_once('=').map_or(option.as_str(), |(name, _)| name);
         let long = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
-        // A comma would be two options where a program gets them joined, and where quotation marks are open or a backslash comes before
-        // it, `mount` takes the comma behind this one for a part of it: the next option would be lost, such as `nosuid`.
+        // A program gets the options joined by commas, so a comma makes two options. After an open quotation mark or a
+        // backslash, `mount` takes the joining comma for a part of this option: the next option, such as `nosuid`,
+        // would be lost.
         let parted = option.contains(',');
         let joined = !option.matches('"').count().is_multiple_of(2) || option.ends_with('\\');
         if FORBIDDEN.contains(&name) || long || parted || joined {

@@ -1,4 +1,4 @@
-//! The mount table, `/proc/self/mountinfo`: what is mounted is what it says, and nothing else is remembered.
+//! The mount table, `/proc/self/mountinfo`: it alone says what is mounted.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Who serves which type of volume: the administrator's word, by flag and by ConfigMap.
+//! Who serves which type of volume: the administrator decides, by flags and by ConfigMap.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ pub enum Serving {
 }
 
 impl Serving {
-    /// A word out of a fixed few, for metrics and the log.
+    /// The mode, from a fixed set, for metrics and the log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -89,7 +89,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule out of its two halves.
+    /// A rule from its two halves.
     pub fn new(client: &str, serving: &str) -> Result<Self, BadRule> {
         if [ClientName::LOCAL, ClientName::POOL].contains(&client) {
             return Err(BadRule::OwnType(client.to_owned()));
@@ -110,7 +110,7 @@ impl FromStr for Rule {
     }
 }
 
-/// A ConfigMap with a bad entry; what was in force stays in force.
+/// A ConfigMap with a bad entry; the rules before it stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key {key}: {error}")]
 pub struct BadConfig {
@@ -138,7 +138,7 @@ impl Registry {
         }
     }
 
-    /// Takes over what a ConfigMap says; all of it or, if an entry is bad, nothing. Says whether that is news.
+    /// Applies a ConfigMap, all of it or, if an entry is bad, nothing. Whether that changed a rule.
     pub fn configure(&self, data: &BTreeMap<String, String>) -> Result<bool, BadConfig> {
         let rules = data
             .iter()
@@ -160,7 +160,7 @@ impl Registry {
         Ok(news)
     }
 
-    /// Waits until a ConfigMap has said something new since the last such wait.
+    /// Waits until a ConfigMap has changed a rule since the last wait.
     pub async fn changed(&self) {
         self.news.notified().await;
     }

@@ -44,7 +44,7 @@ pub enum TargetError {
     Open {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The kernel's answer.
         source: Errno,
     },
 }

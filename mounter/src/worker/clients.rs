@@ -1,4 +1,5 @@
-//! The clients that a worker runs: one file for each serving mode, and one for each file system that has more to it. `checks` is what they share.
+//! The clients that a worker runs: one file for each serving mode, and one for each file system that needs more than
+//! that. `checks` is what they share.
 
 mod checks;
 pub mod host;

@@ -1,7 +1,8 @@
-//! Ends what waits for a file system of the kernel's own whose server does not answer, by a forced unmount (`MNT_FORCE`, `umount(2)`).
+//! Ends what waits for a network file system of the kernel whose server does not answer, by a forced unmount
+//! (`MNT_FORCE`, `umount(2)`).
 //!
-//! The kernel gives an error to all that wait for the *server's file system* then, and volumes of other Pods may be directories of the
-//! same one: such a file system is left alone for as long as any of them may use it.
+//! The kernel then gives an error to all that wait for the *server's file system*, and volumes of other Pods may be
+//! directories of it: such a file system is left alone while any of them may use it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,9 +12,9 @@ use crate::volume::job::MountError;
 use crate::volume::mount_table::Entry;
 use crate::volume::target::Target;
 
-/// Has whoever waits for the volume on a target get an error. It may stay mounted: its users are to let go of it, and the kubelet to
-/// have it unmounted. `over` are the uids of the Pods that are not to use it any more, `namespace` is the host's mount namespace, if not the
-/// kubelet's.
+/// Gives an error to all that wait for the volume on a target. The volume may stay mounted until its users end and the
+/// kubelet unmounts it. `over` are the uids of the Pods that must not use it any more, `namespace` is the host's mount
+/// namespace, if not the kubelet's.
 pub fn force(
     sys: &impl Sys,
     namespace: Option<&Path>,
@@ -34,7 +35,7 @@ pub fn force(
         });
     }
     match sys.unmount(target, Unmount::Force) {
-        // Busy: whoever waited has its error, and not yet let go.
+        // Busy: the waiting processes have their error, but still have it open.
         Ok(()) | Err(UnmountError::NotMounted | UnmountError::Busy) => Ok(()),
         Err(UnmountError::Target(error)) => Err(error.into()),
         Err(UnmountError::Other(error)) => Err(error.into()),

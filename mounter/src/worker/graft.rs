@@ -1,10 +1,10 @@
-//! Puts a volume that was mounted anew where its dead mount still lies: in the containers that use it.
+//! Puts a volume that was mounted again where its dead mount still is: in the containers that use it.
 //!
-//! A container has a copy of the mount in its own mount namespace, and nothing that happens on the node reaches that. So a
-//! worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the dead one:
-//! beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead mount is known by
-//! its device, its type and its source, by being in a namespace of the volume's own Pod, and by being dead; it is touched
-//! only by a handle that the kernel says is on that very mount.
+//! A container has a copy of the mount in its own mount namespace, and nothing that happens on the node reaches that.
+//! So a worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the
+//! dead one: beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead
+//! mount is known by its device, its type and its source, by being in a namespace of the volume's own Pod, and by being
+//! dead; it is touched only by a handle that the kernel says is on that very mount.
 
 use std::path::{Path, PathBuf};
 
@@ -32,15 +32,15 @@ pub struct GraftTask {
     pub dead: Vec<DeviceNumber>,
 }
 
-/// The dead mounts of a volume in a mount table: none where the table is of no container of the volume's Pod, since a device's
-/// number may be another's by now.
+/// The dead mounts of a volume in a mount table. If the table is not of a container of the volume's Pod, there are
+/// none: the device number may belong to another file system by now.
 pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a Entry> {
     let found: Vec<_> = table
         .0
         .iter()
         .filter(|entry| dead.contains(&entry.device) && !is_covered(table, entry))
         .collect();
-    // Each container has some file from its Pod's directory, and so has whoever has the kubelet's root.
+    // Each container has some file from its Pod's directory mounted, and so has a container with the kubelet's root.
     let names_pod = |path: &Path| {
         let mut names = path.iter().zip(path.iter().skip(1));
         names.any(|(pods, uid)| pods == "pods" && uid == target.pod_uid())
@@ -60,14 +60,15 @@ fn is_covered(table: &Table, entry: &Entry) -> bool {
     others.any(|other| other.parent == entry.id && other.mount_point == entry.mount_point)
 }
 
-/// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the result.
+/// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the
+/// result.
 pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> {
     let table = sys.table()?;
     let live = table
         .top(&task.target.path())
         .filter(|entry| !task.dead.contains(&entry.device));
     let Some(live) = live else {
-        return Err(not_done(&task.target.path(), "it is not mounted anew yet"));
+        return Err(not_done(&task.target.path(), "it is not mounted again yet"));
     };
     let theirs = sys.table_of(task.pid)?;
     let same = |entry: &&Entry| entry.fs_type == live.fs_type && entry.source == live.source;
@@ -129,9 +130,9 @@ fn replace_in<S: Grafts>(sys: &S, dead: &Entry, mount: &S::Mount) -> Result<(), 
         return Err(not_done(&now.mount_point, "something else is mounted over it"));
     }
     match replace(sys, &place, mount).map_err(told)? {
-        // Somebody else's by now, who has got the number.
+        // Another file system has the number by now.
         Replaced::Alive | Replaced::Done => Ok(()),
-        // What lies below is seen by nobody, and goes with the container.
+        // The dead mount below is out of sight, and goes with the container.
         Replaced::Unable => sys.put_onto(mount, &place).map_err(told),
     }
 }
@@ -147,7 +148,8 @@ pub enum Replaced {
     Unable,
 }
 
-/// Puts a mount that is nowhere into the place of the dead one whose root `place` is; no moment goes without either.
+/// Replaces the dead mount whose root is `place` by a mount that is not attached yet. One of the two is there at any
+/// moment.
 pub fn replace<S: Grafts>(sys: &S, place: &S::Place, mount: &S::Mount) -> Result<Replaced> {
     if !sys.is_dead(place)? {
         return Ok(Replaced::Alive);

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::task::{END, Task, WorkerReport};
 use crate::sys::look::Found;
+use crate::volume::cause::chain;
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
 
@@ -24,12 +25,12 @@ const MAX_REPORT: u64 = 64 << 10;
 /// Why a worker gave no report.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// It could not be started or talked to.
+    /// The system did not let the daemon start it or talk to it.
     #[error("failed to {attempted} a worker: {source}")]
     Process {
         /// What was attempted.
         attempted: &'static str,
-        /// Why.
+        /// The system's answer.
         source: std::io::Error,
     },
     /// It ended without a report.
@@ -55,7 +56,7 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// As the user reads it; `attempted` is what the worker was for, `server` whom it waited for.
+    /// As the user reads it. `attempted` is a noun, such as `the mount of X`; `server` is what the worker waited for.
     pub fn into_mount_error(self, attempted: &str, server: &str) -> MountError {
         match self {
             Self::Failed(error) => error,
@@ -65,14 +66,14 @@ impl WorkerError {
                 server: server.to_owned(),
             },
             other => MountError::Failed {
-                attempted: attempted.to_owned(),
-                message: other.to_string(),
+                attempted: format!("finish {attempted}"),
+                message: chain(&other),
             },
         }
     }
 }
 
-/// Starts workers, one of them before it is needed: to start a program takes longer than to mount a volume.
+/// Starts workers. One is started before it is needed, since that takes longer than to mount a volume.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
     left_behind: Arc<AtomicUsize>,
@@ -80,7 +81,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// How many workers hang in the kernel after their end was ordered.
+    /// How many workers hang in the kernel after they were killed.
     pub fn left_behind(&self) -> usize {
         self.left_behind.load(Ordering::Relaxed)
     }
@@ -92,8 +93,8 @@ impl Workers {
 
     /// Has a worker look at what is mounted on a target, for `limit` at most.
     ///
-    /// `held` is dropped when the worker has answered or ended. One that was killed may hang in the kernel for long after this has
-    /// returned [`WorkerError::Late`].
+    /// `held` is dropped when the worker has answered or ended. A killed worker may hang in the kernel long after this
+    /// has returned [`WorkerError::Late`].
     pub async fn look(
         &self,
         target: &Target,
@@ -124,7 +125,7 @@ impl Workers {
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         match tokio::time::timeout(limit, converse(&mut child, &text)).await {
             Ok(Ok(report)) => {
-                // All that is left for it is to end. The next one is started when the answer has had its turn.
+                // The worker only has to end. The next one is started after the answer is passed on.
                 let workers = self.clone();
                 tokio::spawn(async move {
                     let _ = child.wait().await;
@@ -147,7 +148,7 @@ impl Workers {
     pub fn start_ahead(&self) {
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if ahead.is_none() {
-            // Whoever needs one starts it, and is told why it can't be.
+            // If this fails, the task that needs a worker starts one, and gets the error.
             *ahead = start().ok();
         }
     }
@@ -185,7 +186,8 @@ impl Workers {
 }
 
 fn start() -> std::io::Result<Child> {
-    // No directory is named: with one the standard library forks, and the kernel copies all of the daemon's page tables.
+    // Without a working directory: with one, the standard library forks, and the kernel copies the daemon's page
+    // tables.
     Command::new("/proc/self/exe")
         .arg0("mounter")
         .arg("worker")
@@ -206,7 +208,10 @@ async fn converse(child: &mut Child, task: &[u8]) -> Result<WorkerReport, Worker
     let mut report = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout.take(MAX_REPORT));
-        stdout.read_until(END, &mut report).await.map_err(failed("hear"))?;
+        stdout
+            .read_until(END, &mut report)
+            .await
+            .map_err(failed("read the report of"))?;
     }
     if report.last() == Some(&END)
         && let Ok(report) = serde_json::from_slice(&report)
@@ -223,7 +228,7 @@ async fn converse(child: &mut Child, task: &[u8]) -> Result<WorkerReport, Worker
 async fn last_words(stderr: Option<ChildStderr>) -> String {
     let mut words = Vec::new();
     if let Some(stderr) = stderr {
-        // What was heard before it failed counts.
+        // What was read before an error counts.
         let _ = stderr.take(MAX_REPORT).read_to_end(&mut words).await;
     }
     String::from_utf8_lossy(&words).trim().to_owned()

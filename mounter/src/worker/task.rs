@@ -47,10 +47,10 @@ pub enum Task {
     Unmount {
         /// The target.
         target: Target,
-        /// Also if it is in use.
+        /// Also if it is in use (`MNT_DETACH`).
         detach: bool,
     },
-    /// Give an error to whoever waits for what is mounted on a target.
+    /// Give an error to all that wait for what is mounted on a target.
     Force {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
@@ -64,14 +64,14 @@ pub enum Task {
         /// The target.
         target: Target,
     },
-    /// Take away what a mount by the host's program has left half done.
+    /// Remove what an unfinished mount by the host's program has left.
     ClearStage {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
         /// The target.
         target: Target,
     },
-    /// Let the file system of an image file grow into the file.
+    /// Expand the file system of an image file to the size of the file.
     Expand {
         /// The pool's directory.
         pool: PathBuf,
@@ -82,7 +82,7 @@ pub enum Task {
         /// The size in bytes that it should have at least.
         size: u64,
     },
-    /// Put a volume that was mounted anew where its dead mounts are.
+    /// Put a volume that was mounted again where its dead mounts are.
     Graft(GraftTask),
 }
 
@@ -131,10 +131,10 @@ impl FlatVolume {
     }
 }
 
-/// Ends a report: the daemon goes on when it has come, not when the worker has ended.
+/// Ends a report: the daemon continues when it arrives, not when the worker has ended.
 pub const END: u8 = b'\n';
 
-/// What became of a task.
+/// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkerReport {

@@ -1,4 +1,4 @@
-//! Unmounting: all that is known is the directory; what is on it the mount table says.
+//! Unmounting: only the directory is given, and the mount table shows what is on it.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use crate::sys::{Sys, Unmount, UnmountError};
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
 
-/// How often a mount that is in use is tried again. Whoever only looks at it, such as the kubelet that measures how full it
-/// is, keeps it busy for a moment.
+/// How often to retry while a mount is in use. A process that only looks at it, such as the kubelet that measures how
+/// full it is, keeps it busy for a moment.
 const TRIES: usize = 20;
 
 /// How long between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// More mounts than this on one directory are none that anybody meant.
+/// More mounts than this on one directory are a mistake.
 const MOST: usize = 64;
 
 /// Takes everything off the target. Nothing there is success, and so is a target that is gone.
 ///
-/// A loop device goes by itself with its last mount (`LO_FLAGS_AUTOCLEAR`), and the directory is the kubelet's to remove.
-/// `detach` is for a server that does not answer, when a plain unmount hung: then nothing is waited for.
+/// A loop device goes by itself with its last mount (`LO_FLAGS_AUTOCLEAR`), and the directory is the kubelet's to
+/// remove. `detach` is for a server that does not answer, when a plain unmount hung: then nothing is waited for.
 pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), MountError> {
     let how = if detach { Unmount::Detach } else { Unmount::Plain };
     let mut tries = TRIES;
@@ -29,7 +29,7 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
             return Ok(());
         };
         match sys.unmount(target, how) {
-            // There may be another below; somebody else may have been faster.
+            // There may be another below, or another process was faster.
             Ok(()) | Err(UnmountError::NotMounted) => {}
             Err(UnmountError::Busy) if tries > 0 => {
                 tries -= 1;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays_and_the_message_says_so() {
+    fn a_mount_in_use_stays_and_the_message_says_so() {
         let mut fake = Fake::default().mounted(&target(), "10.0.0.4:/x", "nfs");
         for _ in 0..=TRIES {
             fake = fake.fail("unmount", 0, Errno::BUSY);

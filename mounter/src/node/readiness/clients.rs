@@ -11,7 +11,7 @@ use crate::volume::registry::Serving;
 /// Nothing, or what to do.
 pub type Verdict = Result<(), String>;
 
-/// File systems of the kernel that no client is about, as types that the kernel serves.
+/// The kernel's file systems without a client of their own, which `self` serves as types.
 const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
 
 /// What is published of a node.
@@ -53,12 +53,12 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel)
         (Serving::Kernel | Serving::Local | Serving::Pool, Some(record)) => all_of(record.kernel_needs, has),
         (Serving::Container(_), Some(record)) => all_of(record.image_needs, has),
         (Serving::Kernel, None) if OTHER_FILE_SYSTEMS.contains(&client) => kernel.can_have(client, client),
-        // What the volume says its file system is, or what is in a vendor's image, nobody knows beforehand.
+        // Nobody knows beforehand which file system a volume names, or what a vendor's image needs.
         (_, None) => Ok(()),
     }
 }
 
-/// Nothing if of each line one alternative is there; else how to come by the first of those that are not.
+/// `None` if each line has one alternative that is there; else how to get the first one that is missing.
 fn all_of(needs: Needs, has: impl Fn(&Need) -> Verdict) -> Verdict {
     needs.iter().try_for_each(|alternatives| {
         let verdicts: Vec<_> = alternatives.iter().map(&has).collect();

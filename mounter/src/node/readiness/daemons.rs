@@ -1,4 +1,4 @@
-//! Daemons of the node's own: those that are in the way of a client container, and those that a volume can't do without.
+//! Daemons of the node itself: those that conflict with a client container, and those that a volume needs.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,15 @@ const ISCSID: &str = "iscsid";
 /// What the client image for iSCSI makes in its container before it starts its own.
 const OF_A_CLIENT: &str = "root/run/mooring/iscsi";
 
-/// What remembers for a node whom it has NFS locks of, and the port of the daemon by which it is found.
+/// The daemon that remembers which servers this node has NFS locks on, and the port of the one that finds it.
 const STATD: &str = "rpc.statd";
 const RPCBIND_PORT: u16 = 111;
 
 /// State of a TCP socket that is listened on, in the kernel's tables.
 const LISTENS: &str = "0A";
 
-/// Whether an iscsid of the node's own would be in the way of a client container's. `node` is a process in the node's network, if one is seen.
+/// Whether an iscsid of the node itself conflicts with that of a client container. `node` is a process in the node's
+/// network, if one is seen.
 pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, String> {
     let Some(node) = node else {
         return Ok("no kubelet is seen, so it is not known whether the node runs an iscsid".to_owned());
@@ -35,12 +36,12 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
         .into_iter()
         .filter(|socket| !is_a_client_s(socket))
         .collect();
-    // One of a client container may have come or gone just now.
+    // That of a client container may just have started or ended.
     let there = sockets(&table());
     if foreign.iter().any(|socket| there.contains(socket)) {
         return Err(
-            "the node runs an iscsid of its own, and two can't hold one node's iSCSI sessions: on the node, systemctl disable --now \
-             iscsid.socket iscsid.service; or have type iscsi served by host"
+            "the node runs an iscsid of its own, and two can't hold one node's iSCSI sessions: on the node, systemctl \
+             disable --now iscsid.socket iscsid.service; or have type iscsi served by host"
                 .to_owned(),
         );
     }
@@ -70,8 +71,8 @@ pub(super) fn nfs_locks(proc: &Path, node: Option<&PathBuf>) -> Result<String, S
         (false, false) => "rpcbind and rpc.statd",
     };
     Err(format!(
-        "the node runs no {missing}, so NFS volumes of version 3 are mounted with option nolock only: apply configmaps/nfs-locks. Version 4 \
-         needs neither"
+        "the node runs no {missing}, so NFS volumes of version 3 are mounted with option nolock only: apply \
+         configmaps/nfs-locks. Version 4 needs neither"
     ))
 }
 
@@ -94,7 +95,7 @@ fn has_socket(process: &Path, inode: u64) -> bool {
     open.any(|file| file == Path::new(&name))
 }
 
-/// Whether somebody listens on a port, by a table of TCP sockets; see `proc_net_tcp(5)`.
+/// Whether a process listens on a port, by a table of TCP sockets; see `proc_net_tcp(5)`.
 fn is_listened_on(table: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     table.lines().any(|line| {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::node::args::NodeArgs;
 use crate::node::kubelet::{self, Directories, clean};
 
-/// Whether the kubelet's root is the one that the mounter was given: what is mounted elsewhere no Pod sees. `kubelets` are those of
-/// this node.
+/// Whether the kubelet's root is the one that the mounter was given: Pods see no mount elsewhere. `kubelets` are those
+/// of this node.
 pub(super) fn root(kubelets: &[PathBuf], given: &Path) -> Result<String, String> {
     let found: Vec<_> = kubelets
         .iter()
@@ -26,8 +26,8 @@ fn judge_root(found: &[Directories], given: &Path, has_pods: bool) -> Result<Str
     }
     if let Some(first) = found.first() {
         return Err(format!(
-            "the kubelet's root directory is {} and not {}, so no volume can be mounted: see that DaemonSet mounter has no env \
-             MOORING_KUBELET_ROOT, and delete this mounter's Pod: the next one finds it by itself",
+            "the kubelet's root directory is {} and not {}, so no volume can be mounted: see that DaemonSet mounter \
+             has no env MOORING_KUBELET_ROOT, and delete this mounter's Pod: the next one finds it by itself",
             first.root.display(),
             given.display(),
         ));
@@ -36,8 +36,9 @@ fn judge_root(found: &[Directories], given: &Path, has_pods: bool) -> Result<Str
         return Ok(format!("a kubelet has its Pods in {}", given.display()));
     }
     Err(format!(
-        "{} is no kubelet's root directory: no Pod is in it, and this one would be. Find out where the kubelet has it (its --root-dir), and \
-         write that at env MOORING_KUBELET_ROOT of DaemonSet mounter and in variable kubeletRoots of ValidatingAdmissionPolicy mooring-mounter",
+        "{} is no kubelet's root directory: no Pod is in it, and this one would be. Find out where the kubelet has it \
+         (its --root-dir), and write that at env MOORING_KUBELET_ROOT of DaemonSet mounter and in variable \
+         kubeletRoots of ValidatingAdmissionPolicy mooring-mounter",
         given.display(),
     ))
 }
@@ -69,7 +70,8 @@ fn compare(found: &[Directories], given: &NodeArgs) -> Result<String, String> {
         );
     };
     Err(format!(
-        "the kubelet's plugin directory is {} and not {}: start the mounter without --plugin-dir, and it finds it by itself",
+        "the kubelet's plugin directory is {} and not {}: start the mounter without --plugin-dir, and it finds it by \
+         itself",
         first.plugins.display(),
         plugins.display()
     ))

@@ -63,8 +63,8 @@ impl NodeKernel {
         self.file_systems.contains(fs_type)
     }
 
-    /// Whether a file system is there, or comes with its module when it is first mounted; else what to do. What can't be known is
-    /// given the benefit of the doubt.
+    /// Whether a file system is there, or its module will be loaded when it is first mounted; else what to do. Without
+    /// a list of modules, this assumes that it is.
     pub fn can_have(&self, fs_type: &str, module: &str) -> Result<(), String> {
         if self.has(fs_type) {
             return Ok(());
@@ -73,8 +73,8 @@ impl NodeKernel {
             Modules::Unknown => Ok(()),
             Modules::Listed { names, .. } if names.contains(module) => Ok(()),
             Modules::Listed { folder, .. } => Err(format!(
-                "the kernel has no {fs_type}, and there is no module {module} in {}: install your distribution's package \
-                 that has it",
+                "the kernel has no {fs_type}, and there is no module {module} in {}: install your distribution's \
+                 package that has it",
                 folder.display()
             )),
             Modules::Never => Err(format!(
@@ -83,7 +83,8 @@ impl NodeKernel {
         }
     }
 
-    /// Whether a driver is there, or can be loaded; else what to do. What can't be known is given the benefit of the doubt.
+    /// Whether a driver is there, or can be loaded; else what to do. Without a list of modules, this assumes that it
+    /// is.
     pub fn can_load(&self, module: &str) -> Result<(), String> {
         match &self.modules {
             // One without modules has what it was built with.

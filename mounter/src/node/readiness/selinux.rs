@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 /// Where the kernel says so.
 const FOLDER: &str = "sys/fs/selinux";
 
-/// Switches of the usual policies by which containers may use file systems that bear no labels of their own, and what they are for.
+/// Switches of the usual policies by which containers may use file systems that bear no labels of their own, and what
+/// they are for.
 const SWITCHES: [(&str, &str); 4] = [
     ("virt_use_nfs", "NFS"),
     ("virt_use_samba", "SMB"),
@@ -44,8 +45,8 @@ fn judge(folder: &Path) -> Result<String, String> {
     let kinds: Vec<_> = off.iter().map(|(_, kind)| *kind).collect();
     let switches: Vec<_> = off.iter().map(|(name, _)| format!("{name}=1")).collect();
     Err(format!(
-        "SELinux enforces its rules, and containers that bear its labels are refused (Permission denied) on volumes by {}, though these are \
-         mounted: on the host, setsebool -P {}; {labels}",
+        "SELinux enforces its rules, and containers that bear its labels are refused (Permission denied) on volumes \
+         by {}, though these are mounted: on the host, setsebool -P {}; {labels}",
         kinds.join(", "),
         switches.join(" ")
     ))

@@ -1,4 +1,4 @@
-//! What becomes of a Pod with a volume that does not answer: only one whose time is over is helped to go.
+//! Whether a Pod with a volume that does not answer may still use it.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::node::node_pods::NodePod;
 /// How long after a Pod's grace period its volumes may be unmounted the usual way.
 pub(super) const BOUND: Duration = Duration::from_secs(30);
 
-/// What is to become of a Pod.
+/// Whether a Pod may still use its volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It may use its volumes yet.
+    /// It may.
     Stays,
     /// Its grace period and some time more are over.
     Over,
@@ -22,13 +22,13 @@ pub(super) enum Fate {
 
 /// What becomes of the Pod with this uid, by what the API says of the node's Pods.
 pub(super) fn fate(uid: &str, there: &[NodePod], now: Timestamp) -> Fate {
-    // A static Pod's uid is none of the API's: nobody knows it there while it runs.
+    // The API does not know the uid of a static Pod, even while it runs.
     if !uid.contains('-') {
         return Fate::Stays;
     }
     match there.iter().find(|seen| seen.pod.uid == uid) {
         None => Fate::Missing,
-        // The time that the API server notes is that of the end of the grace period.
+        // The deletion timestamp is the end of the grace period.
         Some(NodePod { ends: Some(ends), .. }) if now.duration_since(*ends).as_secs() >= bound() => Fate::Over,
         Some(_) => Fate::Stays,
     }

@@ -1,4 +1,4 @@
-//! Whether the kernel's own network file systems answer: nobody hears of it when their server does not.
+//! Whether the kernel's own network file systems answer: no one else notices when their server does not.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::volume::mount_table::{Entry, Table};
 use crate::volume::target::Target;
 use crate::worker::{WorkerError, Workers};
 
-/// How often a mount is asked. One that was silent is asked again at once until it has answered twice.
+/// How often to ask a mount. A silent one is asked again at once until it has answered twice.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// Most that are asked at the same time: each takes a worker, and one that hangs for [`SILENCE`].
+/// Most mounts to ask at the same time: each takes a worker, which may hang for [`SILENCE`].
 const MOST: usize = 16;
 
-/// Types of file system that the kernel has from a server.
+/// Types of the kernel's file systems that have a server.
 const TYPES: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre"];
 
 /// Whether a mount is one of the kernel's own that has a server.
@@ -28,16 +28,16 @@ fn is_network(entry: &Entry) -> bool {
     TYPES.contains(&entry.fs_type.as_str())
 }
 
-/// A mount that is asked from time to time.
+/// A mount that is asked periodically.
 #[derive(Debug)]
 struct Asked {
     fs_type: String,
     /// When it was asked last.
     at: Instant,
-    /// Whether its answer is waited for.
+    /// Whether an answer is outstanding.
     waiting: bool,
     silent: bool,
-    /// Whether it was silent before the last answer, which may be the error of one who was told to wait no longer.
+    /// Whether it was silent before the last answer, which may be the error that a forced unmount causes.
     doubted: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Network {
     workers: Workers,
     room: Arc<Semaphore>,
     asked: BTreeMap<Target, Asked>,
-    /// Those that wait for an answer; each ends with whether there was none.
+    /// The outstanding questions; the result says whether the mount is silent.
     asking: JoinSet<(Target, bool)>,
 }
 
@@ -63,10 +63,10 @@ impl Network {
         }
     }
 
-    /// Takes in what was answered, asks those whose turn it is, and forgets those that are unmounted. Waits for nobody.
+    /// Collects answers, asks the mounts that are due, and forgets those that are unmounted. Does not wait.
     pub(super) fn ask(&mut self) {
         while let Some(answered) = self.asking.try_join_next() {
-            // One that broke leaves its mount unasked until it is unmounted: nothing is given up for a fault of ours.
+            // If the task itself failed, its mount is not asked again: a fault of the mounter gives up no volume.
             if let Ok((target, silent)) = answered
                 && let Some(asked) = self.asked.get_mut(&target)
             {
@@ -76,12 +76,12 @@ impl Network {
         }
         let table = match Table::read() {
             Ok(table) => table,
-            Err(error) => return warn!("it is not known which volumes there are to be asked: {error}"),
+            Err(error) => return warn!("failed to read which volumes to ask: {error}"),
         };
         let there = volumes(&table, &self.kubelet_root);
         self.asked.retain(|target, _| there.contains_key(target));
         for (target, fs_type) in there {
-            // One that is new was just mounted, or the mounter has just started.
+            // A new one was just mounted, or the mounter has just started.
             let asked = self.asked.entry(target.clone()).or_insert_with(|| Asked {
                 fs_type,
                 at: Instant::now(),
@@ -119,7 +119,7 @@ async fn is_silent(workers: &Workers, room: &Semaphore, target: &Target) -> bool
     matches!(looked, Err(WorkerError::Late { .. }))
 }
 
-/// The volumes on a node that its kernel has from a server, with the types of their file systems.
+/// The volumes of the kernel's network file systems, with their types.
 fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, String> {
     let volumes = table.volumes(kubelet_root).filter(|entry| is_network(entry));
     let parsed = volumes.filter_map(|entry| {

@@ -25,7 +25,7 @@ pub fn namespaces(proc: &Path, devices: &[DeviceNumber]) -> io::Result<Vec<Names
     let mut pids = BTreeMap::new();
     for process in std::fs::read_dir(proc)?.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
-        // One that ends meanwhile, or that may not be looked at, has nothing to tell.
+        // A process that ends meanwhile, or that may not be looked at, is left out.
         if let (Some(pid), Some(id)) = (pid, namespace_of(&process.path())) {
             let lowest = pids.entry((Some(id) != own, id)).or_insert(pid);
             *lowest = pid.min(*lowest);

@@ -1,4 +1,4 @@
-//! Hears of changes of the mount table as they happen.
+//! Watches the mount table for changes.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tokio::sync::watch;
 
-/// Goes up with every change of this process' mount table, for as long as somebody listens.
+/// Counts the changes of this process' mount table while a receiver exists.
 ///
 /// A thread of its own waits for them: all it does is to sleep in the kernel.
 pub fn mount_table() -> io::Result<watch::Receiver<u64>> {

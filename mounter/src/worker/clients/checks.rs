@@ -7,8 +7,8 @@ use crate::volume::job::MountError;
 use crate::volume::mount_table::Entry;
 use crate::worker::task::MountTask;
 
-/// Refuses a source by which a file or device would be found without saying so: what begins with a slash is meant, but a
-/// relative name that happens to be there is not seen for what it is when a volume is judged.
+/// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
+/// path when a volume is judged.
 pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
     if !source.starts_with('/') && sys.is_here(Path::new(source)) {
         let message = format!(

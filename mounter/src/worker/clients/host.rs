@@ -1,9 +1,9 @@
 //! Serving mode `host`: the host's own `mount`, run in the host's mount namespace.
 //!
-//! The program mounts on a directory of root's own in `/run`; from there the mount goes to the volume's directory by its
-//! handle, so that no program walks a path that a tenant could have changed. A mount that lives in the kernel is what
-//! this is for: a daemon that the program leaves behind (FUSE) belongs to the mounter's container and ends with it;
-//! for those there are client containers.
+//! The program mounts on a directory in `/run` that is root's alone. From there the worker moves the mount to the
+//! volume's directory by its handle, so no program walks a path that a tenant could have changed. This mode is for
+//! mounts that live in the kernel. A daemon that the program leaves behind (FUSE) belongs to the mounter's container
+//! and ends with it; client containers are for those.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     Ok(removed?)
 }
 
-/// Takes away what a mount that was ended half-way has left: its stage, and what may be mounted there.
+/// Removes what an unfinished mount has left: its stage, and what may be mounted there.
 pub fn clear(sys: &impl Sys, namespace: Option<&Path>, target: &Target) -> Result<(), MountError> {
     sys.enter_host(namespace, target)?;
     Ok(sys.remove_stage(&sys.stage(target))?)

@@ -1,4 +1,4 @@
-//! What an image file holds, told by its first bytes.
+//! What an image file contains, by its first bytes.
 
 /// A file system that an image can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Content {
     /// How many bytes it takes to tell.
     pub(super) const PROBED: usize = 4096;
 
-    /// Tells by an image's first bytes.
+    /// Reads it from an image's first bytes.
     pub(super) fn of(bytes: &[u8]) -> Self {
         const EXT_MAGIC: (usize, [u8; 2]) = (1024 + 56, [0x53, 0xef]);
         let ext = bytes.get(EXT_MAGIC.0..EXT_MAGIC.0 + 2) == Some(&EXT_MAGIC.1);

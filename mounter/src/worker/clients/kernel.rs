@@ -13,11 +13,11 @@ use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options;
 use crate::worker::task::MountTask;
 
-/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's mount
-/// namespace, if not the kubelet's.
+/// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's
+/// mount namespace, if not the kubelet's.
 pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
-    // Its own helper would have more to do than to hand over the options.
+    // For these, `mount` has helpers that do more than pass the options on.
     if remote::is_one::<NfsPlan>(&volume) {
         return remote::mount::<NfsPlan>(sys, namespace, task, &volume);
     }

@@ -6,8 +6,8 @@
 //! | `fs-type` | `ext4` (if not said) or `xfs` |
 //! | `mount-options` | as of that file system |
 //!
-//! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the same
-//! volume get two mounts of one loop device: two devices over one file would destroy each other's work.
+//! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
+//! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use crate::volume::mount_options::{self, MountOptions};
 use crate::volume::target::Target;
 use crate::worker::task::{FlatVolume, MountTask};
 
-/// With less than this left a pool is full: a file system's own records take more.
+/// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
 
-/// Mounts an image file. Each step looks first whether it was done before.
+/// Mounts an image file. Each step first checks whether it was done before.
 pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
     let name = file_name(&volume.source)?;
@@ -47,7 +47,7 @@ fn mount_image(
         return Ok(());
     }
     let file_system = match &found {
-        // In use: its file system is there, and the kernel's copy of it is newer than the file's.
+        // In use: it has a file system, and the kernel's copy of that is newer than the file's.
         Some(_) => content(sys, image)?.file_system(),
         None => Some(format_if_blank(sys, image, wanted.unwrap_or(FileSystem::Ext4))?),
     };
@@ -70,7 +70,8 @@ pub fn expand(sys: &impl Sys, pool: &Path, volume: &FlatVolume, target: &Target,
         return Err(MountError::Failed {
             attempted: format!("expand volume {name}"),
             message: format!(
-                "its image file has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file first",
+                "its image file has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file \
+                 first",
                 image.size
             ),
         });
@@ -98,7 +99,10 @@ pub fn expand(sys: &impl Sys, pool: &Path, volume: &FlatVolume, target: &Target,
         match error {
             MountError::Failed { attempted, message } if message.contains("ermi") => MountError::Failed {
                 attempted,
-                message: format!("{message}: the kernel lets only a holder of CAP_SYS_RESOURCE resize a mounted file system; give it to the mounter's Pod"),
+                message: format!(
+                    "{message}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
+                     give that capability to the mounter's Pod"
+                ),
             },
             error => error,
         }
@@ -119,15 +123,15 @@ fn file_name(source: &str) -> Result<&str, MountError> {
     }
 }
 
-/// A pool without room breaks whatever comes first: the mark, the program, or a write of the kernel's, which says only that it
-/// could not.
+/// A full pool makes whatever comes first fail: the mark, the program, or a write in the kernel, which gives no reason.
+/// This adds the reason.
 fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
     match error {
         MountError::Failed { attempted, message } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
             MountError::Failed {
                 attempted,
                 message: format!(
-                    "{message}: the node's pool {} is full: make room there, and it is tried again by itself",
+                    "{message}: the node's pool {} is full: free space there, and the kubelet tries again",
                     pool.display()
                 ),
             }
@@ -188,7 +192,8 @@ fn content(sys: &impl Sys, image: &ImageFile) -> Result<Content, MountError> {
     Ok(Content::of(&sys.read_image(image, 0, Content::PROBED)?))
 }
 
-/// The image's file system, made now if the image is blank, or if an earlier try was ended in the middle of it.
+/// The image's file system. If the image is blank, or an earlier try was ended while it formatted the image, this
+/// formats it.
 fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Result<FileSystem, MountError> {
     let marked = sys.is_marked(image)?;
     if !marked {
@@ -200,8 +205,8 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
         sys.mark(image, true)?;
     }
     let (name, options): (_, &[&str]) = match wanted {
-        // Blocks of 4 KiB, so that the image suits a disk of any sector size. Damage is found, not made worse: nobody checks
-        // an image before it is mounted.
+        // Blocks of 4 KiB, so that the image suits a disk of any sector size. An error makes it read-only: nothing
+        // checks an image before it is mounted.
         FileSystem::Ext4 => (
             "mkfs.ext4",
             &[
@@ -239,7 +244,8 @@ fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<Content>) -> M
     MountError::Failed {
         attempted: format!("mount image file {name} as {wanted}"),
         message: format!(
-            "it holds {found}, and what is not blank is never formatted: set the volume's fs-type to what the file holds, or make a new volume"
+            "it holds {found}, and what is not blank is never formatted: set the volume's fs-type to what the file \
+             holds, or make a new volume"
         ),
     }
 }

@@ -1,8 +1,8 @@
 //! NFS by system call: with nothing on the node but the kernel's own client.
 //!
-//! What `mount.nfs` does for the kernel is done here: the server's name becomes an address, and the newest version that
-//! both sides speak is found. Version 4 needs no daemon beside that. Version 3 has to be asked for; the server's locks take
-//! `rpc.statd` on the node then (`configmaps/nfs-locks`), without which such a volume is refused.
+//! This does for the kernel what `mount.nfs` does: it resolves the server's name and finds the newest version that both
+//! sides speak. Version 4 needs no daemon. Version 3 has to be asked for; its locks need `rpc.statd` on the node
+//! (`configmaps/nfs-locks`), and without that such a volume is refused.
 
 mod failure;
 mod options;
@@ -82,15 +82,15 @@ impl Remote for NfsPlan {
         Ok(meant)
     }
 
-    /// Whoever asks for locks of the server's is not given some that fail later.
+    /// Refuses a volume whose locks would fail later.
     fn before(&self, sys: &impl Sys) -> Result<(), MountError> {
         let (program, version) = STATD;
         if !self.options.locks_by_daemon() || sys.has_rpc_program(program, version)? {
             return Ok(());
         }
         Err(MountError::Node(
-            "it has no rpc.statd, by which the locks of NFS version 3 are kept: apply configmaps/nfs-locks, which runs one on each \
-             node, or ask for version 4, or add mount option nolock, by which a lock holds on this node only"
+            "it has no rpc.statd, which keeps the locks of NFS version 3: apply configmaps/nfs-locks, which runs one \
+             on each node, or ask for version 4, or add mount option nolock, by which a lock holds on this node only"
                 .to_owned()
                 .into(),
         ))

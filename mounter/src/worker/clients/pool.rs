@@ -1,7 +1,7 @@
 //! Client `pool`: the directory of the node's own pool itself, for a provisioning Pod (`backend-volume: client=pool`).
 //!
-//! Whoever has it has every local volume of the node, so the admission policy lets only Pods of Mooring's own
-//! controller have it; and it takes no options by which it could be anything else.
+//! It contains every local volume of the node, so the admission policy allows it only to Pods of Mooring's own
+//! controller. It takes no options that could make it anything else.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
 use crate::worker::task::MountTask;
 
-/// The pool is root's own: a file in it is a whole volume of somebody's.
+/// Only root may read the pool: each file in it is someone's volume.
 const MODE: u32 = 0o700;
 
 /// Mounts the pool's directory, which is made if it is missing.

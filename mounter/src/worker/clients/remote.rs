@@ -1,8 +1,8 @@
-//! A file server that the kernel itself speaks with: what NFS and SMB have in common.
+//! A file server that the kernel itself talks to: what NFS and SMB have in common.
 //!
-//! The kernel takes a server by its address, so its name becomes one here, and each address is tried. A mount speaks with its
-//! server from the network that it was made in, for as long as it lives. The mounter's own is that of a Pod and goes with it, so the
-//! worker makes the mount in the host's; and by the host's name, which tells clients apart.
+//! The kernel takes only a server's address, so the worker resolves its name and tries each address. A mount talks to
+//! its server from the network namespace that it was made in, as long as it exists. The mounter's own ends with its
+//! Pod, so the worker makes the mount in the host's, with the host's name, by which servers tell clients apart.
 
 pub(super) mod options;
 pub(super) mod source;
@@ -42,12 +42,12 @@ pub(super) trait Remote: Sized {
     /// Where the volume is.
     fn source(&self) -> &RemoteSource;
 
-    /// Of a server's addresses those that are meant.
+    /// Those of a server's addresses that the options allow.
     fn meant(&self, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, MountError> {
         Ok(addresses)
     }
 
-    /// What has to be on the node, looked at from its network.
+    /// Checks what the node needs, from its network namespace.
     fn before(&self, _: &impl Sys) -> Result<(), MountError> {
         Ok(())
     }
@@ -81,11 +81,11 @@ pub(super) fn mount<R: Remote>(
     {
         return already(entry, task, R::FS_TYPE, &source.text);
     }
-    // By the resolver of the mounter's Pod, and so before its network is left.
+    // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
     let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
         attempted: error.attempted,
         message: format!(
-            "{}: correct the server's name in the volume's source, or see to the DNS of the mounter's Pod",
+            "{}: correct the server's name in the volume's source, or check the DNS of the mounter's Pod",
             error.words
         ),
     })?;
@@ -117,8 +117,8 @@ fn check_type<R: Remote>(volume: &Volume) -> Result<(), MountError> {
     Err(MountError::BadOptions(message.into()))
 }
 
-/// Whether what is mounted may be this by another name of its server: all mounts of one server bear the name by which the
-/// kernel got to know it first, whatever each of them was mounted from.
+/// Whether what is mounted may be this volume under another name of its server: all mounts of one server show the name
+/// of the first, whatever each of them was mounted from.
 fn may_be<R: Remote>(wanted: &R, entry: &Entry) -> bool {
     let source = wanted.source();
     R::NAMES.contains(&entry.fs_type.as_str())
@@ -128,7 +128,7 @@ fn may_be<R: Remote>(wanted: &R, entry: &Entry) -> bool {
 fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAddr]) -> Result<OwnedFd, MountError> {
     let started = Instant::now();
     let told = |error: SysError, address: &SocketAddr| {
-        // Whoever does not answer is left alone for a while.
+        // The circuit breaker leaves a server alone that does not answer.
         if is_silence(&error) {
             return silent(wanted, started.elapsed());
         }
@@ -138,7 +138,7 @@ fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAd
     for address in addresses {
         match wanted.mount_from(sys, address) {
             Ok(mount) => return Ok(mount),
-            // Another of its addresses may be reached.
+            // Another address of the server may work.
             Err(error) if is_about_the_way(&error) => {
                 first.get_or_insert((error, *address));
             }
@@ -149,7 +149,7 @@ fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAd
         Some((error, address)) => told(error, &address),
         None => MountError::Failed {
             attempted: format!("find the address of server {}", wanted.source().host),
-            message: "it has none: see to the DNS of the mounter's Pod".to_owned(),
+            message: "it has none: check the DNS of the mounter's Pod".to_owned(),
         },
     })
 }
@@ -164,7 +164,7 @@ fn each_once(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     addresses
 }
 
-/// Whether another address of the server may be of use.
+/// Whether another address of the server may work.
 fn is_about_the_way(error: &SysError) -> bool {
     let no_way = matches!(
         error.errno,
@@ -173,7 +173,7 @@ fn is_about_the_way(error: &SysError) -> bool {
     no_way || is_silence(error)
 }
 
-/// Whether the server did not answer. SMB says so by what a connection that is not there yet is called.
+/// Whether the server did not answer. SMB then gives the error of a connection that is still being made.
 fn is_silence(error: &SysError) -> bool {
     matches!(
         error.errno,
@@ -189,7 +189,7 @@ fn silent(wanted: &impl Remote, took: Duration) -> MountError {
     }
 }
 
-/// What is to be done, with what the kernel said.
+/// The cure, with what the kernel said.
 pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
@@ -197,7 +197,7 @@ pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
     }
 }
 
-/// What failed, where there is no more to be said.
+/// What failed, without a cure.
 pub(super) fn without_cure(error: SysError) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
@@ -205,7 +205,7 @@ pub(super) fn without_cure(error: SysError) -> MountError {
     }
 }
 
-/// What to do about a server that is there and listens not, or to which there is no way.
+/// The cure for a server that does not listen, or that has no route.
 pub(super) fn cure_of_the_way(
     error: &SysError,
     kind: &str,
@@ -216,10 +216,11 @@ pub(super) fn cure_of_the_way(
     let address = text_of(address);
     match error.errno? {
         Errno::CONNREFUSED => Some(format!(
-            "no {kind} server listens on port {port} of {host} ({address}): start it there, or name another port by mount option port="
+            "no {kind} server listens on port {port} of {host} ({address}): start it there, or name another port by \
+             mount option port="
         )),
         Errno::NETUNREACH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => Some(format!(
-            "the node has no way to {host} ({address}): see to its routes and addresses"
+            "the node has no route to {host} ({address}): check its routes and addresses"
         )),
         _ => None,
     }

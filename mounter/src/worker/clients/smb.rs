@@ -1,8 +1,8 @@
 //! SMB by system call: version 3, with nothing on the node but the kernel's own client (`cifs`).
 //!
-//! What `mount.cifs` does for the kernel is done here. The user's name and password are the volume's Secret's, and go to the kernel
-//! each under its own key: they are on no command line, and a comma in one makes no option of what follows it. The kernel shows the
-//! user's name in the mount table, and the password nowhere.
+//! This does for the kernel what `mount.cifs` does. The user's name and password are from the volume's Secret. The
+//! kernel gets each under its own key: they are on no command line, and a comma in one starts no new option. The kernel
+//! shows the user's name in the mount table, and the password nowhere.
 
 mod credentials;
 mod failure;
@@ -24,8 +24,8 @@ use options::SmbOptions;
 /// What it is called in the kernel, which loads its module by this name.
 const FS_TYPE: &str = "cifs";
 
-/// What every mount has. File names are UTF-8 in containers. What a server refers to on another one is not followed: it takes a
-/// program on the node to find that.
+/// What every mount has. File names are UTF-8 in containers. Referrals to other servers (DFS) are not followed: that
+/// needs a program on the node.
 const ALWAYS: [(&str, Option<&str>); 2] = [("iocharset", Some("utf8")), ("nodfs", None)];
 
 /// What is to be mounted, and how.

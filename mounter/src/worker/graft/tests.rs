@@ -244,7 +244,7 @@ fn another_pod_s_container_is_left_alone() {
 }
 
 #[test]
-fn what_can_t_be_replaced_is_said_and_holds_up_nothing_else() {
+fn a_mount_that_can_t_be_replaced_is_an_error_and_delays_no_other() {
     let mut fake = Fake {
         missing: "deep/part",
         ..Fake::default()
@@ -263,7 +263,7 @@ fn what_can_t_be_replaced_is_said_and_holds_up_nothing_else() {
 }
 
 #[test]
-fn nothing_is_done_before_the_volume_is_mounted_anew() {
+fn nothing_is_done_before_the_volume_is_mounted_again() {
     let mut fake = Fake::default();
     let before = fake.container();
     let mut early = task();

@@ -141,7 +141,7 @@ fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memo
             })
             .await?;
         }
-        let event = scope.event("a", "it was mounted anew").await?;
+        let event = scope.event("a", "the volume was mounted again").await?;
         ensure!(event.reason.as_deref() == Some(reasons::VOLUME_REVIVED), "{event:?}");
         // Next door nobody noticed.
         assert_eq!(of_volume(&scope, &image, "b").await?.uid(), of_b.uid());

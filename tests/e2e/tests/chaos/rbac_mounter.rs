@@ -250,7 +250,7 @@ async fn counting_is_refused(scope: &Scope, node: &str, rights: &Rights, right: 
     scope.pod("user", node, "data", Value::Null)?;
     scope.pod_ready("user").await?;
     kill_server(scope).await?;
-    let event = scope.event("user", "it was mounted anew").await?;
+    let event = scope.event("user", "the volume was mounted again").await?;
     ensure!(event.reason.as_deref() == Some(reasons::VOLUME_REVIVED), "{event:?}");
     rights.take_away(scope, right).await?;
     kill_server(scope).await?;

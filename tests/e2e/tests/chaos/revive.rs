@@ -219,7 +219,7 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
         // The node's proxy takes a moment.
         tokio::time::sleep(Duration::from_secs(3)).await;
         kill(&process)?;
-        scope.event("user", "can't be mounted anew").await?;
+        scope.event("user", "mounting it again fails").await?;
         selector("ssh")?;
         let back = Instant::now();
         all_well(&scope, "server").await?;

@@ -51,7 +51,7 @@ impl Machine {
         note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));
         ensure!(self.mounts(used)?.is_empty(), "{used} is still mounted");
         let log = self.mounter_log()?;
-        for words in ["taken out of sight", "did not answer in time"] {
+        for words in ["unmounted lazily", "did not answer in time"] {
             ensure!(log.contains(words), "{words:?} is not in the mounter's log: {log}");
         }
 

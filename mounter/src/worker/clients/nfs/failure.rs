@@ -1,4 +1,4 @@
-//! Why an NFS mount failed, in words and with what to do about it. The kernel says little more than a number.
+//! Why an NFS mount failed, and what to do about it. The kernel gives little more than a number.
 
 use std::net::SocketAddr;
 
@@ -21,10 +21,10 @@ pub(super) struct Circumstances<'a> {
     pub(super) address: &'a SocketAddr,
 }
 
-/// What the kernel says where it has NFS, but not the version.
+/// What the kernel says if it has NFS, but not the version.
 const NO_VERSION: &str = "Version unavailable";
 
-/// Whether an older version may be of use: the server does not speak this one, or (`INVAL`) the kernel does not.
+/// Whether an older version may work: the server does not speak this one, or (`INVAL`) the kernel does not.
 pub(super) fn is_about_the_version(error: &SysError) -> bool {
     matches!(error.errno, Some(Errno::PROTONOSUPPORT | Errno::INVAL)) && !error.words.contains(NO_VERSION)
 }
@@ -41,23 +41,24 @@ pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
             return no_nfs("has NFS, but not this version", module);
         }
         Some(Errno::ACCESS | Errno::PERM) => format!(
-            "{server} does not let this node have it: add the node's own address (not a Pod's) to the clients that the export is \
-             for, and see that it takes sec=sys"
+            "{server} denies this node access: add the node's own address (not a Pod's) to the clients of the export, \
+             and check that the export allows sec=sys"
         ),
         Some(Errno::NOENT) if is_three => {
             format!("{server} has no such path for this node: see how it is exported there, and to whom")
         }
         Some(Errno::CONNREFUSED | Errno::PROTONOSUPPORT) if is_three => format!(
-            "{server} does not speak NFS version 3 with this node: it takes its rpcbind (port 111) and mountd beside the server itself; \
-             or name their ports by mount options port= and mountport=, or ask for version 4"
+            "{server} does not speak NFS version 3 with this node: run its rpcbind (port 111) and mountd, or name \
+             their ports by mount options port= and mountport=, or ask for version 4"
         ),
         Some(Errno::NOENT) => format!(
-            "{server} has no such path for this node: version 4 counts paths from the server's NFSv4 root, and shows a client \
-             only what is exported to it; see how it is exported there, and to whom"
+            "{server} has no such path for this node: version 4 counts paths from the server's NFSv4 root, and shows \
+             a client only what is exported to it; see how it is exported there, and to whom"
         ),
-        Some(Errno::PROTONOSUPPORT) => {
-            format!("{server} does not speak NFS {versions}: let it, or ask for another version by mount option vers=")
-        }
+        Some(Errno::PROTONOSUPPORT) => format!(
+            "{server} does not speak NFS {versions}: enable it there, or ask for another version by mount option \
+             vers="
+        ),
         _ => match remote::cure_of_the_way(&error, "NFS", server, about.address, about.port) {
             Some(cure) => cure,
             None => return remote::without_cure(error),
@@ -68,8 +69,9 @@ pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
 
 fn no_nfs(what: &str, module: &str) -> MountError {
     let message = format!(
-        "its kernel {what}: run modprobe {module} on the host; where there is no such module, install the rest of the kernel's \
-         modules (a package such as linux-modules-extra or kernel-modules), or have type nfs served by a client image"
+        "its kernel {what}: run modprobe {module} on the host; where there is no such module, install the rest of the \
+         kernel's modules (a package such as linux-modules-extra or kernel-modules), or have type nfs served by a \
+         client image"
     );
     MountError::Node(message.into())
 }

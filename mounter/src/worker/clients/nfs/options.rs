@@ -1,4 +1,4 @@
-//! Mount options of NFS: those that a volume can have, and what becomes of them.
+//! Mount options of NFS: those that a volume can have, and what the kernel gets.
 
 use std::net::SocketAddr;
 
@@ -62,7 +62,7 @@ const NUMBERS: &Numbers = &[
     ("mountport", 1..=65535),
 ];
 
-/// Options with a word, and which.
+/// Options with a choice of words, and which.
 const CHOICES: &Choices = &[
     ("lookupcache", &["all", "none", "pos", "positive"]),
     ("write", &["lazy", "eager", "wait"]),
@@ -86,14 +86,15 @@ pub(super) enum NfsOptionError {
     #[error(transparent)]
     Common(#[from] RemoteOptionError),
     #[error(
-        "mount option {0:?} asks for NFS version 2, which Linux has no more: ask for version 3 or 4 (vers=4.2, 4.1, 4.0, 3, or leave it out)"
+        "mount option {0:?} asks for NFS version 2, which Linux has no more: ask for version 3 or 4 (vers=4.2, 4.1, \
+         4.0, 3, or leave it out)"
     )]
     OldVersion(String),
-    #[error("mount option {0:?} names no version of NFS that there is: write vers=4.2, 4.1, 4.0 or 3, or leave it out")]
+    #[error("mount option {0:?} names no known version of NFS: write vers=4.2, 4.1, 4.0 or 3, or leave it out")]
     NoVersion(String),
     #[error("mount option {0:?} and another one name different versions of NFS: keep one")]
     TwoVersions(String),
-    #[error("mount option {0:?}: NFS is spoken over TCP only: write proto=tcp or tcp6, or leave it out")]
+    #[error("mount option {0:?}: the mounter uses NFS over TCP only: write proto=tcp or tcp6, or leave it out")]
     Transport(String),
 }
 
@@ -193,7 +194,8 @@ impl NfsOptions {
         Ok(read)
     }
 
-    /// Whether locks are the server's, and a daemon on the node has to tell it who has them: version 4 keeps them itself.
+    /// Whether locks are the server's, and a daemon on the node has to tell it who has them: version 4 keeps them
+    /// itself.
     pub(super) fn locks_by_daemon(&self) -> bool {
         let is_local = |(key, value): &(String, Option<String>)| match (key.as_str(), value.as_deref()) {
             ("nolock", _) | ("local_lock", Some("all")) => Some(true),
@@ -321,14 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_option_is_said_with_its_cure() {
+    fn a_bad_option_gets_a_message_with_its_cure() {
         let refused = [
             ("nfsvers=2", "version 2"),
             ("vers=3,v4", "keep one"),
             ("vers=3,minorversion=1", "keep one"),
-            ("vers=5", "names no version"),
-            ("vers=4.9", "names no version"),
-            ("minorversion=7", "names no version"),
+            ("vers=5", "names no known version"),
+            ("vers=4.9", "names no known version"),
+            ("minorversion=7", "names no known version"),
             ("vers=4.2,v4.1", "keep one"),
             ("addr=10.0.0.9", "takes the place of the server"),
             ("clientaddr=10.0.0.9", "takes the place of the server"),

@@ -7,7 +7,7 @@ use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_h
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NfsSourceError {
-    #[error("option source={0:?} is none of NFS: write server:/path")]
+    #[error("option source={0:?} is not an NFS source: write server:/path")]
     Form(String),
     #[error("option source={0:?} has an IPv6 address without brackets: write [address]:/path")]
     NoBrackets(String),

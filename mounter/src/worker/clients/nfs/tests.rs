@@ -116,7 +116,7 @@ fn every_failure_says_what_to_do() {
         (Errno::ACCESS, "failed", "add the node's own address"),
         (Errno::PERM, "failed", "add the node's own address"),
         (Errno::NOENT, "failed", "has no such path for this node"),
-        (Errno::NETUNREACH, "failed", "no way to 10.0.0.4"),
+        (Errno::NETUNREACH, "failed", "no route to 10.0.0.4"),
         (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
         (Errno::HOSTUNREACH, "timeout", "10.0.0.4 did not answer"),
         (Errno::IO, "failed", "Input/output error"),
@@ -129,7 +129,7 @@ fn every_failure_says_what_to_do() {
 }
 
 #[test]
-fn whatever_makes_no_sense_is_refused_before_anything_happens() {
+fn a_volume_that_makes_no_sense_is_refused_before_any_system_call() {
     let lines = [
         "client=nfs",
         "client=nfs,source=10.0.0.4",

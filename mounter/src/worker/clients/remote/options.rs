@@ -8,7 +8,7 @@ use crate::volume::mount_options::ForbiddenOption;
 /// Options with a number, and which.
 pub(in crate::worker::clients) type Numbers = [(&'static str, RangeInclusive<u32>)];
 
-/// Options with a word, and which.
+/// Options with a choice of words, and which.
 pub(in crate::worker::clients) type Choices = [(&'static str, &'static [&'static str])];
 
 /// What is wrong with a mount option of any file server; the message says what to do.
@@ -17,8 +17,8 @@ pub(in crate::worker::clients) enum RemoteOptionError {
     #[error(transparent)]
     Forbidden(#[from] ForbiddenOption),
     #[error(
-        "mount option {option:?} is not one that an {kind} volume can have when the mounter itself mounts it: leave it out \
-         (see docs/clients/{}.md for those that it can)", .kind.to_ascii_lowercase()
+        "mount option {option:?} is not one that an {kind} volume can have when the mounter itself mounts it: leave \
+         it out (see docs/clients/{}.md for those that it can)", .kind.to_ascii_lowercase()
     )]
     Unknown { option: String, kind: &'static str },
     #[error("mount option {0:?} takes the place of the server that the volume's source names: leave it out")]
@@ -30,8 +30,8 @@ pub(in crate::worker::clients) enum RemoteOptionError {
         wanted: String,
     },
     #[error(
-        "mount option {option:?} needs {program} on the node, which the kernel alone does not have: leave it out, or have \
-         type {} served by host or by a client image that brings it", .kind.to_ascii_lowercase()
+        "mount option {option:?} needs {program} on the node, which the kernel alone does not have: leave it out, or \
+         have type {} served by host or by a client image that brings it", .kind.to_ascii_lowercase()
     )]
     Program {
         option: String,
@@ -80,14 +80,14 @@ pub(in crate::worker::clients) fn text_of(key: &str, value: Option<&str>) -> Str
     value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"))
 }
 
-/// Checks an option with a number; says what it should be. Nothing if there is no such option.
+/// Checks an option with a number; the error is what it should be. `None` if there is no such option.
 pub(in crate::worker::clients) fn check_number(
     known: &Numbers,
     key: &str,
     value: Option<&str>,
 ) -> Option<Result<(), String>> {
     let (_, range) = known.iter().find(|(name, _)| *name == key)?;
-    // Digits alone: a number that is written otherwise the kernel may read as another.
+    // Digits alone: the kernel may read a number in another form differently.
     let number = value
         .filter(|value| value.bytes().all(|b| b.is_ascii_digit()))
         .and_then(|value| value.parse().ok());
@@ -97,7 +97,7 @@ pub(in crate::worker::clients) fn check_number(
     })
 }
 
-/// The words that an option may have; nothing if there is no such option.
+/// The words that an option may have; `None` if there is no such option.
 pub(in crate::worker::clients) fn words_of(known: &Choices, key: &str) -> Option<&'static [&'static str]> {
     known.iter().find(|(name, _)| *name == key).map(|(_, words)| *words)
 }

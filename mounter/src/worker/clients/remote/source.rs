@@ -24,7 +24,8 @@ pub(in crate::worker::clients) enum RemotePathError {
 }
 
 impl RemoteSource {
-    /// The source `given`, of a server's `host` and a `path` there. `start` is all that the kernel gets before the path.
+    /// The source `given`, of a server's `host` and a `path` there. `start` is all that the kernel gets before the
+    /// path.
     pub(in crate::worker::clients) fn new(
         given: &str,
         host: &str,

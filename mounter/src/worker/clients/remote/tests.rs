@@ -1,4 +1,4 @@
-//! What holds of NFS and SMB alike: the tests of both call it.
+//! What holds for both NFS and SMB: the tests of both call these functions.
 
 use rustix::io::Errno;
 
@@ -10,8 +10,8 @@ use crate::volume::job::MountError;
 /// Mounts the volume of a line.
 type Try = fn(&Fake, &str) -> Result<(), MountError>;
 
-/// The name is resolved by the mounter's Pod, and the mount made in the host's network, by the kernel alone. A second time
-/// nothing is done.
+/// The name is resolved by the mounter's Pod, and the mount made in the host's network, by the kernel alone. A second
+/// time nothing is done.
 pub(in crate::worker::clients) fn assert_mounted_from_the_host_s_network(
     try_with: Try,
     first: &str,
@@ -60,8 +60,8 @@ pub(in crate::worker::clients) fn assert_refused_before_anything_happens(try_wit
     }
 }
 
-/// What is mounted shows `shown` as its source. `same` is the same volume by its server's name `nas`, `other` is another
-/// volume of that server.
+/// What is mounted shows `shown` as its source. `same` is the same volume by its server's name `nas`, `other` is
+/// another volume of that server.
 pub(in crate::worker::clients) fn assert_known_by_its_address(
     try_with: Try,
     (fs_type, shown): (&str, &str),

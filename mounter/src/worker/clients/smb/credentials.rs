@@ -1,4 +1,4 @@
-//! Who a volume's server is told that the mount is for: what the volume's Secret says.
+//! The user, the password and the domain of a mount, from the volume's Secret.
 
 use crate::volume::job::Secrets;
 use crate::worker::clients::remote::source::LONGEST;
@@ -8,20 +8,20 @@ const USERNAME: &str = "username";
 const PASSWORD: &str = "password";
 const DOMAIN: &str = "domain";
 
-/// What is wrong with a Secret; the message says what to do, and nothing of what stands in it.
+/// What is wrong with a Secret; the message says what to do, and contains no value of the Secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadCredentials {
     #[error(
-        "the volume has no {0}: name a Secret of type mooring.dev/vcs with the keys username and password in the volume's \
-         secretRef; a share for everybody is mounted by mount option sec=none"
+        "the volume has no {0}: name a Secret of type mooring.dev/vcs with the keys username and password in the \
+         volume's secretRef; for a share that is open to everybody, add mount option sec=none"
     )]
     Missing(&'static str),
     #[error(
-        "key {0} of the volume's Secret has a line break or another control character in it: make the Secret anew without \
-         (kubectl create secret --from-literal adds none)"
+        "key {0} of the volume's Secret has a line break or another control character in it: create the Secret again \
+         without it (kubectl create secret --from-literal adds none)"
     )]
     ControlCharacter(&'static str),
-    #[error("key {0} of the volume's Secret is not UTF-8 text: write it so")]
+    #[error("key {0} of the volume's Secret is not UTF-8 text: encode it as UTF-8")]
     NotText(&'static str),
     #[error(
         "key {0} of the volume's Secret is longer than the {LONGEST} bytes that the kernel takes: choose a shorter one"
@@ -31,7 +31,7 @@ pub(super) enum BadCredentials {
     DomainInName,
 }
 
-/// What of a volume's Secret the kernel gets. Other keys are none of ours.
+/// What the kernel gets of a volume's Secret. Other keys are ignored.
 pub(super) fn of(secrets: &Secrets) -> Result<Secrets, BadCredentials> {
     let name = value(secrets, USERNAME)?.filter(|name| !name.is_empty());
     let name = name.ok_or(BadCredentials::Missing(USERNAME))?;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_secret_is_said_without_saying_what_stands_in_it() {
+    fn the_message_about_a_bad_secret_contains_none_of_its_values() {
         let long = [b'x'; 256];
         for (entries, error) in [
             (&[][..], BadCredentials::Missing("username")),

@@ -1,4 +1,4 @@
-//! Why an SMB mount failed, in words and with what to do about it. The kernel says little more than a number.
+//! Why an SMB mount failed, and what to do about it. The kernel gives little more than a number.
 
 use std::net::SocketAddr;
 
@@ -17,23 +17,26 @@ pub(super) fn told(error: SysError, source: &RemoteSource, options: &SmbOptions,
         Some(Errno::NODEV) => return no_smb("has no SMB"),
         Some(Errno::LIBACC) => return no_smb("has SMB, but not the character set utf8 that file names are written in"),
         Some(Errno::ACCESS | Errno::PERM | Errno::KEYREJECTED) => format!(
-            "{server} does not take the user and password of the volume's Secret, or does not let this user have {path}: correct the \
-             Secret (keys username, password, domain), or see who may use the share"
+            "{server} does not take the user and password of the volume's Secret, or denies this user access to \
+             {path}: correct the Secret (keys username, password, domain), or check who may use the share"
         ),
         Some(Errno::KEYEXPIRED) => format!(
-            "{server} says that the user's password has expired: give the user a new one there, and write it into the volume's Secret"
+            "{server} says that the user's password has expired: give the user a new one there, and write it into the \
+             volume's Secret"
         ),
         Some(Errno::NOENT) => format!(
-            "{server} has no share or no directory {path}: correct the volume's source, or make it there; if it is there, the node's \
-             kernel may lack the cryptography of SMB (its log then has \"crypto alloc failed\"): run modprobe -a cmac ccm gcm on the host"
+            "{server} has no share or no directory {path}: correct the volume's source, or make it there; if it is \
+             there, the node's kernel may lack the cryptography of SMB (its log then has \"crypto alloc failed\"): \
+             run modprobe -a cmac ccm gcm on the host"
         ),
         Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT) => format!(
-            "{server} does not speak SMB {}, or not as the volume's mount options want it: let it, or ask for another version by \
-             mount option vers=",
+            "{server} does not speak SMB {}, or not as the volume's mount options ask: enable it there, or ask for \
+             another version by mount option vers=",
             options.version
         ),
         Some(Errno::REMOTE) => format!(
-            "{server} refers to another server for {path} (DFS), which is not followed: name that server in the volume's source"
+            "{server} refers to another server for {path} (DFS), which is not followed: name that server in the \
+             volume's source"
         ),
         _ => match remote::cure_of_the_way(&error, "SMB", server, address, options.port) {
             Some(cure) => cure,
@@ -45,8 +48,9 @@ pub(super) fn told(error: SysError, source: &RemoteSource, options: &SmbOptions,
 
 fn no_smb(what: &str) -> MountError {
     let message = format!(
-        "its kernel {what}: run modprobe -a cifs nls_utf8 on the host; where there are no such modules, install the rest of the \
-         kernel's modules (a package such as linux-modules-extra or kernel-modules), or have type smb served by a client image"
+        "its kernel {what}: run modprobe -a cifs nls_utf8 on the host; where there are no such modules, install the \
+         rest of the kernel's modules (a package such as linux-modules-extra or kernel-modules), or have type smb \
+         served by a client image"
     );
     MountError::Node(message.into())
 }

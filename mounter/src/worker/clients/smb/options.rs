@@ -1,11 +1,11 @@
-//! Mount options of SMB: those that a volume can have, and what becomes of them.
+//! Mount options of SMB: those that a volume can have, and what the kernel gets.
 
 use crate::volume::mount_options::{self, MountFlags};
 use crate::worker::clients::remote::options::{
     Asked, Choices, Numbers, RemoteOptionError, check_number, text_of, words_of,
 };
 
-/// The version that is asked for where none is: the newest, which a man in the middle can't talk down.
+/// The default version: the newest, which a man in the middle can't downgrade.
 const VERSION: &str = "3.1.1";
 
 /// How a version may be written, and what the kernel calls it.
@@ -56,7 +56,7 @@ const WORDS: &[&str] = &[
     "nocase",
 ];
 
-/// What is so anyway, and what only older versions know.
+/// What is the default anyway, and what only older versions know.
 const DROPPED: &[&str] = &["intr", "nointr", "nodfs", "nounix"];
 
 /// Options with a number, and which.
@@ -75,7 +75,7 @@ const NUMBERS: &Numbers = &[
     ("max_credits", 20..=60_000),
 ];
 
-/// Options with a word, and which.
+/// Options with a choice of words, and which.
 const CHOICES: &Choices = &[
     ("cache", &["strict", "none", "loose"]),
     ("sec", &["ntlmssp", "ntlmsspi", "none"]),
@@ -84,14 +84,14 @@ const CHOICES: &Choices = &[
 /// Modes of all files and of all directories.
 const MODES: [&str; 2] = ["file_mode", "dir_mode"];
 
-/// Modes where nobody asked for others: it's the server that says who may do what, and whom it asks is the same for all Pods.
+/// The default modes. The server decides who may do what, by a user that is the same for all Pods.
 const OPEN: [&str; 2] = ["0777", "0777"];
 
 /// The same for a Pod with a group of its own. A kubelet that finds the root's so need not look at every file
 /// (`fsGroupChangePolicy: OnRootMismatch`).
 const OF_GROUP: [&str; 2] = ["0770", "02770"];
 
-/// Options by which somebody would log in.
+/// Options for a login.
 const LOGIN: &[&str] = &[
     "user",
     "username",
@@ -105,7 +105,7 @@ const LOGIN: &[&str] = &[
     "cred",
 ];
 
-/// Options that say which server is meant, or how this node is called.
+/// Options that name the server, or this node.
 const SERVER: &[&str] = &[
     "ip",
     "addr",
@@ -144,13 +144,11 @@ pub(super) enum SmbOptionError {
     )]
     Login(String),
     #[error(
-        "mount option {0:?} asks for a version of SMB that is no longer safe to speak: ask for vers=3.1.1, 3.0.2 or 3.0, or \
-         leave it out, and let the server speak it"
+        "mount option {0:?} asks for a version of SMB that is no longer safe to speak: ask for vers=3.1.1, 3.0.2 or \
+         3.0, or leave it out, and let the server speak it"
     )]
     OldVersion(String),
-    #[error(
-        "mount option {0:?} names no version of SMB that there is: write vers=3.1.1, 3.0.2 or 3.0, or leave it out"
-    )]
+    #[error("mount option {0:?} names no known version of SMB: write vers=3.1.1, 3.0.2 or 3.0, or leave it out")]
     NoVersion(String),
 }
 
@@ -170,9 +168,10 @@ pub(super) struct SmbOptions {
 }
 
 impl SmbOptions {
-    /// Reads mount options. Only those that are known pass: a new kernel may have one that leads elsewhere. `fs_group` is the Pod's.
+    /// Reads mount options. Only those that are known pass: a new kernel may have one that leads elsewhere. `fs_group`
+    /// is the Pod's.
     pub(super) fn read(options: &[String], read_only: bool, fs_group: Option<u32>) -> Result<Self, SmbOptionError> {
-        // Before anything else speaks of an option as a whole.
+        // First, since any other error repeats the whole option, which may have a password in it.
         let name = |option: &'_ String| {
             option
                 .split_once('=')
@@ -211,7 +210,7 @@ impl SmbOptions {
         Ok(read)
     }
 
-    /// Whom files belong to and who may use them, where that was not said.
+    /// Adds owner and modes of files where the options have none.
     fn fill_in(&mut self, fs_group: Option<u32>) {
         let has = |rest: &[(String, Option<String>)], name: &str| rest.iter().any(|(key, _)| key == name);
         let group = fs_group.filter(|_| !has(&self.rest, "gid"));
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_is_spoken_unless_an_older_one_is_asked_for() {
+    fn the_newest_version_is_used_unless_an_older_one_is_asked_for() {
         for (options, version) in [
             ("", "3.1.1"),
             ("vers=3.1.1", "3.1.1"),
@@ -323,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_option_is_said_with_its_cure() {
+    fn a_bad_option_gets_a_message_with_its_cure() {
         let refused = [
             ("vers=1.0", "no longer safe"),
             ("vers=2.0", "no longer safe"),
             ("vers=2.1", "no longer safe"),
             ("vers=default", "no longer safe"),
-            ("vers=3", "names no version"),
-            ("vers=4", "names no version"),
+            ("vers=3", "names no known version"),
+            ("vers=4", "names no known version"),
             ("vers", "is not one that"),
             ("ip=10.0.0.9", "takes the place of the server"),
             ("addr=10.0.0.9", "takes the place of the server"),

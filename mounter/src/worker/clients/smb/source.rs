@@ -7,11 +7,11 @@ use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_h
 /// What is wrong with a source; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SmbSourceError {
-    #[error("option source={0:?} is none of SMB: write //server/share or //server/share/directory")]
+    #[error("option source={0:?} is not an SMB source: write //server/share or //server/share/directory")]
     Form(String),
     #[error(
-        "option source={0:?} has no server's name or address after its two slashes: write //server/share; a port is said by \
-         mount option port="
+        "option source={0:?} has no server's name or address after its two slashes: write //server/share; give a port \
+         by mount option port="
     )]
     BadHost(String),
     #[error("option source={0:?} has a backslash in it: write slashes")]

@@ -37,8 +37,8 @@ fn the_newest_version_is_mounted_from_the_host_s_network_for_the_secret_s_user()
         try_with,
         &format!("{LINE}/,mount-options=seal"),
         LINE,
-        "cifs //10.0.0.4/volumes/a vers=3.1.1,ip=10.0.0.4,port=445,iocharset=utf8,nodfs,seal,file_mode=0777,dir_mode=0777,\
-         password=hunter2,username=tom",
+        "cifs //10.0.0.4/volumes/a \
+         vers=3.1.1,ip=10.0.0.4,port=445,iocharset=utf8,nodfs,seal,file_mode=0777,dir_mode=0777,password=hunter2,username=tom",
     );
 }
 
@@ -58,7 +58,7 @@ fn a_pod_s_group_has_the_files() {
 }
 
 #[test]
-fn a_share_for_everybody_takes_no_secret_and_none_is_sent() {
+fn an_open_share_needs_no_secret_and_sends_none() {
     let fake = Fake::default();
     try_with(&fake, &format!("{LINE},mount-options=sec=none")).unwrap();
     let mounts = fake.new_mounts();
@@ -86,7 +86,7 @@ fn the_next_address_of_a_server_is_tried_where_one_can_t_be_reached() {
 }
 
 #[test]
-fn every_failure_says_what_to_do_and_nothing_of_the_secret() {
+fn every_failure_says_what_to_do_and_contains_no_secret() {
     let failures = [
         (Errno::NODEV, "node", "modprobe -a cifs"),
         (Errno::LIBACC, "node", "nls_utf8"),
@@ -101,7 +101,7 @@ fn every_failure_says_what_to_do_and_nothing_of_the_secret() {
         (Errno::NOENT, "failed", "no share or no directory volumes/a"),
         (Errno::OPNOTSUPP, "failed", "does not speak SMB 3.1.1"),
         (Errno::REMOTE, "failed", "refers to another server"),
-        (Errno::NETUNREACH, "failed", "no way to 10.0.0.4"),
+        (Errno::NETUNREACH, "failed", "no route to 10.0.0.4"),
         (Errno::HOSTDOWN, "timeout", "10.0.0.4 did not answer"),
         (Errno::INPROGRESS, "timeout", "10.0.0.4 did not answer"),
         (Errno::IO, "failed", "dmesg"),
@@ -110,7 +110,7 @@ fn every_failure_says_what_to_do_and_nothing_of_the_secret() {
 }
 
 #[test]
-fn whatever_makes_no_sense_is_refused_before_anything_happens() {
+fn a_volume_that_makes_no_sense_is_refused_before_any_system_call() {
     let lines = [
         "client=smb",
         "client=smb,source=nas:/volumes",

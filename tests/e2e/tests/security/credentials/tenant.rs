@@ -189,7 +189,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
             ),
             (
                 json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}),
-                "none of this client",
+                "does not fit its client",
             ),
         ] {
             for volume in inline(options.clone()) {
