@@ -1,11 +1,11 @@
 //! The client Pods of this node: the daemon creates one when the first volume of a client is mounted, and deletes it
 //! when the last is unmounted.
 //!
-//! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files: [`plan`]
-//! (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`] (talks to an
-//! agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones), [`old`] (those
-//! of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers), [`kept`] (how to
-//! mount them again), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! All state is in the API, in the agents and in the mount table; a mounter that starts finds it there. Files:
+//! [`plan`](mod@plan) (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`]
+//! (talks to an agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones),
+//! [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers),
+//! [`kept`] (how to mount them again), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;

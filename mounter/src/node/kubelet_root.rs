@@ -2,7 +2,7 @@
 //! so that mounts beneath it reach the host.
 //!
 //! The Pod has the usual directory as a volume with `Bidirectional` propagation, even where the kubelet uses another
-//! one. That volume identifies the processes of this node ([`kubelet::shares`]), and one of them provides a mount of
+//! one. That volume identifies the processes of this node (`kubelet::shares`), and one of them provides a mount of
 //! the right directory.
 
 use std::fs::File;
