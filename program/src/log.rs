@@ -29,7 +29,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// Starts the log; `filter` is what counts where none was said.
+    /// Starts the log; `filter` applies if `--log` was not given.
     pub fn start(&self, filter: &str) {
         start(self.log.as_deref().unwrap_or(filter), self.log_format);
     }

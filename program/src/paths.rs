@@ -1,10 +1,10 @@
 //! Paths of a program's HTTP port.
 
-/// Whether the program lives; else Kubernetes starts it again.
+/// Whether the program is alive; otherwise Kubernetes restarts it.
 pub const LIVE: &str = "/livez";
 
-/// Whether it can work.
+/// Whether the program can do its work.
 pub const READY: &str = "/readyz";
 
-/// What it counts, as Prometheus reads it.
+/// The program's metrics, in Prometheus' format.
 pub const METRICS: &str = "/metrics";

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::config::store::ConfigStore;
 use crate::process::metrics::Metrics;
 
-/// The address can't be had.
+/// The address of the port is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to listen on {address}: set another --listen")]
 pub struct ListenError {
@@ -35,13 +35,15 @@ pub enum Phase {
     StandingBy,
     /// No admission policy holds it, so it does nothing.
     NotHeld,
+    /// The API server has not said whether an admission policy holds it, so it does nothing.
+    HeldUnknown,
     /// It works.
     Leading,
     /// It ends what it is at.
     Stopping,
 }
 
-/// What the probes are told. A clone tells the same.
+/// What the probes answer. A clone shares the state.
 #[derive(Debug, Clone)]
 pub struct Health {
     phase: Arc<AtomicU8>,
@@ -79,6 +81,11 @@ impl Health {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no admission policy holds this controller: see its log\n",
+            )
+        } else if phase == Phase::HeldUnknown as u8 {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "it is not known whether an admission policy holds this controller: see its log\n",
             )
         } else if phase == Phase::Stopping as u8 {
             (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
@@ -158,6 +165,7 @@ mod tests {
             (Phase::Starting, no),
             (Phase::StandingBy, StatusCode::OK),
             (Phase::NotHeld, no),
+            (Phase::HeldUnknown, no),
             (Phase::Leading, no),
             (Phase::Stopping, no),
         ] {

@@ -1,106 +1,126 @@
-//! Whether the admission policies hold this controller to what it may do. They name its service account with its namespace: installed under another
-//! one and not changed, they match nobody, and whoever gets the controller's token has a node.
-//!
-//! The API server is asked what it would say to a Pod that the controller must not make. Where that is let in, the controller does nothing
-//! until it isn't.
-
-use std::path::Path;
-use std::time::Duration;
+//! Whether the admission policies hold this controller to what it may do. Where they don't, anybody who gets the
+//! controller's token can take over a node. Until the API server has said that they do, the controller does nothing.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, PostParams};
-use serde_json::json;
+use mooring_program::held::{self, Held, PERIOD};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::process::health::{Health, Phase};
 
-/// How often it is asked again.
-const PERIOD: Duration = Duration::from_secs(10);
+/// First pause before the API server is asked again: it may only just be starting too.
+const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Where a Pod has its service account's token.
-const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-
-/// What the API server says to a Pod that must not be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
-    /// A policy refuses it.
-    Yes,
-    /// It would be made.
-    No,
-    /// It is refused by something else, or nothing is heard.
-    Unknown,
-}
-
-/// Waits until a policy holds the controller; whether it is to go on. One that runs outside of the cluster has somebody's own rights, which the
-/// policies are not about.
-pub(crate) async fn wait(client: Client, namespace: &str, health: &Health, stop: &CancellationToken) -> bool {
-    if !Path::new(TOKEN).exists() {
+/// Waits until a policy holds the controller. Returns whether it is to go on: not if it was stopped meanwhile. The API
+/// server is asked in `namespaces`, those in which the controller makes Pods.
+pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health, stop: &CancellationToken) -> bool {
+    if !held::is_to_be_held() {
         return true;
     }
-    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let mut pause = FIRST_PAUSE;
     loop {
-        match ask(&pods).await {
+        match ask(&client, namespaces).await {
             Held::Yes => return true,
-            Held::Unknown => {
-                warn!("the API server did not say whether admission policy mooring-controller holds this controller");
-                return true;
+            Held::No => {
+                health.set(Phase::NotHeld);
+                error!(
+                    "no admission policy holds this controller, so it does nothing: the policies of \
+                     configmaps/install/admission.yaml name its service account with its namespace, so change that namespace in \
+                     them, or install Mooring in namespace mooring"
+                );
             }
-            Held::No => {}
+            Held::Unknown(said) => {
+                health.set(Phase::HeldUnknown);
+                error!(
+                    said,
+                    "the API server does not say whether an admission policy holds this controller, so it does nothing: see that \
+                     the API server can be reached, and that ClusterRole flex-provisioner-configs is bound in a namespace of \
+                     --config-namespaces"
+                );
+            }
         }
-        health.set(Phase::NotHeld);
-        error!(
-            namespace,
-            "no admission policy holds this controller, so it does nothing: the policies of configmaps/install/admission.yaml name \
-             its service account with its namespace, so change that namespace in them, or install Mooring in namespace mooring"
-        );
         tokio::select! {
-            () = tokio::time::sleep(PERIOD) => info!("asking again"),
+            () = tokio::time::sleep(pause) => info!("asking again"),
             () = stop.cancelled() => return false,
         }
+        pause = (pause * 2).min(PERIOD);
     }
 }
 
-async fn ask(pods: &Api<Pod>) -> Held {
-    // Not labelled as a provisioning Pod.
-    let pod = serde_json::from_value(json!({
-        "metadata": {"generateName": "flex-provisioner-asks-"},
-        "spec": {"containers": [{"name": "none", "image": "none.invalid/none"}]},
-    }));
-    let Ok(pod) = pod else { return Held::Unknown };
-    let only_asked = PostParams {
+/// Asks what the API server would say to a Pod that the controller must not make.
+async fn ask(client: &Client, namespaces: &[String]) -> Held {
+    let pod: Pod = match serde_json::from_value(forbidden_pod()) {
+        Ok(pod) => pod,
+        Err(error) => return Held::Unknown(error.to_string()),
+    };
+    let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
-    judge(&pods.create(&only_asked, &pod).await)
+    let mut answers = vec![];
+    for namespace in namespaces {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        answers.push(held::ask(pods.create(&dry_run, &pod)).await);
+    }
+    overall(answers)
 }
 
-fn judge<T>(answer: &kube::Result<T>) -> Held {
-    match answer {
-        Ok(_) => Held::No,
-        Err(kube::Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => Held::Yes,
-        Err(_) => Held::Unknown,
+/// What the answers of all namespaces amount to. The policies match the controller in every namespace, so one that
+/// refuses is enough: in another, the controller may have no rights yet.
+fn overall(answers: Vec<Held>) -> Held {
+    let mut overall = Held::Unknown("there is no namespace to ask in".to_owned());
+    for answer in answers {
+        overall = match (overall, answer) {
+            (Held::No, _) | (_, Held::No) => Held::No,
+            (Held::Yes, _) | (_, Held::Yes) => Held::Yes,
+            (Held::Unknown(_), unknown @ Held::Unknown(_)) => unknown,
+        };
     }
+    overall
+}
+
+/// A Pod that lacks the label of a provisioning Pod, and nothing else: Pod Security, at its most restricted level, lets
+/// it in.
+fn forbidden_pod() -> Value {
+    json!({
+        "metadata": {"generateName": "flex-provisioner-asks-"},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "none",
+                "image": "none.invalid/none",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, judge};
-    use kube::core::Status;
+    use super::{Held, forbidden_pod, overall};
+    use k8s_openapi::api::core::v1::Pod;
 
     #[test]
-    fn only_a_policy_holds_and_only_a_pod_that_is_let_in_shows_that_none_does() {
-        let refused = |message: &str| {
-            let status = Status::failure(message, "Forbidden").with_code(403).boxed();
-            judge(&Err::<(), _>(kube::Error::Api(status)))
-        };
-        assert_eq!(judge(&Ok(())), Held::No);
-        let policy = "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'mooring-controller' with binding 'mooring-controller' denied request";
-        assert_eq!(refused(policy), Held::Yes);
-        assert_eq!(
-            refused("pods is forbidden: User cannot create resource \"pods\""),
-            Held::Unknown
-        );
+    fn one_namespace_without_a_policy_is_enough_to_stop_and_one_with_a_policy_to_go_on() {
+        let unknown = || Held::Unknown("no right".to_owned());
+        for (answers, expected) in [
+            (vec![Held::Yes], Held::Yes),
+            (vec![unknown(), Held::Yes, unknown()], Held::Yes),
+            (vec![Held::Yes, Held::No, unknown()], Held::No),
+            (vec![unknown()], unknown()),
+        ] {
+            assert_eq!(overall(answers.clone()), expected, "{answers:?}");
+        }
+        assert!(matches!(overall(vec![]), Held::Unknown(_)));
+    }
+
+    #[test]
+    fn the_pod_that_is_asked_about_is_not_labelled_as_a_provisioning_pod() {
+        let pod: Pod = serde_json::from_value(forbidden_pod()).unwrap();
+        assert_eq!(pod.metadata.labels, None);
     }
 }

@@ -26,30 +26,31 @@ use crate::process::metrics::Metrics;
 /// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// No client of the API.
+    /// The API client can't be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No address for the probes.
+    /// The address of the probes is not available.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Signals can't be had.
+    /// The process can't receive signals.
     #[error("failed to listen for signals")]
     Signals(#[source] std::io::Error),
-    /// Another replica may lead by now, so this one must not go on.
-    #[error("this replica leads no more: it ends, to be started again and stand by")]
+    /// The Lease was lost: another replica may lead now, so this one must not go on.
+    #[error("this replica has lost the lease: it ends, and stands by when Kubernetes has started it again")]
     LeaseLost,
     /// A controller ended by itself, which is a defect.
     #[error("the {0} controller ended by itself")]
     Ended(&'static str),
 }
 
-/// What is logged where nobody said. The library tells of each watch that was cut, which is begun anew.
+/// What is logged if `--log` is not given. At `warn`, the library would report every watch that was cut and begins
+/// again.
 const LOG: &str = "info,kube_runtime=error";
 
 /// How long Events that are waiting at the end are given to be written.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
 
-/// A controller's loop; it ends when it is told to.
+/// A controller's loop; it ends when its token is cancelled.
 pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What makes all controllers, each with its name; they end when the token is cancelled.
@@ -93,13 +94,14 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
     let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
     let (events, event_writer) = Publisher::new(metrics.clone());
     let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
+    let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
         client: client.clone(),
         configs,
         events,
         metrics: metrics.clone(),
         settings: Settings {
-            config_namespaces: trust.namespaces().map(str::to_owned).collect(),
+            config_namespaces: namespaces.iter().cloned().collect(),
             kube_api: kube_api.map_or_else(
                 || client::address(&config),
                 |address| address.trim_end_matches('/').to_owned(),
@@ -118,7 +120,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
     let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
 
     let in_cluster = kubeconfig.is_none();
-    if in_cluster && !held::wait(client.clone(), &namespace, &health, &stop).await {
+    if in_cluster && !held::wait(client.clone(), &namespaces, &health, &stop).await {
         return Ok(());
     }
     let mut election = Election::new(
@@ -196,7 +198,8 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
     Ok(stop)
 }
 
-/// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have begun.
+/// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have
+/// begun.
 pub fn report(error: &RunError) {
     let mut text = format!("flex-provisioner: {error}");
     let mut cause = std::error::Error::source(error);
