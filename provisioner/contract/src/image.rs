@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// Not an image's name.
+/// The text is no image's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not an image's name: {reason}")]
 pub struct BadImage {
@@ -16,7 +16,7 @@ pub struct BadImage {
     reason: &'static str,
 }
 
-/// Not a pattern of images.
+/// The text is no pattern of images.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a pattern of images: {reason}")]
 pub struct BadPattern {

@@ -1,7 +1,7 @@
 //! What passes between Mooring's parts, in one place: the names in the Kubernetes API ([`names`]), one run of a
 //! provisioning image ([`operation`], [`property`], [`request`], [`outcome`]) and the volume itself ([`volume`]).
 //!
-//! Pure data: nothing here does input or output. `docs/vendors.md` tells the same to a vendor.
+//! Pure data: nothing here does input or output. `docs/vendors.md` says the same to a vendor.
 #![forbid(unsafe_code)]
 
 pub mod image;

@@ -91,13 +91,13 @@ pub mod labels {
     pub const NODE: &str = "mooring.dev/node";
     /// On a client Pod: the client (the `client` option of the volumes that it serves).
     pub const CLIENT: &str = "mooring.dev/client";
-    /// On a Node, with a client's name behind it: whether the node can mount that client's volumes, [`READY`] or [`NOT_READY`]. An
-    /// annotation of the same name says what to do where it can't.
+    /// On a Node, with a client's name behind it: whether the node can mount that client's volumes, [`READY`] or
+    /// [`NOT_READY`]. An annotation of the same name says what to do where it can't.
     pub const NODE_CLIENT_PREFIX: &str = "client.mooring.dev/";
     /// On a Node: whether it can mount anything at all, [`READY`] or [`NOT_READY`].
     pub const NODE_MOUNTER: &str = "mooring.dev/mounter";
-    /// On a Node: how many client Pods of an earlier version still serve volumes there. An annotation of the same name says which,
-    /// and for whom.
+    /// On a Node: how many client Pods of an earlier version still serve volumes there. An annotation of the same name
+    /// says which, and for whom.
     pub const NODE_OLD_CLIENT_PODS: &str = "mooring.dev/old-client-pods";
     /// See [`NODE_CLIENT_PREFIX`].
     pub const READY: &str = "ready";
@@ -131,11 +131,11 @@ pub mod annotations {
     pub const LAST_GOOD: &str = "mooring.dev/last-good";
     /// On a StorageClass: the uid of the ConfigMap that it was made for.
     pub const CONFIG_UID: &str = "mooring.dev/config-uid";
-    /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated. Read by the
-    /// admission policy `mooring-inline-volumes` only.
+    /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated.
+    /// Read by the admission policy `mooring-inline-volumes` only.
     pub const INLINE_CLIENTS: &str = "mooring.dev/inline-clients";
-    /// On a Namespace, by its administrator: sources that a Pod there may name in an inline volume, patterns separated by commas. Read
-    /// by the same policy.
+    /// On a Namespace, by its administrator: sources that a Pod there may name in an inline volume, patterns separated
+    /// by commas. Read by the same policy.
     pub const INLINE_SOURCES: &str = "mooring.dev/inline-sources";
     /// Set by the binder on a claim: the node chosen with WaitForFirstConsumer.
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -147,8 +147,8 @@ pub mod annotations {
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-    /// On a client Pod: [`IMAGE_BY_VOLUME`] where it was made for a volume that names its client image, and not for whoever serves the
-    /// client.
+    /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves
+    /// the client on the node.
     pub const IMAGE_BY: &str = "mooring.dev/image-by";
     /// On a client Pod that is for one volume alone: the name of its PersistentVolume, or the Pod's own name for it.
     pub const VOLUME: &str = "mooring.dev/volume";
@@ -168,20 +168,21 @@ pub mod parameters {
 
 /// Reasons of the mounter's Events.
 pub mod reasons {
-    /// On a Pod: the client of one of its volumes ended, and the volume was mounted anew.
+    /// On a Pod: the client of one of its volumes ended, and the volume was mounted again.
     pub const VOLUME_REVIVED: &str = "VolumeRevived";
-    /// On a Pod: the client of one of its volumes ended, and the volume could not be mounted anew; it is tried again.
+    /// On a Pod: the client of one of its volumes ended, and the volume could not be mounted again; the mounter goes on
+    /// trying.
     pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
     /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
     pub const VOLUME_LOST: &str = "VolumeLost";
     /// On a Pod that is being deleted: one of its volumes does not answer, and what waited for it was ended.
     pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
-    /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others have the same file
-    /// system of its server.
+    /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others
+    /// have the same file system of its server.
     pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
     /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
     pub const MOUNT_WAITS: &str = "MountWaits";
-    /// On the ConfigMap `mounter-config`: it is not taken over as it stands.
+    /// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
     pub const BAD_CONFIG: &str = "BadConfig";
     /// On a Node: it can't mount the volumes of a client any more.
     pub const CLIENT_NOT_READY: &str = "ClientNotReady";

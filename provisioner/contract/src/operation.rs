@@ -66,7 +66,7 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// A word that names no operation.
+/// The word names no operation of the contract.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown operation {0:?}")]
 pub struct UnknownOperation(String);

@@ -13,7 +13,7 @@ pub enum Outcome {
     Done,
     /// Not done; try again with backoff.
     Retry,
-    /// Not done, and trying again is of no use until something changes.
+    /// Not done, and trying again does not help until something changes.
     GiveUp,
 }
 

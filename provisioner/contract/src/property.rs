@@ -26,7 +26,8 @@ pub mod keys {
     pub const ACCESS_MODES: &str = "access-modes";
     /// `Filesystem` or `Block`.
     pub const VOLUME_MODE: &str = "volume-mode";
-    /// The file system asked for by the class (`csi.storage.k8s.io/fstype` or `fs-type`); empty for the image's own choice.
+    /// The file system asked for by the class (`csi.storage.k8s.io/fstype` or `fs-type`); empty for the image's own
+    /// choice.
     pub const FS_TYPE: &str = "fs-type";
     /// The class's mount options, comma-separated.
     pub const MOUNT_OPTIONS: &str = "mount-options";

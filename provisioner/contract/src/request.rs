@@ -52,8 +52,8 @@ pub struct Request {
     pub service_account: String,
     /// Address of the Kubernetes API.
     pub kube_api: String,
-    /// Every key that Mooring does not know: of the ConfigMap, the class's parameters and the secret, in rising precedence.
-    /// Values of a Secret and the token are in the property files only.
+    /// Every key that Mooring does not know: of the ConfigMap, the class's parameters and the secret, in rising
+    /// precedence. Values of a Secret and the token are in the property files only.
     pub parameters: BTreeMap<String, String>,
     /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
     #[serde(default)]

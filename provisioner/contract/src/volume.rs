@@ -77,25 +77,25 @@ impl std::str::FromStr for ClientName {
 /// What is wrong with a volume's options; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
-    /// No `client`.
+    /// The option `client` is missing.
     #[error("option \"client\" is missing: name the client that mounts the volume, such as client=nfs")]
     NoClient,
-    /// A `client` that is no client's name.
+    /// The option `client` can't be a client's name.
     #[error(
         "option client={0:?} is not a client's name: use at most {max} lower-case letters, digits and inner dashes",
         max = ClientName::MAX_LEN
     )]
     BadClient(String),
-    /// A value that no mount could take.
+    /// A value has a character that no mount can take.
     #[error("option {key:?} has a control character (such as a newline or NUL) in its value: remove it")]
     ControlCharacter {
         /// The option.
         key: String,
     },
-    /// A piece of `backend-volume` without `=`.
+    /// A part of `backend-volume` has no `=`.
     #[error("{0:?} is not an option: write key=value, options separated by commas")]
     NoEquals(String),
-    /// One option twice.
+    /// An option is given twice.
     #[error("option {0:?} is given twice: keep one")]
     Twice(String),
 }

@@ -8,8 +8,8 @@ use ureq::{Agent, Body, http};
 
 use crate::error::Error;
 
-/// Longest time of one call, name look-up and answer included. A provisioning Pod has a limit of its own (`timeout`), and
-/// a try that ends with a message beats one that is killed.
+/// Longest time of one call, name look-up and answer included. A provisioning Pod has a limit of its own (`timeout`),
+/// and a try that ends with a message beats one that is killed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a call answered: the object, or the status of a refusal with the API's own words.

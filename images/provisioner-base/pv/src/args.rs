@@ -76,10 +76,10 @@ Examples:
 Example:
   pv options client=local source=\"$PV_NAME.img\" fs-type=ext4")]
     Options(Options),
-    /// Run a command that no other run of this node or backend may be at meanwhile.
+    /// Run a command that no other run may execute at the same time, on this node or backend.
     ///
     /// Takes an exclusive lock on a file or directory, such as the backend volume, and becomes the command, whose exit
-    /// code is the result. The lock is let go when the command ends, however it ends.
+    /// code is the result. The lock is released when the command ends, however it ends.
     #[command(after_help = "\
 Example, in a script that makes its volume only if there is room:
   [ \"${1-}\" = locked ] || exec pv lock /run/mooring/backend \"$0\" locked")]
@@ -115,7 +115,7 @@ pub struct Create {
 pub struct Get {
     /// The property's name, as in the ConfigMap or the contract.
     pub property: String,
-    /// Print an option of the volume as it stands (its PersistentVolume's) instead: what 'delete' goes by.
+    /// Print an option of the existing volume instead, as its PersistentVolume has it: a 'delete' needs these.
     #[arg(long)]
     pub volume: bool,
     /// What to print if there is no such property (without this, that is an error).

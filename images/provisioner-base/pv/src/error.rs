@@ -14,7 +14,7 @@ pub enum Error {
     Given {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The request is not what the contract says.
@@ -22,13 +22,13 @@ pub enum Error {
     Request {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Where it is no JSON of the form that was expected.
         source: serde_json::Error,
     },
-    /// The name of a property that could not be one.
+    /// The name can't be a property's.
     #[error("{0:?} is not a property's name: use letters, digits, '-', '_' and '.'")]
     PropertyName(String),
-    /// No such property.
+    /// The run has no such property.
     #[error(
         "there is no property {0:?}: put the key into the provisioner ConfigMap, the StorageClass's parameters or the \
          Secret of \"secret-name\", or give --default"
@@ -50,28 +50,28 @@ pub enum Error {
         /// The limit in bytes.
         max: usize,
     },
-    /// A file that is written could not be.
+    /// A file could not be written.
     #[error("failed to write {path}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
-    /// No lock.
+    /// The lock could not be taken.
     #[error("failed to lock {path}")]
     Lock {
-        /// What was to be locked.
+        /// The file that serves as the lock.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The command that was to hold the lock did not start.
     #[error("failed to run {command:?}")]
     Run {
-        /// Its name.
+        /// The program's name.
         command: String,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The volume source could not be read.
@@ -79,7 +79,7 @@ pub enum Error {
     Source {
         /// File name, or "stdin".
         from: String,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The volume source is not JSON.
@@ -87,10 +87,10 @@ pub enum Error {
     SourceJson {
         /// File name, or "stdin".
         from: String,
-        /// Why.
+        /// Where it is no JSON of the form that was expected.
         source: serde_json::Error,
     },
-    /// The volume source has not the shape of one.
+    /// The volume source does not have the form of one.
     #[error(
         "the volume source must be a JSON object with one key whose value is an object, such as {{\"iscsi\": {{…}}}}"
     )]
@@ -109,19 +109,19 @@ pub enum Error {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         source: io::Error,
     },
-    /// No token.
+    /// The run has no token for the API.
     #[error(
         "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the volume's \
          options with 'pv options' and set \"volume-source: flexVolume\""
     )]
     NoToken,
-    /// No address.
+    /// The request does not have the address of the API.
     #[error("there is no kube-api in the request: Mooring puts it there, is the image run by hand?")]
     NoApi,
-    /// No certificate authority.
+    /// The run has no certificate to check the API server by.
     #[error(
         "found no certificate of the Kubernetes API at {path}: name a \"service-account-name\" in the provisioner \
          ConfigMap, or give the certificate there as key \"kube-ca\""
@@ -130,33 +130,33 @@ pub enum Error {
         /// Where a service account's would be.
         path: PathBuf,
     },
-    /// The certificate authority is no certificate.
+    /// The certificate can't be read.
     #[error("the certificate of the Kubernetes API is not in PEM form")]
     BadCa(#[source] ureq::Error),
-    /// No answer.
+    /// The API server did not answer.
     #[error("failed to {what}: no answer from the Kubernetes API at {api}")]
     Unreachable {
-        /// What was tried.
+        /// What was attempted, such as `create PersistentVolume x`.
         what: String,
         /// The address.
         api: String,
-        /// Why.
+        /// What the HTTP client said.
         source: Box<ureq::Error>,
     },
-    /// An answer that is not one of Kubernetes.
+    /// The answer is not one of Kubernetes.
     #[error("failed to {what}: the Kubernetes API at {api} gave an answer that is not JSON")]
     Answer {
-        /// What was tried.
+        /// What was attempted, such as `create PersistentVolume x`.
         what: String,
         /// The address.
         api: String,
-        /// Why.
+        /// Where it is no JSON of the form that was expected.
         source: serde_json::Error,
     },
-    /// An answer that says no.
+    /// The API server refused the call.
     #[error("failed to {what}: {message} (HTTP {status}){}", cure(*status, message))]
     Status {
-        /// What was tried.
+        /// What was attempted, such as `create PersistentVolume x`.
         what: String,
         /// HTTP status.
         status: u16,
@@ -169,7 +169,7 @@ pub enum Error {
          remove it by hand if it is a leftover"
     )]
     NotOurs {
-        /// Its name.
+        /// The name of the PersistentVolume.
         name: String,
         /// The claim's uid of this run.
         wanted: String,
@@ -186,7 +186,8 @@ impl Error {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Status { status, message, .. } if is_refusal(*status, message) => EX_CONFIG,
-            // Among the rest of Status are 401 and 403: a right can be granted while neither ConfigMap nor claim changes.
+            // Among the rest of Status are 401 and 403: a right can be granted while neither ConfigMap nor claim
+            // changes.
             Self::Unreachable { .. }
             | Self::Answer { .. }
             | Self::Status { .. }

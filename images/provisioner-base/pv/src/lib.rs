@@ -1,8 +1,8 @@
 //! `pv`: makes or removes the `PersistentVolume` of a provisioning run, so that a vendor's script needs no template, no
 //! `kubectl` and no JSON of its own.
 //!
-//! All that it knows comes from `/run/mooring` ([`given`]); what the volume looks like is decided in [`volume`], without
-//! input or output; [`api`] holds the three calls to Kubernetes that there are.
+//! All that it knows comes from `/run/mooring` ([`given`]); what the volume looks like is decided in [`volume`],
+//! without input or output; [`api`] holds the three calls to Kubernetes that there are.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -9,7 +9,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::args::Lock;
 use crate::error::Error;
 
-/// Becomes the command, which holds the lock until it and all that it started have ended; comes back only with an error.
+/// Becomes the command, which holds the lock until it and all that it started have ended; comes back only with an
+/// error.
 pub fn run(args: &Lock) -> Error {
     let Lock { path, command, args } = args;
     let locked = File::open(path).and_then(|file| {

@@ -140,7 +140,8 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
                 return Err(Error::SourceForbidden(key));
             }
             if key == "flexVolume" {
-                // Another FlexVolume driver: its options are its own, and the kubelet refuses mountOptions all the same.
+                // Another FlexVolume driver: its options are its own, and the kubelet refuses mountOptions all the
+                // same.
                 let options = source.entry("options").or_insert_with(|| json!({}));
                 if let Some(options) = options.as_object_mut().filter(|_| !request.mount_options.is_empty()) {
                     let list = request.mount_options.join(",");

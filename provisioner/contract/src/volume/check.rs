@@ -1,17 +1,20 @@
 //! Whether a volume may be as its options say, given who says it.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use regex::Regex;
 
-use super::clients::{OptionRule, Record, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
+use super::clients::{OptionRule, RECORDS, Record, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
 /// Why a volume is refused; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// Something of the node's own.
+    /// The volume reaches for something of the node's own.
     #[error(transparent)]
     Node(#[from] NodeAccess),
-    /// An option that is on nobody's list.
+    /// The client has no such option.
     #[error("client {client} has no option {option:?}: it has {known}; remove it, or correct its name")]
     Unknown {
         /// The option.
@@ -21,7 +24,7 @@ pub enum CheckError {
         /// What it has.
         known: String,
     },
-    /// An option that others may set.
+    /// An option that a tenant may not set.
     #[error("option {option:?} of client {client} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
     NotATenants {
         /// The option.
@@ -29,11 +32,11 @@ pub enum CheckError {
         /// The client.
         client: String,
     },
-    /// A mount option that others may set.
+    /// A mount option that a tenant may not set.
     #[error("mount option {0:?} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
     NotATenantsMountOption(String),
-    /// A value that is not what it should be.
-    #[error("option {option}={value:?} of client {client} can't be: write {wanted}")]
+    /// The option can't have this value.
+    #[error("option {option} of client {client} can't be {value:?}: write {wanted}")]
     Value {
         /// The option.
         option: &'static str,
@@ -44,7 +47,7 @@ pub enum CheckError {
         /// What it should be.
         wanted: &'static str,
     },
-    /// A source that this client can't have.
+    /// The client can't have this source.
     #[error("option source={found:?} {words}")]
     Source {
         /// The source.
@@ -52,8 +55,8 @@ pub enum CheckError {
         /// What is wrong with it, and what to do.
         words: &'static str,
     },
-    /// A file system that this client has not.
-    #[error("client {client} has no fs-type={found:?}: use {wanted}, or leave it out")]
+    /// The client does not have this file system.
+    #[error("client {client} can't have fs-type={found:?}: use {wanted}, or leave it out")]
     FsType {
         /// The file system.
         found: String,
@@ -65,10 +68,11 @@ pub enum CheckError {
 }
 
 impl Volume {
-    /// Checks that `speaker` may say of a volume what its options say; `granted` are mount options that an administrator asked for (the
-    /// `StorageClass`'s).
+    /// Checks that `speaker` may say of a volume what its options say; `granted` are mount options that an
+    /// administrator asked for (the `StorageClass`'s).
     ///
-    /// An administrator may name a path or a device of the node with a client that has no record: see [`Volume::is_of_the_node`].
+    /// An administrator may name a path or a device of the node with a client that has no record: see
+    /// [`Volume::is_of_the_node`].
     pub fn check(&self, speaker: Speaker, granted: &[String]) -> Result<(), CheckError> {
         let record = record(self.client.as_str(), &self.fs_type);
         // Without `fs-type` a client's name is the type.
@@ -113,8 +117,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The server that the volume is mounted from, as its source says: the part before `:`, without a user, or the host of a `//host/share` or
-    /// a URL; the whole source where it has none of these.
+    /// The server that the volume is mounted from, as its source says: the part before `:`, without a user, or the host
+    /// of a `//host/share` or a URL; the whole source where it has none of these.
     pub fn server(&self) -> &str {
         let source = self.source.as_str();
         // Of a URL only what stands before the path: it has the host, and maybe a port.
@@ -191,8 +195,20 @@ impl Volume {
     }
 }
 
-fn matches(pattern: &str, text: &str) -> bool {
-    Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
+/// Every pattern of the clients' records, compiled.
+static PATTERNS: LazyLock<HashMap<&'static str, Regex>> = LazyLock::new(|| {
+    let options = RECORDS.iter().flat_map(|record| record.options);
+    let patterns = options.map(|option| option.value.pattern);
+    patterns
+        .chain(RECORDS.iter().map(|record| record.source.pattern))
+        .chain([UNKNOWN_OPTION])
+        .filter_map(|pattern| Some((pattern, Regex::new(pattern).ok()?)))
+        .collect()
+});
+
+/// Whether a pattern of the clients' records matches. A text that no pattern can judge is refused.
+fn matches(pattern: &'static str, text: &str) -> bool {
+    PATTERNS.get(pattern).is_some_and(|regex| regex.is_match(text))
 }
 
 fn alternatives(words: &[&str]) -> String {

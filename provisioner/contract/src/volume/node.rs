@@ -1,7 +1,7 @@
-//! What in a volume's options would give out the node itself in place of storage elsewhere.
+//! Which options of a volume would give out the node itself instead of storage elsewhere.
 //!
-//! `PersistentVolumes` written by hand are an administrator's, who has `hostPath` as well. What an image, a ConfigMap or a Pod says of
-//! a volume must not reach as far: see [`Volume::check`].
+//! `PersistentVolumes` written by hand are an administrator's, who has `hostPath` as well. What an image, a ConfigMap
+//! or a Pod says of a volume must not reach as far: see [`Volume::check`].
 
 use super::clients::record;
 use super::{Volume, keys};
@@ -9,38 +9,38 @@ use super::{Volume, keys};
 /// Why a volume would give out the node itself; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeAccess {
-    /// A file system of the kernel's own.
+    /// The file system shows the kernel or the node.
     #[error(
         "option fs-type={0:?} is a view of the node itself and no storage: name the file system of the storage, or leave it out"
     )]
     FsType(String),
-    /// A mount option that takes the place of `source`.
+    /// A mount option would take the place of `source`.
     #[error("mount option {0:?} takes the place of the volume's source: use the option \"source\"")]
     SourceOption(String),
-    /// A mount option that names something of the node.
+    /// A mount option names a file of the node.
     #[error(
         "mount option {0:?} names a file of the machine that mounts: only a StorageClass of the administrator's own can ask for that"
     )]
     FileOption(String),
-    /// A mount option that only an administrator can ask for.
+    /// A mount option takes a protection away, which only an administrator can ask for.
     #[error(
         "mount option {0:?} takes a protection away: only a StorageClass of the administrator's own can ask for that"
     )]
     Unprotected(String),
-    /// A path or a device of the node.
+    /// The source is a path or a device of the node.
     #[error(
         "option source={0:?} is a path or a device of the node: name storage elsewhere, or for the node's own disk use client=local"
     )]
     Source(String),
-    /// A way out of a directory.
+    /// The source has a way out of its directory.
     #[error(
         "option source={0:?} has a part \"..\", which leads out of the directory that it begins with: write the path without it"
     )]
     Dots(String),
 }
 
-/// File systems that show the kernel, the node or its directories. The list need not be whole to be of use, but what is on it is never
-/// storage.
+/// File systems that show the kernel, the node or its directories. The list need not be complete, but
+/// nothing on it is storage.
 pub const VIEWS: &[&str] = &[
     "aufs",
     "autofs",
@@ -85,7 +85,7 @@ pub const FILE_OPTIONS: &[&str] = &["credentials", "cred", "secretfile", "fd", "
 /// How `mount` names a device by what is on it.
 const TAGS: &[&str] = &["LABEL", "UUID", "PARTLABEL", "PARTUUID", "ID"];
 
-/// Checks what no volume may be, whoever wrote it.
+/// Checks what no volume may be, no matter who wrote it.
 pub fn check_kind(fs_type: &str, mount_options: &[String]) -> Result<(), NodeAccess> {
     if VIEWS.contains(&fs_type) {
         return Err(NodeAccess::FsType(fs_type.to_owned()));
