@@ -1,8 +1,8 @@
 //! What the controllers know of the cluster without asking the API, and what they are to look at next.
 //!
-//! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the store;
-//! [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a place for
-//! another Pod. [`mirror`] keeps the few fields that matter of the objects of one watch.
+//! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the
+//! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
+//! place for another run. [`mirror`] keeps the few fields that matter of the objects of one watch.
 
 pub mod expectations;
 pub mod limiter;

@@ -1,10 +1,10 @@
 //! What a provisioner ConfigMap means: [`ProvisionerConfig::parse`] reads one, whole, and finds all that is wrong with
 //! it at once.
 //!
-//! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread. [`trust`] is what
-//! the administrator lets a ConfigMap ask for. [`store`] holds the ConfigMaps in force: there a claim's controller finds the
-//! one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, and [`lint`] checks ConfigMaps in
-//! files.
+//! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread. [`trust`] is
+//! what the administrator lets a ConfigMap ask for. [`store`] holds the ConfigMaps in force: there a claim's controller
+//! finds the one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, and [`lint`] checks
+//! ConfigMaps in files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -147,8 +147,8 @@ pub struct ProvisionerConfig {
     pub reference: ConfigRef,
     /// The ConfigMap's uid.
     pub uid: String,
-    /// Resource version of the ConfigMap that this was read from. Mooring's own annotations change it too: to see whether
-    /// the meaning has changed, compare [`ProvisionerConfig::fingerprint`].
+    /// Resource version of the ConfigMap that this was read from. Mooring's own annotations change it too: to see
+    /// whether the meaning has changed, compare [`ProvisionerConfig::fingerprint`].
     pub resource_version: String,
     /// Hash of all that was read: labels and data. The same for as long as the ConfigMap means the same.
     pub fingerprint: String,
@@ -194,7 +194,8 @@ impl ProvisionerConfig {
         parse::parse(config_map, trust)
     }
 
-    /// Whether the Pod works on its own node's pool (`backend-volume: client=pool`): its volumes then live on that node.
+    /// Whether the Pod works on its own node's pool (`backend-volume: client=pool`): its volumes then live on that
+    /// node.
     pub fn is_node_local(&self) -> bool {
         self.backend_volume
             .as_ref()

@@ -1,20 +1,21 @@
 //! The loops that reconcile. Each observes its objects, has a pure plan decide, and has the decision carried out.
 //!
-//! [`all`] is what the process runs. [`provisioning`] starts [`claim`], [`volume`] and [`orphan`], and the watches that they
-//! share. [`claim`] brings a claim to its volume, [`volume`] deletes the volume when the claim is gone, [`orphan`] settles
-//! Pods that have neither; all three plan with [`crate::operation`] and act through [`crate::apply`]. [`config`] keeps
-//! ConfigMaps and StorageClasses in step and has nothing to do with volumes. [`retry`] says when an object that failed is
-//! looked at again.
+//! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs and orphaned runs, and the
+//! watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume when the claim is gone,
+//! both in the loop of `reconcile`; `orphan` settles runs that have neither. All three plan with [`crate::operation`]
+//! and act through [`crate::apply`]. [`config`] keeps ConfigMaps and StorageClasses in step and has nothing to do with
+//! volumes. [`retry`] says when an object that failed is looked at again.
 
-pub mod claim;
+mod claim;
 pub mod config;
-pub mod orphan;
+mod orphan;
 pub mod provisioning;
+mod reconcile;
 #[cfg(test)]
 mod rehearsal;
 pub mod retry;
 mod serving;
-pub mod volume;
+mod volume;
 
 use tokio_util::sync::CancellationToken;
 

@@ -1,9 +1,9 @@
 //! Turns claims into runs of a storage vendor's provisioning image.
 //!
-//! A claim goes through the rooms one way. A controller of [`controllers`] observes it: the claim, its Pods and PVs from
-//! [`cache`], its ConfigMap from [`config`]. A pure plan of [`operation`] decides the next step, with [`run`] to read how
-//! the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in the API comes
-//! back to the cache by a watch, which queues the claim anew.
+//! A claim goes through the rooms one way. A controller of [`controllers`] observes it: the claim, its runs and PVs
+//! from [`cache`], its ConfigMap from [`config`]. A pure plan of [`operation`] decides the next step, with [`run`] to
+//! read how the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in
+//! the API comes back to the cache by a watch, which queues the claim again.
 #![forbid(unsafe_code)]
 
 /// Carries a decision out: the only writes to claims, PVs, Pods and Secrets.
@@ -20,6 +20,8 @@ pub mod operation;
 pub mod process;
 /// One run of the provisioning image: what it is given, what carries it out, what came of it.
 pub mod run;
+/// Spans and moments, as the API keeps them.
+mod time;
 /// The PersistentVolume: how it is made, and whether it is what was asked for.
 pub mod volume;
 

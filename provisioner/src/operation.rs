@@ -1,22 +1,22 @@
-//! What is done to a volume. Each operation is one file: a pure `plan` from what is observed to a decision.
+//! What is done to a volume. Each operation is one file: its description, and a pure `plan` from what is observed to a
+//! decision. [`describe`] has all descriptions, for whatever serves several operations.
 //!
-//! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any more, or
-//! whose volume was refused, it leaves to [`undo`]. For a PV, [`delete`] plans. A plan goes by the [`record`] on the object
-//! ([`attempt`], [`backoff`]) and by how far the Pod is ([`step`]). It returns a [`decision`], a run with its [`request`]
-//! among them, which [`crate::apply`] carries out.
+//! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any
+//! more, or whose volume was refused, it leaves to [`undo`]. For a PV, [`delete`] plans. A plan goes by the [`record`]
+//! on the object ([`attempt`], [`backoff`]) and by how far the run is ([`step`]). It returns a [`decision`], a run with
+//! its [`request`] among them, which [`crate::apply`] carries out.
 
 pub mod attempt;
 pub mod backoff;
 pub mod decision;
 pub mod delete;
+pub mod describe;
 pub mod observed;
 pub mod provision;
 pub mod record;
 pub mod request;
 pub mod step;
-pub mod time;
 pub mod undo;
-pub mod words;
 
 #[cfg(test)]
 pub(crate) mod tests;

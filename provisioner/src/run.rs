@@ -1,10 +1,20 @@
-//! One run of the provisioning image.
+//! One run of the provisioning image, and what carries it out: a Pod of its own. No other room knows that.
 //!
-//! [`kind`] says which operations there are. [`properties`] is what the image is given. [`pod`] is the provisioning Pod that
-//! carries the run out. [`outcome`] is what came of it, read from the Pod, or from how the Pod was when it [`departed`].
+//! [`kind`] says which operations are run, and [`identity`] what a run is called. [`begin`] makes a run: with a [`pod`]
+//! and its [`properties`]. The cluster shows it as an [`observed`] one, whose [`outcome`] says how far it is. [`end`]
+//! removes it, and [`departed`] is what was known of one that went.
 
+pub mod begin;
 pub mod departed;
+pub mod end;
+pub mod error;
+pub mod identity;
 pub mod kind;
+pub mod observed;
 pub mod outcome;
 pub mod pod;
 pub mod properties;
+
+pub use self::identity::{RunId, RunRef};
+pub use self::kind::Kind;
+pub use self::observed::Run;

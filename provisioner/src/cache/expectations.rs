@@ -1,5 +1,5 @@
-//! What has been done that the watches have not shown yet: so that it is not done twice. Nothing depends on it but the number
-//! of calls; after a restart it is empty.
+//! What has been done that the watches have not shown yet: so that it is not done twice. Nothing depends on it but the
+//! number of calls; after a restart it is empty.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ struct State {
     deleted: HashSet<String>,
     let_go: HashSet<String>,
     supplied: HashSet<String>,
-    spoken_of: HashSet<String>,
+    told_of: HashSet<String>,
     /// Resource version of the last write.
     written: HashMap<String, u64>,
     /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Expectations {
-    /// Since when a node is known to be missing; a restart of the controller begins anew.
+    /// Since when a node is known to be missing. A restart of the controller starts the clock again.
     pub fn away_since(&self, host: &str, now: Timestamp) -> Timestamp {
         *self.lock().away.entry(host.to_owned()).or_insert(now)
     }
@@ -38,39 +38,39 @@ impl Expectations {
         self.lock().away.remove(host);
     }
 
-    /// Whether the PV has been let go.
+    /// Whether the PV has been released: Mooring's finalizer was taken off.
     pub fn is_let_go(&self, uid: &str) -> bool {
         self.lock().let_go.contains(uid)
     }
 
-    /// The PV has been let go.
+    /// The PV has been released.
     pub fn let_go(&self, uid: &str) {
         self.lock().let_go.insert(uid.to_owned());
     }
 
-    /// Whether the Pod has been asked to go.
+    /// Whether the run has been asked to go.
     pub fn is_deleted(&self, uid: &str) -> bool {
         self.lock().deleted.contains(uid)
     }
 
-    /// The Pod has been asked to go.
+    /// The run has been asked to go.
     pub fn deleted(&self, uid: &str) {
         self.lock().deleted.insert(uid.to_owned());
     }
 
-    /// Whether the Pod has its Secret.
+    /// Whether the run has its properties.
     pub fn is_supplied(&self, uid: &str) -> bool {
         self.lock().supplied.contains(uid)
     }
 
-    /// The Pod has its Secret.
+    /// The run has its properties.
     pub fn supplied(&self, uid: &str) {
         self.lock().supplied.insert(uid.to_owned());
     }
 
-    /// Whether it is news that the Pod does not start; after this it is not.
+    /// Whether users have not been told yet that the run does not start; after this call they have.
     pub fn is_news(&self, uid: &str) -> bool {
-        self.lock().spoken_of.insert(uid.to_owned())
+        self.lock().told_of.insert(uid.to_owned())
     }
 
     /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap to go by.
@@ -113,7 +113,7 @@ impl Expectations {
         state.deleted.remove(uid);
         state.let_go.remove(uid);
         state.supplied.remove(uid);
-        state.spoken_of.remove(uid);
+        state.told_of.remove(uid);
         state.written.remove(uid);
         state.unserved.remove(uid);
     }
@@ -123,12 +123,12 @@ impl Expectations {
         self.lock().let_go.retain(|uid| uids.contains(uid));
     }
 
-    /// Of Pods, keeps only what is about these.
-    pub fn keep_pods(&self, uids: &HashSet<String>) {
+    /// Of runs, keeps only what is about these.
+    pub fn keep_runs(&self, uids: &HashSet<String>) {
         let mut state = self.lock();
         state.deleted.retain(|uid| uids.contains(uid));
         state.supplied.retain(|uid| uids.contains(uid));
-        state.spoken_of.retain(|uid| uids.contains(uid));
+        state.told_of.retain(|uid| uids.contains(uid));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_to_a_pod_is_known_until_the_pod_is_gone() {
+    fn what_was_done_to_a_run_is_known_until_the_run_is_gone() {
         let seen = Expectations::default();
         seen.deleted("a");
         seen.supplied("a");
@@ -183,7 +183,7 @@ mod tests {
         seen.gone("a");
         assert!(!seen.is_deleted("a") && !seen.is_supplied("a") && seen.is_supplied("b"));
         seen.let_go("volume");
-        seen.keep_pods(&["c".to_owned()].into());
+        seen.keep_runs(&["c".to_owned()].into());
         assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
         seen.keep_volumes(&["c".to_owned()].into());
         assert!(!seen.is_let_go("volume"));

@@ -1,8 +1,8 @@
-//! How many provisioning Pods there may be at once: `max-parallel` of each ConfigMap, and a limit for all together.
+//! How many runs there may be at once: `max-parallel` of each ConfigMap, and a limit for all together.
 //!
-//! What is in flight is counted from the Pods that are watched; only what has been begun and is not seen yet is
-//! remembered here, so a restart loses nothing. Who has to wait is let in by turns. A ConfigMap takes no more than half of what
-//! the others leave, and may always have one Pod: so one that hangs keeps no other from work.
+//! What is in flight is counted from the runs that are watched. Only what has been begun and is not seen yet is
+//! remembered here, so a restart loses nothing. Those that wait take turns. A ConfigMap takes no more than half of what
+//! the others leave, and may always have one run, so one that hangs does not stop the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::work_queue::Target;
 
-/// How long a Pod that was made may stay unseen before it is taken for lost and begun again.
+/// How long a run that was begun may stay unseen before it is taken for lost and begun again.
 const UNSEEN: Duration = Duration::from_secs(10);
 
 /// Whether there is a place.
@@ -20,7 +20,7 @@ pub enum Place {
     Free,
     /// There is none.
     Full,
-    /// The Pod has been begun: its watch will show it. If it has not after this time, it may be begun again.
+    /// The run has been begun, and its watch will show it. If it has not after this time, the run may be begun again.
     Begun(Duration),
 }
 
@@ -33,7 +33,7 @@ pub struct Limiter {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pods begun but not seen yet, the ConfigMap of each, and when.
+    /// Runs begun but not seen yet, the ConfigMap of each, and when.
     begun: BTreeMap<String, (String, Instant)>,
     /// Who waits, by ConfigMap, in order of arrival.
     waiting: BTreeMap<String, Vec<(String, Target)>>,
@@ -48,11 +48,11 @@ impl State {
     }
 }
 
-/// A Pod in flight: its name with namespace, and its ConfigMap.
+/// A run in flight: its name with namespace, and its ConfigMap.
 pub type InFlight = (String, String);
 
 impl Limiter {
-    /// With at most `total` Pods over all ConfigMaps, but always one for each.
+    /// With at most `total` runs over all ConfigMaps, but always one for each.
     pub fn new(total: usize) -> Self {
         Self {
             total,
@@ -60,8 +60,8 @@ impl Limiter {
         }
     }
 
-    /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when its
-    /// turn comes.
+    /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when
+    /// its turn comes.
     pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> Place {
         let now = Instant::now();
         let mut state = self.lock();
@@ -92,7 +92,7 @@ impl Limiter {
             state.begun.insert(pod.to_owned(), (config.to_owned(), now));
             return Place::Free;
         }
-        // Its class may have another ConfigMap by now.
+        // Its class may have another ConfigMap now.
         for (of, queue) in &mut state.waiting {
             queue.retain(|(waits, _)| of == config || waits != pod);
         }
@@ -103,13 +103,13 @@ impl Limiter {
         Place::Full
     }
 
-    /// A Pod has been seen, or was not made after all: it counts as what it is.
+    /// A run has been seen, or was not begun after all: from now on it counts as the watch shows it.
     pub fn seen(&self, pod: &str) {
         self.lock().begun.remove(pod);
     }
 
-    /// Nothing is to be begun any more for the Pod of this name, in whatever namespace it was to be: there is a claim's uid in it. Whoever
-    /// stays in a queue without taking a place when it is free keeps all behind it from theirs.
+    /// The run of this name, which has a claim's uid in it, is not to be begun any more, in no namespace. If it stayed
+    /// in a queue and took no place when one is free, it would keep all behind it waiting.
     pub fn forget(&self, name: &str) {
         let mut state = self.lock();
         for queue in state.waiting.values_mut() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_finds_something_left() {
+    fn a_config_map_that_comes_later_finds_places_left() {
         let limiter = Limiter::new(100);
         let mut taken = Vec::new();
         for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
@@ -183,7 +183,7 @@ mod tests {
         let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
         assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
-        // Its claim was deleted, wherever its ConfigMap is by now.
+        // Its claim was deleted, whichever ConfigMap its class has now.
         limiter.forget("provision-3");
         // Another ConfigMap serves its class.
         assert!(!take("a/provision-4", "a/d"));

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 /// Key of an object: namespace (empty for a cluster's own) and name.
 pub type Key = (String, String);
 
-/// The objects of one watch, as far as `V` tells of them.
+/// The objects of one watch, reduced to `V`.
 #[derive(Debug)]
 pub struct Mirror<V> {
     synced: bool,
@@ -27,8 +27,8 @@ impl<V> Default for Mirror<V> {
 }
 
 impl<V> Mirror<V> {
-    /// Takes an event in; `pick` is what to remember of an object, if anything. A new list replaces what is known only when it is
-    /// complete.
+    /// Takes an event in; `pick` is what to remember of an object, if anything. A new list replaces what is known only
+    /// when it is complete.
     pub fn take<K: Resource>(&mut self, event: Event<K>, pick: impl Fn(K) -> Option<V>) {
         let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
         match event {

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
@@ -13,19 +13,19 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 #[cfg(test)]
 use kube::runtime::watcher::Event;
-use mooring_contract::names::{annotations, finalizers, labels};
+use mooring_contract::names::finalizers;
 use tokio::sync::Notify;
 
 use super::limiter::InFlight;
 use super::work_queue::{Target, WorkQueue};
+use crate::operation::describe::{Answer, describe};
 use crate::run::departed::Departed;
-use crate::run::kind::Kind;
-use crate::run::outcome::{PodState, observe};
-use crate::run::pod;
+use crate::run::observed::Carrier;
+use crate::run::{Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::{HOSTNAME, Node};
 
-/// How long the first list of a namespace's Pods is waited for; after that the others are served without it.
+/// How long the first list of a namespace's runs is waited for; after that the others are served without it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of the cluster. A clone is another handle on the same.
@@ -35,18 +35,18 @@ pub struct Cache {
     pub claims: Store<PersistentVolumeClaim>,
     /// All PVs.
     pub volumes: Store<PersistentVolume>,
-    /// The provisioning Pods of each namespace that they may run in.
-    pods: BTreeMap<String, Store<Pod>>,
-    /// The namespaces whose Pods have been listed.
+    /// What carries out the runs of each namespace that they may be in.
+    carriers: BTreeMap<String, Store<Carrier>>,
+    /// The namespaces whose runs have been listed.
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
     /// All classes.
     pub classes: Store<StorageClass>,
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
-    /// How provisioning Pods were when they went, by uid of a claim that is not done with.
+    /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
-    /// A provisioning Pod has changed.
+    /// A run has changed.
     pub(super) changed: Arc<Notify>,
 }
 
@@ -54,29 +54,29 @@ pub struct Cache {
 pub struct Writers {
     pub(super) claims: Writer<PersistentVolumeClaim>,
     pub(super) volumes: Writer<PersistentVolume>,
-    pub(super) pods: BTreeMap<String, Writer<Pod>>,
+    pub(super) carriers: BTreeMap<String, Writer<Carrier>>,
     pub(super) classes: Writer<StorageClass>,
     pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
 }
 
 impl Cache {
-    /// Nothing known yet, and what fills it. Pods are watched in `namespaces` and nowhere else.
+    /// Nothing known yet, and what fills it. Runs are watched in `namespaces` and nowhere else.
     pub fn new(namespaces: &BTreeSet<String>) -> (Self, Writers) {
         let (claims, claims_writer) = store();
         let (volumes, volumes_writer) = store();
-        let mut pods = BTreeMap::new();
-        let mut pods_writers = BTreeMap::new();
+        let mut carriers = BTreeMap::new();
+        let mut carriers_writers = BTreeMap::new();
         for namespace in namespaces {
             let (reader, writer) = store();
-            pods.insert(namespace.clone(), reader);
-            pods_writers.insert(namespace.clone(), writer);
+            carriers.insert(namespace.clone(), reader);
+            carriers_writers.insert(namespace.clone(), writer);
         }
         let (classes, classes_writer) = store();
         let (nodes, nodes_writer) = store();
         let cache = Self {
             claims,
             volumes,
-            pods,
+            carriers,
             listed: Arc::default(),
             classes,
             nodes,
@@ -87,15 +87,15 @@ impl Cache {
         let writers = Writers {
             claims: claims_writer,
             volumes: volumes_writer,
-            pods: pods_writers,
+            carriers: carriers_writers,
             classes: classes_writer,
             nodes: nodes_writer,
         };
         (cache, writers)
     }
 
-    /// Returns when everything has been listed once, but for Pods: a namespace without rights would hold up the others, so
-    /// see [`Self::knows_pods_of`]. Before that, what is not known may be there all the same.
+    /// Returns when everything has been listed once, but for runs: a namespace without rights would hold up the others,
+    /// so see [`Self::knows_runs_of`]. Before that, what is not known may be there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
         let _ = tokio::join!(
@@ -103,7 +103,7 @@ impl Cache {
             self.volumes.wait_until_ready(),
             self.classes.wait_until_ready(),
             self.nodes.wait_until_ready(),
-            tokio::time::timeout(PATIENCE, join_all(self.pods.values().map(Store::wait_until_ready))),
+            tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
         );
     }
 
@@ -122,21 +122,22 @@ impl Cache {
         self.nodes.find(is).as_deref().map(as_node)
     }
 
-    /// The Pod `namespace/name`.
-    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.get(namespace)?.get(&ObjectRef::new(name).within(namespace))
+    /// The run, if it is in this namespace.
+    pub fn run(&self, namespace: &str, id: &RunId) -> Option<Run> {
+        let carriers = self.carriers.get(namespace)?;
+        carriers.get(&ObjectRef::new(&id.name()).within(namespace)).map(Run::of)
     }
 
-    /// Whether the Pods of a namespace have been listed: before that, a Pod that is not known may be there.
-    pub fn knows_pods_of(&self, namespace: &str) -> bool {
+    /// Whether the runs of a namespace have been listed: before that, a run that is not known may be there.
+    pub fn knows_runs_of(&self, namespace: &str) -> bool {
         self.listed
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .contains(namespace)
     }
 
-    pub(super) fn pods(&self, wanted: impl Fn(&Pod) -> bool + Copy) -> Vec<Arc<Pod>> {
-        self.pods.values().flat_map(|pods| pods.state_filter(wanted)).collect()
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        self.carriers.values().flat_map(Store::state).map(Run::of)
     }
 
     /// The PVs that bear the name or the uid of a claim, the rightly named first.
@@ -162,57 +163,50 @@ impl Cache {
         volume.is_some_and(|volume| volume.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// The Pods that are not over.
+    /// The runs that have not ended.
     pub fn in_flight(&self) -> Vec<InFlight> {
-        let over = |pod: &Pod| matches!(observe(pod), PodState::Finished(_));
-        let pods = self.pods(|pod| !over(pod));
-        pods.iter()
-            .map(|pod| {
-                let config = pod.annotations().get(annotations::CONFIG).cloned().unwrap_or_default();
-                (key(&**pod), config)
-            })
+        self.runs()
+            .filter(|run| !run.is_over())
+            .map(|run| (run.place(), run.config().unwrap_or_default().to_owned()))
             .collect()
     }
 
-    /// Returns when a provisioning Pod has changed since the last time.
-    pub async fn pods_changed(&self) {
+    /// Returns when a run has changed since the last time.
+    pub async fn runs_changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The Pods of a claim.
-    pub fn pods_of(&self, uid: &str) -> Vec<Arc<Pod>> {
-        self.pods(|pod| pod::label(pod, labels::CLAIM_UID) == Some(uid))
+    /// The runs for a claim.
+    pub fn runs_of(&self, uid: &str) -> Vec<Run> {
+        self.runs().filter(|run| run.claim_uid() == Some(uid)).collect()
     }
 
-    /// How the last Pod that provisioned for a claim was when it went; nothing if that was not seen, or there is another.
+    /// How the last run for a claim was when it went, if its answer is judged; `None` if that was not seen, or there is
+    /// another run.
     pub fn departed(&self, uid: &str) -> Option<Departed> {
         let departed = self.departed.read().unwrap_or_else(PoisonError::into_inner);
         departed.get(uid).cloned()
     }
 
-    /// Keeps what a provisioning Pod was like when it went, and forgets that as soon as there is another.
-    pub(super) fn note_pod(&self, pod: &Pod, gone: bool) {
-        match pod::label(pod, labels::OPERATION).and_then(Kind::of_label) {
-            Some(Kind::Provision) => {}
-            // How the Pod of a deletion ended is not asked for once it is gone: the deletion is run again.
-            Some(Kind::Delete) | None => return,
+    /// Keeps what a run was like when it went, and forgets that as soon as there is another.
+    pub(super) fn note_run(&self, run: &Run, gone: bool) {
+        match run.kind().map(|kind| describe(kind).answer) {
+            Some(Answer::Judged) => {}
+            Some(Answer::Believed) | None => return,
         }
-        let Some(uid) = pod::label(pod, labels::CLAIM_UID) else {
+        let Some(uid) = run.claim_uid() else {
             return;
         };
-        let claim = pod.annotations().get(annotations::CLAIM);
-        let held = claim
-            .and_then(|claim| claim.split_once('/'))
-            .is_some_and(|(namespace, name)| {
-                let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
-                claim.is_some_and(|claim| {
-                    claim.metadata.uid.as_deref() == Some(uid)
-                        && claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
-                })
-            });
+        let held = run.claim().is_some_and(|(namespace, name)| {
+            let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
+            claim.is_some_and(|claim| {
+                claim.metadata.uid.as_deref() == Some(uid)
+                    && claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+            })
+        });
         let mut departed = self.departed.write().unwrap_or_else(PoisonError::into_inner);
         if gone && held {
-            departed.insert(uid.to_owned(), Departed::of(pod));
+            departed.insert(uid.to_owned(), Departed::of(run));
         } else {
             departed.remove(uid);
         }
@@ -223,12 +217,11 @@ impl Cache {
         departed.remove(claim.metadata.uid.as_deref().unwrap_or_default());
     }
 
-    /// The uids of claims of which there are Pods but neither the claim nor a PV that Mooring holds.
+    /// The uids of claims that have runs, but of which there is neither the claim nor a PV that Mooring holds.
     pub fn orphans(&self) -> BTreeSet<String> {
-        let pods = self.pods(|_| true);
-        let uids = pods.iter().filter_map(|pod| {
-            let uid = pod::label(pod, labels::CLAIM_UID)?;
-            let (namespace, name) = pod.annotations().get(annotations::CLAIM)?.split_once('/')?;
+        let uids = self.runs().filter_map(|run| {
+            let uid = run.claim_uid()?;
+            let (namespace, name) = run.claim()?;
             let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));
             let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
             orphan.then(|| uid.to_owned())
@@ -277,7 +270,7 @@ impl Cache {
         mut writers: Writers,
         claims: Vec<PersistentVolumeClaim>,
         volumes: Vec<PersistentVolume>,
-        pods: &[Pod],
+        carriers: &[Carrier],
         classes: Vec<StorageClass>,
     ) -> Self {
         fn fill<K: kube::Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
@@ -293,8 +286,8 @@ impl Cache {
         fill(&mut writers.claims, claims);
         fill(&mut writers.volumes, volumes);
         fill(&mut writers.classes, classes);
-        for (namespace, writer) in &mut writers.pods {
-            fill(writer, pods.to_vec());
+        for (namespace, writer) in &mut writers.carriers {
+            fill(writer, carriers.to_vec());
             self.listed.write().unwrap().insert(namespace.clone());
         }
         self
@@ -317,7 +310,7 @@ pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> Target {
     Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
-/// A claim without a volume, or one that Mooring has not let go.
+/// A claim without a volume, or one that Mooring still holds.
 pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
     let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     !bound || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)

@@ -7,26 +7,24 @@ use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Node as ApiNode, Pod};
+use k8s_openapi::api::core::v1::Node as ApiNode;
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::{annotations, labels};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::expectations::Expectations;
 use super::limiter::Limiter;
-use super::store::{Cache, Writers, claim_target, is_open, key};
+use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{Target, WorkQueue};
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
-use crate::run::kind::Kind;
-use crate::run::outcome::{PodState, observe};
-use crate::run::pod;
+use crate::run::observed::{Carrier, selector};
+use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume;
 
 /// Objects a page of a list: more would be held twice for a moment.
@@ -48,7 +46,7 @@ pub async fn watch(
         ..
     } = context;
     let all = || Config::default().page_size(PAGE);
-    let ours = all().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
+    let ours = all().labels(&selector());
     let claims = {
         let (cache, queue, limiter, expectations) =
             (cache.clone(), queue.clone(), limiter.clone(), expectations.clone());
@@ -60,22 +58,22 @@ pub async fn watch(
                 Event::Apply(claim) => queue.add(&claim_target(&claim)),
                 Event::Delete(claim) => {
                     cache.forget_departed(&claim);
-                    expectations.gone(claim.metadata.uid.as_deref().unwrap_or_default());
-                    for operation in Kind::ALL {
-                        let name = pod::name(operation, claim.metadata.uid.as_deref().unwrap_or_default());
-                        limiter.forget(&name);
+                    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+                    expectations.gone(uid);
+                    for kind in Kind::ALL {
+                        limiter.forget(&RunId::new(kind, uid).name());
                     }
-                    // Who was behind it may be the next.
+                    // What was behind it may be the next.
                     for target in limiter.next() {
                         queue.add(&target);
                     }
                     // Its volume may be waiting for it to go.
-                    let volumes = cache.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default());
+                    let volumes = cache.volumes_of(uid);
                     for volume in volumes {
                         queue.add(&Target::Volume(volume.name_any()));
                     }
                 }
-                // Claims that went while nobody watched are told of by nothing else, and their volumes wait for that.
+                // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
                 Event::InitDone => {
                     cache.queue_claims(&queue, |_| true);
                     cache.queue_all(&queue);
@@ -115,22 +113,23 @@ pub async fn watch(
             },
         )
     };
-    let pods = join_all(writers.pods.into_iter().map(|(namespace, writer)| {
+    let runs = join_all(writers.carriers.into_iter().map(|(namespace, writer)| {
         let (cache, queue, limiter, expectations) =
             (cache.clone(), queue.clone(), limiter.clone(), expectations.clone());
         let metrics = metrics.clone();
-        let pods = watcher(Api::namespaced(client.clone(), &namespace), ours.clone());
-        let seen = move |event: Event<Pod>| {
+        let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours.clone());
+        let seen = move |event: Event<Carrier>| {
             let gone = matches!(event, Event::Delete(_));
             match event {
-                Event::Apply(pod) | Event::Delete(pod) => {
-                    cache.note_pod(&pod, gone);
-                    limiter.seen(&key(&pod));
+                Event::Apply(carrier) | Event::Delete(carrier) => {
+                    let run = Run::of(carrier);
+                    cache.note_run(&run, gone);
+                    limiter.seen(&run.place());
                     if gone {
-                        expectations.gone(pod.metadata.uid.as_deref().unwrap_or_default());
+                        expectations.gone(run.uid());
                     }
                     let next = limiter.next();
-                    for target in pod_targets(&pod).iter().chain(&next) {
+                    for target in targets(&run).iter().chain(&next) {
                         queue.add(target);
                     }
                 }
@@ -138,7 +137,7 @@ pub async fn watch(
                     let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
                     listed.insert(namespace.clone());
                     drop(listed);
-                    expectations.keep_pods(&cache.pods(|_| true).iter().filter_map(|pod| pod.uid()).collect());
+                    expectations.keep_runs(&cache.runs().map(|run| run.uid().to_owned()).collect());
                     cache.queue_all(&queue);
                 }
                 Event::Init | Event::InitApply(_) => {}
@@ -146,7 +145,7 @@ pub async fn watch(
             cache.changed.notify_one();
             count(&cache, &limiter, &metrics);
         };
-        drive("pods", pods, writer, seen)
+        drive("pods", carriers, writer, seen)
     }));
     let classes = {
         let (cache, queue) = (cache.clone(), queue.clone());
@@ -187,28 +186,25 @@ pub async fn watch(
             cache.queue_all(&queue);
         }
     };
-    tokio::join!(claims, volumes, pods, classes, nodes, by_config);
+    tokio::join!(claims, volumes, runs, classes, nodes, by_config);
 }
 
-/// Who a Pod was made for.
-fn pod_targets(pod: &Pod) -> Vec<Target> {
-    let claim = pod
-        .annotations()
-        .get(annotations::CLAIM)
-        .and_then(|claim| claim.split_once('/'));
-    let uid = pod::label(pod, labels::CLAIM_UID);
-    claim
+/// What a run was begun for.
+fn targets(run: &Run) -> Vec<Target> {
+    run.claim()
         .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
-        .chain(uid.map(|uid| Target::Volume(persistent_volume::name_for(uid))))
+        .chain(
+            run.claim_uid()
+                .map(|uid| Target::Volume(persistent_volume::name_for(uid))),
+        )
         .collect()
 }
 
 fn count(cache: &Cache, limiter: &Limiter, metrics: &Metrics) {
-    for operation in Kind::ALL {
-        let is = |pod: &Pod| pod::label(pod, labels::OPERATION) == Some(operation.as_str());
-        let count = cache.pods(|pod| is(pod) && !matches!(observe(pod), PodState::Finished(_)));
-        metrics.set_in_flight(operation.into(), count.len());
+    for kind in Kind::ALL {
+        let in_flight = cache.runs().filter(|run| run.kind() == Some(kind) && !run.is_over());
+        metrics.set_in_flight(kind.into(), in_flight.count());
     }
     metrics.set_queued(Kind::Provision.into(), limiter.waiting());
 }

@@ -62,7 +62,7 @@ pub fn run(args: LintArgs, stdin: &mut impl Read, out: &mut impl Write) -> ExitC
         }
     }
     let errors = report.end(unreadable);
-    // Nobody to read it (`| head`) is no reason to fail.
+    // That nobody reads it to its end (`| head`) is not an error.
     let _ = out.write_all(report.text.as_bytes()).and_then(|()| out.flush());
     match (unreadable, errors) {
         (true, _) => ExitCode::from(UNREADABLE),

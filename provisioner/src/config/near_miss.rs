@@ -6,8 +6,8 @@ use super::keys;
 
 /// The known key that `key` was probably meant to be; `None` for a known key and for one of the image's own.
 ///
-/// Two spellings that differ in case and separators only (`serviceAccountName`, `service_account_name`) are a near miss,
-/// and so are up to two slips of the finger in a long key, one in a short one.
+/// Two spellings that differ in case and separators only (`serviceAccountName`, `service_account_name`) are a near
+/// miss, and so are up to two slips of the finger in a long key, one in a short one.
 pub fn near_miss(key: &str) -> Option<&'static str> {
     if keys::is_known(key) {
         return None;

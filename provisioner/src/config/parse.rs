@@ -1,6 +1,7 @@
 //! [`super::ProvisionerConfig::parse`]: one pass that finds every problem.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
-use mooring_contract::volume::{Speaker, Volume, check_options, split_list};
+use mooring_contract::volume::{CheckError, NodeAccess, Speaker, Volume, VolumeError, check_options, split_list};
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
@@ -18,6 +19,7 @@ use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
 };
 use crate::config::trust::Trust;
+use crate::run::Kind;
 
 /// How long one run may take when the ConfigMap does not say.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -25,13 +27,32 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
 /// What an image can do when the ConfigMap does not say.
 const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Delete];
 
-/// What this version runs.
-const SUPPORTED_OPERATIONS: [Operation; 2] = DEFAULT_OPERATIONS;
-
-/// Longest data of a ConfigMap in bytes, as JSON. The last good version of it is kept in an annotation, kubectl may keep
-/// another copy, and all annotations of an object have 256 KiB together: a longer one could not be kept in force past a bad
-/// edit and a restart.
+/// Longest data of a ConfigMap in bytes, as JSON. The last good version of it is kept in an annotation, kubectl may
+/// keep another copy, and all annotations of an object have 256 KiB together: a longer one could not be kept in force
+/// past a bad edit and a restart.
 pub const MAX_DATA: usize = 120 * 1024;
+
+/// Why `backend-volume` is no volume for a run.
+#[derive(Debug, thiserror::Error)]
+enum BackendError {
+    /// It can't be read.
+    #[error(transparent)]
+    Options(#[from] VolumeError),
+    /// A ConfigMap may not ask for it.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
+
+/// Why `mount-options` can't be a StorageClass's.
+#[derive(Debug, thiserror::Error)]
+enum MountOptionsError {
+    /// They are not separated by commas alone.
+    #[error("{0:?} has a blank in it: separate options by commas alone")]
+    Blank(String),
+    /// One of them reaches for the node.
+    #[error(transparent)]
+    Node(#[from] NodeAccess),
+}
 
 /// Reads a ConfigMap; see [`ProvisionerConfig::parse`].
 pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig, Vec<ConfigProblem>> {
@@ -81,15 +102,13 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let operations = reader.operations();
     let volume_source = reader.volume_source();
     let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
-        let volume = Volume::from_line(text).map_err(|error| error.to_string())?;
-        volume.check(Speaker::Image, &[]).map_err(|error| error.to_string())?;
-        Ok(volume)
+        let volume = Volume::from_line(text)?;
+        volume.check(Speaker::Image, &[])?;
+        Ok::<_, BackendError>(volume)
     });
     let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
         // Only its form: the mounters have their own list of allowed client images.
-        text.parse::<crate::config::trust::ImageRef>()
-            .map(|_| text.to_owned())
-            .map_err(|error| error.to_string())
+        text.parse::<crate::config::trust::ImageRef>().map(|_| text.to_owned())
     });
     let class = reader.class_settings();
     let pass_through = reader.pass_through(config_map);
@@ -172,8 +191,8 @@ impl<'a> Reader<'a> {
         self.problems.push(ConfigProblem::warning(kind, key, message));
     }
 
-    /// The value of a known key without the blanks around it. An empty one is a problem: it says nothing that leaving the key out
-    /// would not say better.
+    /// The value of a known key without the blanks around it. An empty one is a problem: it says nothing that leaving
+    /// the key out would not say better.
     fn filled(&mut self, key: &'static str) -> Option<&'a str> {
         let value = self.data.get(key)?.trim();
         if value.is_empty() {
@@ -187,11 +206,11 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    fn read<T>(&mut self, key: &'static str, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    fn read<T, E: Display>(&mut self, key: &'static str, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         match read(self.filled(key)?) {
             Ok(value) => Some(value),
-            Err(message) => {
-                self.error(ProblemKind::BadValue, key, message);
+            Err(error) => {
+                self.error(ProblemKind::BadValue, key, error.to_string());
                 None
             }
         }
@@ -279,7 +298,7 @@ impl<'a> Reader<'a> {
             }
         }
         for operation in &operations {
-            if !SUPPORTED_OPERATIONS.contains(operation) {
+            if Kind::of(*operation).is_none() {
                 self.warn(
                     ProblemKind::NotYet,
                     keys::OPERATIONS,
@@ -327,11 +346,11 @@ impl<'a> Reader<'a> {
         let allow_expansion = self.read(keys::ALLOW_VOLUME_EXPANSION, values::boolean);
         let mount_options = self.read(keys::MOUNT_OPTIONS, |text| {
             if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                return Err(format!("{text:?} has a blank in it: separate options by commas alone"));
+                return Err(MountOptionsError::Blank(text.to_owned()));
             }
             let options = split_list(text);
             // The class is Mooring's, but its options are the ConfigMap's.
-            check_options(&options, &[]).map_err(|error| error.to_string())?;
+            check_options(&options, &[])?;
             Ok(options)
         });
         ClassSettings {

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Severity {
     /// The ConfigMap is refused.
     Error,
-    /// The ConfigMap is taken, and this is said.
+    /// The ConfigMap comes into force, and its author is warned.
     Warning,
 }
 
@@ -16,7 +16,7 @@ pub enum Severity {
 pub enum ProblemKind {
     /// The file is not what `kubectl apply` would take.
     Syntax,
-    /// A key that must be there is not.
+    /// A required key is missing.
     MissingKey,
     /// A value that can't be read.
     BadValue,
@@ -30,7 +30,7 @@ pub enum ProblemKind {
     Contradiction,
     /// Something that the administrator of the cluster does not allow.
     Untrusted,
-    /// More than can be kept.
+    /// The ConfigMap is too long for its last good version to be kept.
     TooLong,
     /// A part of the contract that this version does not run.
     NotYet,
@@ -78,7 +78,7 @@ impl ConfigProblem {
         }
     }
 
-    /// A problem that is only said.
+    /// A problem that the author is warned of; the ConfigMap comes into force all the same.
     pub fn warning(kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,

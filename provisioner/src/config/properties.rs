@@ -12,11 +12,11 @@ pub const MAX_VALUE: usize = 120 * 1024;
 /// Longest property name in bytes: it is a key of a Secret.
 pub const MAX_NAME: usize = 253;
 
-/// Variables that decide how programs in the image run. A property that lands on one would break the image in ways that no
-/// log explains.
+/// Variables that decide how programs in the image run. A property that lands on one would break the image in ways that
+/// no log explains.
 ///
-/// Some name a file that is run or read as a program, and a property is a file too: with one of these a ConfigMap would run what it
-/// likes in an image that an administrator allowed.
+/// Some name a file that is run or read as a program, and a property is a file too: with one of these a ConfigMap would
+/// run what it likes in an image that an administrator allowed.
 const RESERVED_VARIABLES: &[&str] = &[
     "PATH",
     "HOME",

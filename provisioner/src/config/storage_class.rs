@@ -1,8 +1,9 @@
-//! The StorageClasses that Mooring makes for ConfigMaps: what each should be, and what to do about those that are there.
+//! The StorageClasses that Mooring makes for ConfigMaps: what each should be, and what to do about those that are
+//! there.
 //!
-//! A class is Mooring's own only if it bears Mooring's label, the uid of the ConfigMap that it was made for, and its own name in
-//! its label `storage-class`. So neither an administrator's class nor a copy of one of Mooring's under another name is ever
-//! touched.
+//! A class is Mooring's own only if it bears Mooring's label, the uid of the ConfigMap that it was made for, and its
+//! own name in its label `storage-class`. So neither an administrator's class nor a copy of one of Mooring's under
+//! another name is ever touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub enum ClassAction {
     Create(Box<StorageClass>),
     /// Change what a class lets be changed.
     Update(Box<StorageClass>),
-    /// Delete the one that is there, and make it anew: what differs can't be changed.
+    /// Delete the existing one and create it again: what differs can't be changed in place.
     Replace {
         /// The class that is there.
         old: Box<StorageClass>,
@@ -73,7 +74,8 @@ pub struct Plan {
 
 /// Decides about all classes.
 ///
-/// `read` are the namespaces whose ConfigMaps are known in full: a class is only given up if its ConfigMap's is one of them.
+/// `read` are the namespaces whose ConfigMaps are known in full: a class is only given up if its ConfigMap's is one of
+/// them.
 pub fn plan<'a>(
     entries: &BTreeMap<ConfigRef, Entry>,
     classes: impl IntoIterator<Item = &'a StorageClass>,
@@ -135,7 +137,8 @@ fn config_uid(class: &StorageClass) -> Option<&String> {
     class.metadata.annotations.as_ref()?.get(annotations::CONFIG_UID)
 }
 
-/// Whether the ConfigMap of one of our classes is gone, or names another class by now. One that is only bad does not count.
+/// Whether the ConfigMap of one of our classes is gone, or names another class now. One that only has errors still
+/// counts.
 fn is_forsaken(class: &StorageClass, entries: &BTreeMap<ConfigRef, Entry>, read: &BTreeSet<String>) -> bool {
     match config_of(class) {
         Some(config) if !read.contains(&config.namespace) => false,
@@ -195,8 +198,8 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
     (Claim::Kept(name.to_owned()), action)
 }
 
-/// The class as it should be. Labels and annotations that others put on the one that is there are kept, such as the mark of the
-/// default class.
+/// The class as it should be. Labels and annotations that others put on the one that is there are kept, such as the
+/// mark of the default class.
 fn desired(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) -> StorageClass {
     let mut all_labels = there
         .and_then(|class| class.metadata.labels.clone())

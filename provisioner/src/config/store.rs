@@ -22,7 +22,7 @@ pub struct Entry {
 /// Why a StorageClass has no ConfigMap to go by.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoConfig {
-    /// Another provisioner's class.
+    /// The class belongs to another provisioner.
     #[error("storage class {class:?} is served by {provisioner:?}, not by Mooring")]
     NotOurs {
         /// The class.
@@ -146,13 +146,14 @@ impl ConfigStore {
         self.read(|state| state.entries.get(reference).and_then(|entry| entry.good.clone()))
     }
 
-    /// The ConfigMap in force for a class: by the class's parameters, else by its label `storage-class`, else by the label that
-    /// ConfigMaps bear and the class's name. Never for another provisioner's class.
+    /// The ConfigMap in force for a class: by the class's parameters, else by its label `storage-class`, else by the
+    /// label that ConfigMaps bear and the class's name. Never for another provisioner's class.
     pub fn for_class(&self, class: &StorageClass) -> Result<Arc<ProvisionerConfig>, NoConfig> {
         self.read(|state| state.for_class(class))
     }
 
-    /// A receiver that is woken whenever what [`ConfigStore::get`] or [`ConfigStore::for_class`] answer may have changed.
+    /// A receiver that is woken whenever what [`ConfigStore::get`] or [`ConfigStore::for_class`] answer may have
+    /// changed.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }

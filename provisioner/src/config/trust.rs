@@ -1,5 +1,5 @@
-//! What the administrator of the cluster lets a ConfigMap ask for: in which namespaces ConfigMaps are honoured, and which
-//! images they may run.
+//! What the administrator of the cluster lets a ConfigMap ask for: in which namespaces ConfigMaps are honoured, and
+//! which images they may run.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Trust {
 /// Why a ConfigMap asks for more than it may.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
-    /// A ConfigMap of another namespace.
+    /// The ConfigMap is in a namespace whose ConfigMaps are not honoured.
     #[error(
         "namespace {namespace:?} is not one whose provisioner ConfigMaps are honoured ({allowed}): move the ConfigMap, or have \
          the cluster's administrator add the namespace to --config-namespaces"
@@ -39,10 +39,10 @@ pub enum TrustError {
         /// The account.
         account: String,
     },
-    /// Not an image's name.
+    /// The text is no image's name.
     #[error(transparent)]
     BadImage(#[from] BadImage),
-    /// An image that no pattern allows.
+    /// No pattern of `--allowed-images` allows the image.
     #[error(
         "{image:?} ({normal}) matches none of the allowed images ({allowed}): use one of them, or have the cluster's \
          administrator add it to --allowed-images"

@@ -1,86 +1,47 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
-use tokio_util::sync::CancellationToken;
 
-use super::retry::Retries;
-use super::serving::{config_for, not_known};
+use super::reconcile::{Reconciled, record_on};
+use super::serving::{config_for, not_known, runs_in};
 use crate::apply::live::{look_up, make};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
-use crate::config::ProvisionerConfig;
-use crate::config::store::NoConfig;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::provision;
-use crate::operation::record::Record;
-use crate::operation::words::waiting;
-use crate::run::kind::Kind;
-use crate::run::pod;
+use crate::run::{Kind, RunId};
 
-/// Name of this controller in metrics.
-const NAME: &str = "claims";
+impl Reconciled for PersistentVolumeClaim {
+    const CONTROLLER: &'static str = "claims";
+    const FIRST: Kind = Kind::Provision;
 
-struct Work {
-    shared: Shared,
-    retries: Retries,
-}
+    fn may_be_ours(&self) -> bool {
+        // Whose a claim is, its class says.
+        true
+    }
 
-/// Works until `stop`; what has been begun then is brought to its end.
-pub async fn run(
-    shared: Shared,
-    queued: impl Stream<Item = ObjectRef<PersistentVolumeClaim>> + Send + 'static,
-    stop: CancellationToken,
-) {
-    let concurrency = shared.context.settings.max_in_flight;
-    let reader = shared.cache.claims.clone();
-    let work = Arc::new(Work {
-        shared,
-        retries: Retries::default(),
-    });
-    Controller::for_stream(futures::stream::pending(), reader)
-        .with_config(Config::default().concurrency(concurrency))
-        .reconcile_on(queued)
-        .graceful_shutdown_on(stop.cancelled_owned())
-        .run(reconcile, error_policy, work)
-        // Each result has been logged and counted where it was had.
-        .for_each(|_| std::future::ready(()))
-        .await;
-}
-
-async fn reconcile(claim: Arc<PersistentVolumeClaim>, work: Arc<Work>) -> Result<Action, ApplyError> {
-    let done = Box::pin(act(&claim, &work.shared)).await;
-    let action = work.retries.settle(&ObjectRef::from_obj(&*claim).to_string(), done);
-    work.shared.context.metrics.reconciled(NAME, action.1);
-    action.0
+    async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
+        act(self, shared).await
+    }
 }
 
 /// Looks at one claim as it is known, and does the next thing.
-pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, ApplyError> {
+async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, ApplyError> {
     let Some(uid) = claim.metadata.uid.clone() else {
         return Ok(Action::await_change());
     };
-    if shared.expectations.is_old(&claim.metadata) {
-        // The watch brings what was written last, and that wakes this again.
-        return Ok(Action::await_change());
-    }
     let cache = &shared.cache;
-    let record = match Record::on(claim) {
+    let record = match record_on(shared, claim) {
         Ok(record) => record,
-        Err(error) => {
-            let note = waiting(Kind::Provision, error.to_string());
-            shared.context.events.publish(&claim.object_ref(&()), note);
-            return Ok(Action::await_change());
-        }
+        Err(action) => return Ok(action),
     };
     let class_name = claim
         .spec
@@ -89,19 +50,15 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
         .unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(class_name));
     let config = config_for(shared, class.as_deref(), class_name, record.as_ref());
-    let namespace = pods_in(&config, record.as_ref());
-    if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_pods_of(namespace)) {
-        // Only claims that a Pod was or is to be made for.
+    let namespace = runs_in(&config, record.as_ref());
+    if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
+        // Only claims that something was or is to be run for.
         let concerned =
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
-    let find = |operation: Kind| {
-        namespace
-            .as_deref()
-            .and_then(|namespace| cache.pod(namespace, &pod::name(operation, &uid)))
-    };
-    let (provision_pod, delete_pod) = (find(Kind::Provision), find(Kind::Delete));
+    let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let (provision_run, delete_run) = (find(Kind::Provision), find(Kind::Delete));
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let mut volumes = cache.volumes_of(&uid);
@@ -115,8 +72,8 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 class: class.as_deref(),
                 config: &config,
                 unserved_since: now,
-                provision_pod: provision_pod.as_deref(),
-                delete_pod: delete_pod.as_deref(),
+                provision_run: provision_run.as_ref(),
+                delete_run: delete_run.as_ref(),
                 departed: departed.as_ref(),
                 volumes: &volumes,
                 looked_up,
@@ -138,7 +95,8 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
                 looked_up = true;
                 continue;
             }
-            // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole cluster.
+            // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole
+            // cluster.
             Err(First::MakeVolume(volume)) if !made => {
                 volumes = make(shared, &volume, &uid).await?;
                 looked_up = true;
@@ -158,26 +116,12 @@ pub(crate) async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Resul
     }
 }
 
-/// The namespace of a claim's Pods: where the record says that they are, else where they would be.
-fn pods_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Record>) -> Option<String> {
-    let recorded = record.and_then(|record| record.pod.split_once('/'));
-    recorded
-        .map(|(namespace, _)| namespace.to_owned())
-        .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
-}
-
-/// Leaves the queues in which nothing is waited for any more: a claim that is deleted while it waits to be served waits to be undone
-/// from then on.
+/// Leaves the queues in which the claim waits for nothing any more: one that is deleted while it waits for its
+/// provisioning waits for its undoing from then on.
 fn forget_places(shared: &Shared, uid: &str, begins: Option<Kind>) {
-    for operation in Kind::ALL {
-        if begins != Some(operation) {
-            shared.limiter.forget(&pod::name(operation, uid));
+    for kind in Kind::ALL {
+        if begins != Some(kind) {
+            shared.limiter.forget(&RunId::new(kind, uid).name());
         }
     }
-}
-
-#[allow(clippy::needless_pass_by_value)] // the signature is the library's
-fn error_policy(claim: Arc<PersistentVolumeClaim>, error: &ApplyError, work: Arc<Work>) -> Action {
-    work.retries
-        .failed(NAME, &ObjectRef::from_obj(&*claim).to_string(), error)
 }

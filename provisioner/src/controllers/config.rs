@@ -1,8 +1,8 @@
-//! Reads the provisioner ConfigMaps, keeps [`ConfigStore`](crate::config::store::ConfigStore) and the StorageClasses in step with them, and
-//! tells each ConfigMap's author what has become of it.
+//! Reads the provisioner ConfigMaps, keeps [`ConfigStore`](crate::config::store::ConfigStore) and the StorageClasses in
+//! step with them, and tells each ConfigMap's author what has become of it.
 //!
-//! One loop looks at all of them together, since two may claim one class. It is woken by watches; each turn decides purely
-//! ([`verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
+//! One loop looks at all of them together, since two may claim one class. It is woken by watches; each turn decides
+//! purely ([`verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -277,7 +277,7 @@ impl State {
             .await;
         match told {
             Ok(_) => {}
-            // Gone, or made anew, meanwhile: the watch brings what there is now.
+            // Deleted or created again meanwhile: the watch brings what there is now.
             Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => return true,
             Err(error) => {
                 warn!(

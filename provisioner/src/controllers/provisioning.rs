@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{claim, orphan, volume};
+use super::{orphan, reconcile};
 use crate::apply::Shared;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
@@ -15,8 +15,8 @@ use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
 use crate::process::context::Context;
 
-/// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from uids, and
-/// every write expects what was seen.
+/// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from
+/// uids, and every write expects what was seen.
 pub async fn run(context: Context, stop: CancellationToken) {
     let (cache, writers) = Cache::new(&context.settings.config_namespaces);
     let (queue, queued) = WorkQueue::new();
@@ -44,8 +44,8 @@ pub async fn run(context: Context, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         tokio::join!(
-            claim::run(shared.clone(), queued_claims, stop.clone()),
-            volume::run(shared.clone(), queued_volumes, stop.clone()),
+            reconcile::run(shared.clone(), cache.claims.clone(), queued_claims, stop.clone()),
+            reconcile::run(shared.clone(), cache.volumes.clone(), queued_volumes, stop.clone()),
             orphan::run(shared, resync, stop.clone()),
         );
     };

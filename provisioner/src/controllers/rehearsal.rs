@@ -1,5 +1,5 @@
-//! The whole life of a claim, rehearsed against an API server in memory, with every single call failing in turn, before and
-//! after it was carried out, and the controller starting anew each time; and with every call refused as a conflict, while
+//! The whole life of a claim, rehearsed against an API server in memory. Every single call fails in turn, before and
+//! after it was carried out, and the controller is restarted each time. Then every call is refused as a conflict, and
 //! the controller goes on.
 //!
 //! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use self::fake_api::{FakeApi, Fault, key_of};
-use super::{claim, orphan, volume};
+use super::orphan;
+use super::reconcile::look;
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
@@ -140,10 +141,10 @@ impl Theatre {
                 };
                 let result = if kind == "claims" {
                     let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
-                    Box::pin(claim::act(&claim, &self.shared)).await
+                    Box::pin(look(&claim, &self.shared)).await
                 } else {
                     let volume: PersistentVolume = serde_json::from_value(object).unwrap();
-                    Box::pin(volume::act(&volume, &self.shared)).await
+                    Box::pin(look(&volume, &self.shared)).await
                 };
                 if let Err(error) = &result {
                     eprintln!("{key}: {}", error.chain());
@@ -186,8 +187,8 @@ impl Theatre {
             &pods,
             vec![class(&json!({}))],
         );
-        for pod in self.shared.cache.pods_of(UID) {
-            self.shared.limiter.seen(&crate::cache::store::key(&*pod));
+        for run in self.shared.cache.runs_of(UID) {
+            self.shared.limiter.seen(&run.place());
         }
     }
 
@@ -407,4 +408,36 @@ async fn a_claim_costs_no_more_writes_than_its_budget() {
         let life = theatre.api.lock().log.clone();
         assert!(life.len() <= WHOLE_LIFE, "{life:#?}");
     }
+}
+
+/// Proves: P2
+#[tokio::test]
+async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cure() {
+    let mut theatre = Theatre::open(Script {
+        image_makes_pv: true,
+        first_fails: false,
+        quick_binder: false,
+        deleted_after: None,
+    });
+    let (events, mut told) = Publisher::new(theatre.shared.context.metrics.clone());
+    theatre.shared.context.events = events;
+    theatre.turn().await;
+    {
+        // The image gave it a name of its own, and no annotation.
+        let mut state = theatre.api.lock();
+        let mut volume = state.get("volumes", &format!("/{PV}")).unwrap();
+        state.delete("volumes", &format!("/{PV}"));
+        volume["metadata"] = json!({"name": "mine"});
+        state.put("volumes", volume);
+    }
+    theatre.turn().await;
+    let texts: Vec<_> = std::iter::from_fn(|| told.try_next())
+        .map(|(_, note)| note.text)
+        .collect();
+    let said = |text: &str| texts.iter().any(|told| told.contains(text));
+    assert!(
+        said("use the property pv-name") && said("kubectl delete pv mine"),
+        "{texts:#?}"
+    );
+    assert!(theatre.api.lock().get("volumes", "/mine").is_some());
 }

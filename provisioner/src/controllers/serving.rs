@@ -11,9 +11,9 @@ use mooring_contract::names::annotations;
 use crate::apply::Shared;
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
+use crate::operation::describe::waiting;
 use crate::operation::record::Record;
-use crate::operation::words::waiting;
-use crate::run::kind::Kind;
+use crate::run::Kind;
 
 /// The ConfigMap in force for a class; where the class is gone, the one that the record names.
 pub(crate) fn config_for(
@@ -96,7 +96,15 @@ fn another_s_config(
     begun.chain(made).find(|config: &ConfigRef| !honours(&config.namespace))
 }
 
-/// The Pods of a namespace have not been listed, so nothing can be decided that depends on them.
+/// The namespace of an object's runs: where the record says that they are, else where they would be.
+pub(crate) fn runs_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record: Option<&Record>) -> Option<String> {
+    let recorded = record.and_then(|record| record.run.split_once('/'));
+    recorded
+        .map(|(namespace, _)| namespace.to_owned())
+        .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
+}
+
+/// The runs of a namespace have not been listed, so nothing can be decided that depends on them.
 pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, concerned: bool) -> Action {
     // What has a record of a namespace that is not honoured here is in the hands of a Mooring that honours it.
     if concerned && honours(shared, namespace) {

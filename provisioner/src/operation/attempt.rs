@@ -9,14 +9,15 @@ use mooring_contract::names::annotations;
 use mooring_contract::outcome::Outcome;
 use sha2::{Digest, Sha256};
 
-use super::decision::{Failed, PodRef};
+use super::decision::Failed;
+use super::describe::describe;
 use super::observed::Limits;
 use super::record::Record;
-use super::time::{elapsed, later, whole_seconds};
-use super::words::words;
 use crate::config::ProvisionerConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::RunRef;
 use crate::run::outcome::{Category, Finish};
+use crate::time::{elapsed, later, whole_seconds};
 
 /// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
 pub(crate) fn begun(record: &Record) -> Record {
@@ -27,8 +28,8 @@ pub(crate) fn begun(record: &Record) -> Record {
     }
 }
 
-/// How long a record still has to wait, if it does; [`Duration::MAX`] for good. Not at all once what it was tried with has
-/// changed.
+/// How long a record still has to wait, if it does; [`Duration::MAX`] for good. Not at all once what it was tried with
+/// has changed.
 pub(crate) fn held_back(record: &Record, state: &str, now: Timestamp) -> Option<Duration> {
     match (record.tried.is_empty() || record.tried == state, record.gave_up) {
         (false, _) => None,
@@ -43,7 +44,8 @@ pub(crate) fn backing_off(record: &Record, now: Timestamp) -> Option<Duration> {
     Some(left).filter(|left| !left.is_zero())
 }
 
-/// The record, the words and the wait after an attempt that failed. `state` is what has to change after exit 78.
+/// What an attempt that failed leaves: the record, what users are told, the wait. After exit 78 the operation is tried
+/// again when `state` is no longer the same.
 pub(crate) fn failed(
     record: &Record,
     finish: &Finish,
@@ -51,13 +53,13 @@ pub(crate) fn failed(
     state: String,
     limits: &Limits,
     now: Timestamp,
-    pod: Option<PodRef>,
+    run: Option<RunRef>,
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
     let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
     next.tried = state;
     let give_up = finish.outcome == Outcome::GiveUp;
-    let words = words(record.operation);
+    let words = describe(record.operation).words;
     let (what, mut reason) = (words.doing, words.failed);
     let then = if give_up {
         next.gave_up = true;
@@ -78,7 +80,7 @@ pub(crate) fn failed(
             // The same words for the same failure make one Event with a count; the attempt stands in the record.
             format!("{what} failed: {}; {then}", finish.words),
         ),
-        pod,
+        run,
         category: finish.category,
         after: (!give_up).then_some(delay),
     }

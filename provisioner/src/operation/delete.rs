@@ -1,33 +1,43 @@
-//! Operation `delete`: of a PV whose claim is gone. One [`Run`] of it serves [`undo`](super::undo) too.
+//! Operation `delete`: of a PV whose claim is gone. One [`Deletion`] of it serves [`undo`](super::undo) too.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, held_back, state_of};
-use super::decision::{Decision, ForVolume, Intent, LetGo, PodRef, Start, VolumeDecision, name_and_uid, pods};
+use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
+use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
 use super::observed::{Limits, ObservedVolume};
 use super::record::Record;
-use super::request;
+use super::request::{self, Surroundings};
 use super::step::{Step, step};
-use super::time::elapsed;
-use super::words::{action, waiting};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::kind::Kind;
-use crate::run::outcome::created;
-use crate::run::pod;
+use crate::run::{Kind, Run, RunId, RunRef};
+use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::HOSTNAME;
 
-/// How often it is looked whether a node is back.
+/// From a volume that is not wanted any more to none.
+pub(super) const DESCRIPTION: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::Released,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Delete",
+        doing: "deleting",
+        failed: reasons::DELETE_FAILED,
+        begun: None,
+    },
+};
+
+/// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What to do about a PV.
@@ -48,7 +58,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         return if going && phase != Some("Bound") {
             Decision::Own(ForVolume::LetGo(Box::new(LetGo {
                 delete: false,
-                pods: left_behind(seen),
+                runs: left_behind(seen),
                 say: None,
                 took: None,
             })))
@@ -62,7 +72,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     let let_go = |text: String| {
         Decision::Own(ForVolume::LetGo(Box::new(LetGo {
             delete: true,
-            pods: left_behind(seen),
+            runs: left_behind(seen),
             say: Some(Note::warning(reasons::NODE_GONE, action(Kind::Delete), text)),
             took: None,
         })))
@@ -130,38 +140,42 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
             ),
         ));
     };
-    let run = Run {
-        uid: &uid,
+    let deletion = Deletion {
+        run: RunId::new(Kind::Delete, &uid),
+        asked_by: SubjectKind::Volume,
         config,
         record: seen.record.filter(|record| record.is_delete()),
-        pod: seen.delete_pod,
+        there: seen.delete_run,
         node,
         state: state_of(config, None, seen.class),
-        request: request::delete(
+        request: request::remembered(
+            Kind::Delete,
             made_by,
-            seen.class,
-            config,
-            seen.kube_api,
             persistent_volume::options(seen.volume),
+            Surroundings {
+                class: seen.class,
+                config,
+                kube_api: seen.kube_api,
+            },
         ),
         limits: seen.limits,
         refused: false,
         before: None,
         owner: Some(name_and_uid(seen.volume)),
     };
-    match run.plan(now) {
+    match deletion.plan(now) {
         Ok(decision) => decision,
         Err(took) => Decision::Own(ForVolume::LetGo(Box::new(LetGo {
             delete: true,
-            pods: left_behind(seen),
+            runs: left_behind(seen),
             say: None,
             took,
         }))),
     }
 }
 
-/// The Pod of a PV that is let go, unless it goes with its PV anyway: Kubernetes collects what belongs to it.
-fn left_behind(seen: &ObservedVolume<'_>) -> Vec<PodRef> {
+/// The run of a PV that is released, unless it goes with its PV anyway: Kubernetes collects what belongs to it.
+fn left_behind(seen: &ObservedVolume<'_>) -> Vec<RunRef> {
     let meta = &seen.volume.metadata;
     let passing = [finalizers::VOLUME, finalizers::PV_PROTECTION];
     let held = meta
@@ -170,17 +184,20 @@ fn left_behind(seen: &ObservedVolume<'_>) -> Vec<PodRef> {
         .flatten()
         .any(|name| !passing.contains(&name.as_str()));
     let uid = meta.uid.as_deref().unwrap_or_default();
-    let collected = |pod: &&Pod| !held && pod::is_owned_by(pod, uid);
-    pods([seen.delete_pod.filter(|pod| !collected(pod))])
+    let collected = |run: &&Run| !held && run.goes_with(uid);
+    removable([seen.delete_run.filter(|run| !collected(run))])
 }
 
 /// One deletion, whatever it is for.
-pub(super) struct Run<'a> {
-    pub(super) uid: &'a str,
+pub(super) struct Deletion<'a> {
+    pub(super) run: RunId,
+    /// The object that it is for, which carries the record.
+    pub(super) asked_by: SubjectKind,
     pub(super) config: &'a Arc<ProvisionerConfig>,
     /// The record, if it is one of a deletion already.
     pub(super) record: Option<&'a Record>,
-    pub(super) pod: Option<&'a Pod>,
+    /// The run, if it is there.
+    pub(super) there: Option<&'a Run>,
     pub(super) node: Option<String>,
     pub(super) state: String,
     pub(super) request: Request,
@@ -193,27 +210,28 @@ pub(super) struct Run<'a> {
     pub(super) owner: Option<(String, String)>,
 }
 
-impl Run<'_> {
+impl Deletion<'_> {
     /// What to do; `Err` when the volume is gone, with the time it took if something was run.
     pub(super) fn plan<Own>(self, now: Timestamp) -> Result<Decision<Own>, Option<Duration>> {
-        if !self.config.operations.contains(&Operation::Delete) {
+        if !self.config.operations.contains(&Kind::Delete.into()) {
             // The ConfigMap says that there is nothing to run.
             return Err(None);
         }
         let owner = self.owner.as_ref();
-        let goes_with_it = |pod: &&Pod| owner.is_some_and(|(_, uid)| pod::is_owned_by(pod, uid));
-        let (record, unchanged) = match (self.record, self.pod) {
+        let goes_with_it = |run: &Run| owner.is_some_and(|(_, uid)| run.goes_with(uid));
+        let intent = DESCRIPTION.intent_on(self.asked_by);
+        let (record, unchanged) = match (self.record, self.there) {
             (Some(record), _) => (record.clone(), Intent::Recorded),
             // Of an operation that is over.
-            (None, Some(pod)) if !goes_with_it(&pod) => return Ok(Decision::Tidy(vec![PodRef::of(pod)])),
-            (None, None) if owner.is_none() => {
+            (None, Some(run)) if !goes_with_it(run) => return Ok(Decision::Tidy(vec![run.to_remove()])),
+            (None, None) if intent == Intent::ToRecord => {
                 let record = self.first(now);
-                return Ok(Decision::Start(self.start(record, Intent::ToRecord)));
+                return Ok(Decision::Start(self.start(record, intent)));
             }
-            (None, pod) => (self.implied(pod, now), Intent::Released),
+            (None, run) => (self.implied(run, now), intent),
         };
         let record = &record;
-        match step(self.pod, record, self.limits, now) {
+        match step(self.there, record, self.limits, now) {
             Step::None => {
                 match held_back(record, &self.state, now) {
                     Some(Duration::MAX) => return Ok(Decision::Rest),
@@ -226,12 +244,12 @@ impl Run<'_> {
                 if !self.refused {
                     next.refused = false;
                     next.operation = Kind::Delete;
-                    next.pod = self.pod_name();
+                    next.run = self.place();
                 }
                 let intent = if next == *record { unchanged } else { Intent::ToRecord };
                 Ok(Decision::Start(self.start(next, intent)))
             }
-            Step::Leftover(pod) => Ok(Decision::Stop(PodRef::of(pod))),
+            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
             Step::Leaving(say) => Ok(Decision::Wait {
                 after: Some(self.limits.overdue),
                 say,
@@ -244,54 +262,40 @@ impl Run<'_> {
             }),
             Step::Ended(finish) if finish.outcome == Outcome::Done => Err(Some(elapsed(record.since, now))),
             Step::Ended(finish) => {
-                let pod = self.pod.map(PodRef::of);
+                let run = self.there.map(Run::to_remove);
                 let of_delete = Record {
                     operation: Kind::Delete,
                     ..record.clone()
                 };
-                let mut failed = failed(&of_delete, &finish, self.uid, self.state, self.limits, now, pod);
+                let mut failed = failed(&of_delete, &finish, &self.run.uid, self.state, self.limits, now, run);
                 failed.record.operation = record.operation;
                 Ok(Decision::Fail(Box::new(failed)))
             }
         }
     }
 
-    fn pod_name(&self) -> String {
-        format!(
-            "{}/{}",
-            self.config.reference.namespace,
-            pod::name(Kind::Delete, self.uid)
-        )
+    fn place(&self) -> String {
+        self.run.in_namespace(&self.config.reference.namespace)
     }
 
     /// The record of a first attempt.
     fn first(&self, now: Timestamp) -> Record {
         Record {
-            operation: Kind::Delete,
-            attempt: 1,
-            pod: self.pod_name(),
-            since: Timestamp::from_second(now.as_second()).unwrap_or(now),
-            config: self.config.reference.to_string(),
-            config_uid: self.config.uid.clone(),
             node: self.node.clone().unwrap_or_default(),
-            not_before: None,
             last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
-            tried: String::new(),
-            gave_up: false,
             may_exist: true,
-            cancelled: false,
-            refused: false,
+            ..Record::first(Kind::Delete, self.place(), now, self.config)
         }
     }
 
     /// The record that a released PV without one amounts to.
-    fn implied(&self, pod: Option<&Pod>, now: Timestamp) -> Record {
+    fn implied(&self, run: Option<&Run>, now: Timestamp) -> Record {
         let first = self.first(now);
-        match pod {
+        match run {
             None => first,
-            Some(pod) => Record {
-                attempt: pod::attempt(pod).max(1),
-                since: created(pod),
+            Some(run) => Record {
+                attempt: run.attempt().max(1),
+                since: run.made(),
                 ..first
             },
         }
@@ -299,7 +303,7 @@ impl Run<'_> {
 
     fn start(self, record: Record, intent: Intent) -> Box<Start> {
         Box::new(Start {
-            operation: Kind::Delete,
+            run: self.run,
             request: self.request,
             config: self.config.clone(),
             record,

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 
 use super::backoff::Backoff;
 use super::record::Record;
+use super::request::Surroundings;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
+use crate::run::{Kind, Run, RunId};
 use crate::volume::topology::Node;
 
 /// What is known of a claim and all that belongs to it.
@@ -27,11 +29,11 @@ pub struct ObservedClaim<'a> {
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
     pub unserved_since: Timestamp,
-    /// The Pod named for its provisioning.
-    pub provision_pod: Option<&'a Pod>,
-    /// The Pod named for its deletion.
-    pub delete_pod: Option<&'a Pod>,
-    /// How the last Pod of its provisioning was when it went, if that was seen.
+    /// The run of its provisioning.
+    pub provision_run: Option<&'a Run>,
+    /// The run of its deletion.
+    pub delete_run: Option<&'a Run>,
+    /// How the last run of its provisioning was when it went, if that was seen.
     pub departed: Option<&'a Departed>,
     /// The PVs that bear its name or its uid.
     pub volumes: &'a [Arc<PersistentVolume>],
@@ -57,6 +59,20 @@ impl ObservedClaim<'_> {
             .filter(|node| !node.is_empty())
     }
 
+    /// Which run an operation on its volume is.
+    pub(crate) fn run(&self, kind: Kind) -> RunId {
+        RunId::new(kind, self.uid())
+    }
+
+    /// What the request of a run is made of, beside the claim.
+    pub(crate) fn surroundings<'c>(&'c self, config: &'c ProvisionerConfig) -> Surroundings<'c> {
+        Surroundings {
+            class: self.class,
+            config,
+            kube_api: self.kube_api,
+        }
+    }
+
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
         self.claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
@@ -78,8 +94,8 @@ pub struct ObservedVolume<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The Pod named for its deletion.
-    pub delete_pod: Option<&'a Pod>,
+    /// The run of its deletion.
+    pub delete_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
     /// The node with this value of the label `kubernetes.io/hostname`.
@@ -97,18 +113,18 @@ pub struct ObservedVolume<'a> {
 pub struct Limits {
     /// Between two attempts.
     pub backoff: Backoff,
-    /// A Pod that has not started after this long is spoken of, also if its node has not said why.
+    /// When a run has not started for this long, users are told, even if its node has not said why.
     pub start_grace: Duration,
-    /// A claim of a class without a ConfigMap may be another Mooring's for this long.
+    /// For this long a claim of a class without a ConfigMap may be another Mooring's.
     pub claim_grace: Duration,
-    /// So long another Mooring is given for what is its own, before it is spoken of.
+    /// For this long another Mooring is given time for what is its own, before users are told.
     pub elsewhere_grace: Duration,
-    /// A Pod younger than this may belong to what has not been seen yet.
+    /// A run younger than this may belong to an object that has not been seen yet.
     pub orphan_age: Duration,
-    /// How much longer than its `timeout` a Pod may take to be seen ended, before its node is taken for lost.
+    /// A run that is not seen to end within its `timeout` and this time has lost its node.
     pub overdue: Duration,
-    /// A node that is not in the cluster may be back within this time: its Node object was deleted and is made again, and its disk is as it
-    /// was.
+    /// A node that is not in the cluster may be back within this time: somebody deleted its Node object, the node
+    /// registers again, and its disk is as it was.
     pub node_grace: Duration,
 }
 

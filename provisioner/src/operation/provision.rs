@@ -6,7 +6,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{PROVISIONER, annotations, finalizers};
-use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
@@ -14,25 +13,39 @@ use serde_json::{Value, json};
 
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{
-    Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, PodRef, Refuse, Reschedule, Start, name_and_uid,
-    pods,
+    Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, Refuse, Reschedule, Start, name_and_uid,
+    removable,
 };
+use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
+use super::request::{self, ClaimError};
 use super::step::{Step, step};
-use super::time::{elapsed, later};
-use super::words::{action, waiting};
-use super::{request, undo};
+use super::undo;
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::kind::Kind;
 use crate::run::outcome::{Category, Finish};
-use crate::run::pod;
+use crate::run::{Kind, Run, RunRef};
+use crate::time::{elapsed, later};
 use crate::volume::acceptance::{Expected, Refusal, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::topology::{Node, is_unable};
+
+/// From a claim without a volume to a volume that is judged.
+pub(super) const DESCRIPTION: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Asked,
+    answer: Answer::Judged,
+    words: Words {
+        action: "Provision",
+        doing: "provisioning",
+        failed: reasons::FAILED,
+        begun: Some((reasons::STARTED, "makes the volume")),
+    },
+};
 
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
@@ -80,7 +93,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         }
     };
     if !leftovers.is_empty() {
-        // A record that is not seen yet, or a Pod of an operation that is over: reading the claim tells.
+        // A record that is not seen yet, or a run of an operation that is over: reading the claim tells.
         return Decision::Tidy(leftovers);
     }
     let node = match selected(seen) {
@@ -90,26 +103,8 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if let Some(unfit) = unfit(config, node.as_ref()) {
         return reschedule(None, &unfit, None);
     }
-    let record = Record {
-        operation: Kind::Provision,
-        attempt: 1,
-        pod: format!(
-            "{}/{}",
-            config.reference.namespace,
-            pod::name(Kind::Provision, seen.uid())
-        ),
-        since: Timestamp::from_second(now.as_second()).unwrap_or(now),
-        config: config.reference.to_string(),
-        config_uid: config.uid.clone(),
-        node: String::new(),
-        not_before: None,
-        last_error: String::new(),
-        tried: String::new(),
-        gave_up: false,
-        may_exist: false,
-        cancelled: false,
-        refused: false,
-    };
+    let run = seen.run(Kind::Provision).in_namespace(&config.reference.namespace);
+    let record = Record::first(Kind::Provision, run, now, config);
     begin(seen, config, node.as_ref(), record, true)
 }
 
@@ -158,14 +153,13 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<
         Ok(config) => state_of(config, Some(seen.claim), seen.class),
         Err(_) => String::new(),
     };
-    let pod_ref = seen.provision_pod.map(PodRef::of);
-    let fail = |finish: &Finish| fail(seen, record, finish, state(), now, pod_ref.clone());
-    let decision = match step(seen.provision_pod, record, seen.limits, now) {
+    let fail = |finish: &Finish| fail(seen, record, finish, state(), now);
+    let decision = match step(seen.provision_run, record, seen.limits, now) {
         Step::None => match ended_unseen(seen, record) {
             Some(finish) => fail(finish),
             None => again(seen, record, now),
         },
-        Step::Leftover(pod) => Decision::Stop(PodRef::of(pod)),
+        Step::Leftover(run) => Decision::Stop(run.to_remove()),
         Step::Leaving(say) => Decision::Wait {
             after: Some(seen.limits.overdue),
             say,
@@ -193,15 +187,15 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<
     Ok(decision)
 }
 
-/// How the attempt's Pod ended, where that was seen only when it was gone: somebody took it away. One that ended well is
-/// run again at once, since nobody can judge it any more.
+/// How the attempt's run ended, where that was seen only when it was gone: somebody took it away. One that ended well
+/// is repeated at once, since nobody can judge it any more.
 fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Finish> {
-    let departed = seen.departed.filter(|pod| pod.attempt == record.attempt)?;
+    let departed = seen.departed.filter(|run| run.attempt == record.attempt)?;
     let begun = record.not_before.is_none() && !record.gave_up && record.is_provision();
     (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
 }
 
-/// There is no Pod: the next attempt, if it is time.
+/// What to do without a run: begin the next attempt, if it is time.
 fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
@@ -239,7 +233,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         .as_ref()
         .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
     if moved && config.is_node_local() && record.may_exist {
-        // The scheduler chose anew, and the old node may hold a volume.
+        // The scheduler chose another node, and the old one may hold a volume.
         return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
             record: Record {
                 refused: true,
@@ -247,17 +241,13 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
             },
             volumes: vec![],
             say: None,
-            pod: None,
+            run: None,
         })));
     }
     let mut next = begun(record);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
-    next.pod = format!(
-        "{}/{}",
-        config.reference.namespace,
-        pod::name(Kind::Provision, seen.uid())
-    );
+    next.run = seen.run(Kind::Provision).in_namespace(&config.reference.namespace);
     if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
         // Without a volume on it, or gone together with what was on it.
         next.node.clear();
@@ -274,14 +264,12 @@ fn begin(
     mut record: Record,
     write: bool,
 ) -> ClaimDecision {
-    let refused = |text: String| Decision::wait_for(Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), text));
-    if !config.operations.contains(&Operation::Provision) {
-        let error = request::ClaimError::NoOperation(config.reference.to_string(), "provision");
-        return refused(error.to_string());
-    }
-    let request = match request::provision(seen.claim, seen.class, config, node, seen.kube_api) {
+    let request = match asked(seen, config, node) {
         Ok(request) => request,
-        Err(error) => return refused(error.to_string()),
+        Err(error) => {
+            let say = Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), error.to_string());
+            return Decision::wait_for(say);
+        }
     };
     if let Some(node) = node {
         record.node.clone_from(&node.name);
@@ -289,13 +277,13 @@ fn begin(
     // A volume on a node's own disk is made where it will be used, and retried where it was begun.
     let pinned = config.is_node_local() && !record.node.is_empty();
     Decision::Start(Box::new(Start {
-        operation: Kind::Provision,
+        run: seen.run(Kind::Provision),
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
         state: state_of(config, Some(seen.claim), seen.class),
         intent: if write || seen.record.is_some_and(|old| *old != record) {
-            Intent::ToRecord
+            DESCRIPTION.intent
         } else {
             Intent::Recorded
         },
@@ -304,12 +292,23 @@ fn begin(
     }))
 }
 
-/// The run of a Pod that stands, so that its Secret can be made if that was left out.
+/// What the image is asked to make.
+fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Node>) -> Result<Request, ClaimError> {
+    if !config.operations.contains(&Kind::Provision.into()) {
+        return Err(ClaimError::NoOperation(
+            config.reference.to_string(),
+            Kind::Provision.as_str(),
+        ));
+    }
+    request::for_claim(Kind::Provision, seen.claim, node, [].into(), seen.surroundings(config))
+}
+
+/// The run that stands, so that its properties can be handed over if they were not.
 fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
     let config = seen.config.as_ref().ok()?;
-    let request = seen.provision_pod.and_then(pod::request)?;
+    let request = seen.provision_run?.request().ok()?;
     Some(Start {
-        operation: Kind::Provision,
+        run: seen.run(Kind::Provision),
         request,
         config: config.clone(),
         record: record.clone(),
@@ -328,7 +327,7 @@ fn made(
     now: Timestamp,
     fail: &dyn Fn(&Finish) -> ClaimDecision,
 ) -> Result<ClaimDecision, First> {
-    let Some(pod) = seen.provision_pod else {
+    let Some(run) = seen.provision_run else {
         return Ok(Decision::Rest);
     };
     let failed = |words: String| {
@@ -341,10 +340,9 @@ fn made(
             message: String::new(),
         })
     };
-    let Some(request) = pod::request(pod) else {
-        return Ok(failed(
-            "the annotation mooring.dev/request of its Pod can't be read any more".to_owned(),
-        ));
+    let request = match run.request() {
+        Ok(request) => request,
+        Err(error) => return Ok(failed(error.to_string())),
     };
     if seen.volumes.is_empty() {
         if !seen.looked_up {
@@ -364,7 +362,7 @@ fn made(
             Ok(printed) => printed,
             Err(error) => return Ok(failed(error.to_string())),
         };
-        let node = node_of_volume(seen, config, pod);
+        let node = node_of_volume(seen, config, run);
         if config.is_node_local() && node.is_none() {
             return Ok(failed(
                 "the node that the volume was made on has left the cluster".to_owned(),
@@ -382,7 +380,7 @@ fn made(
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
-        return Ok(accept(seen, record, pod, &request, now));
+        return Ok(accept(seen, record, run, &request, now));
     }
     if !seen.looked_up {
         // What was watched may be old.
@@ -400,15 +398,15 @@ fn made(
             action(Kind::Provision),
             format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
         )),
-        pod: Some(PodRef::of(pod)),
+        run: Some(run.to_remove()),
     }))))
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
     let pv_name = persistent_volume::name_for(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
-    // Where the Pod ran, rather than what the record says: that stands on the claim, which is its user's.
-    let ran_in = seen.provision_pod.and_then(|pod| pod.metadata.namespace.as_deref());
+    // Where the image ran, rather than what the record says: that stands on the claim, which is its user's.
+    let ran_in = seen.provision_run.and_then(Run::namespace);
     let recorded = record.config.split_once('/').map_or("", |(namespace, _)| namespace);
     let class_options = seen
         .class
@@ -436,18 +434,12 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
     texts.join("; ")
 }
 
-fn accept(
-    seen: &ObservedClaim<'_>,
-    record: &Record,
-    pod: &k8s_openapi::api::core::v1::Pod,
-    request: &Request,
-    now: Timestamp,
-) -> ClaimDecision {
+fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Request, now: Timestamp) -> ClaimDecision {
     let Some(volume) = seen.volumes.first() else {
         return Decision::Rest;
     };
     let node = match seen.config {
-        Ok(config) => node_of_volume(seen, config, pod),
+        Ok(config) => node_of_volume(seen, config, run),
         Err(_) => None,
     };
     let (pv_name, _) = name_and_uid(volume);
@@ -465,7 +457,7 @@ fn accept(
             format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
-        pods: leftovers(seen),
+        runs: leftovers(seen),
         took,
     })))
 }
@@ -504,9 +496,11 @@ fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node
 }
 
 /// The end of a claim's provisioning, and its binding: kube-controller-manager would bind it too, but at 20 requests a
-/// second for all claims of the cluster together. It then finds both sides bound to each other and only sets their status.
+/// second for all claims of the cluster together. It then finds both sides bound to each other and only sets their
+/// status.
 ///
-/// Which of the two comes first must not matter: so the patch expects this record on this claim, not this version of it.
+/// Which of the two comes first must not matter: so the patch expects this record on this claim, not this version of
+/// it.
 fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
     let meta = &seen.claim.metadata;
     let annotation = |key: &str| format!("/metadata/annotations/{}", key.replace('/', "~1"));
@@ -532,18 +526,12 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
 }
 
 /// An attempt that failed; where the node was at fault, the scheduler is asked for another.
-fn fail(
-    seen: &ObservedClaim<'_>,
-    record: &Record,
-    finish: &Finish,
-    state: String,
-    now: Timestamp,
-    pod: Option<PodRef>,
-) -> ClaimDecision {
+fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, state: String, now: Timestamp) -> ClaimDecision {
+    let run = seen.provision_run.map(Run::to_remove);
     if let Err(gone) = selected(seen) {
-        return reschedule(Some(record), &Unfit::Gone(gone), pod);
+        return reschedule(Some(record), &Unfit::Gone(gone), run);
     }
-    let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, pod);
+    let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     if local
         && seen.waits_for_consumer()
@@ -588,8 +576,8 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-/// Whether a volume that lives on the selected node could neither be made nor used there. One that lives elsewhere is used from
-/// another node: its node affinity says so to the scheduler.
+/// Whether a volume that lives on the selected node could neither be made nor used there. One that lives elsewhere is
+/// used from another node: its node affinity says so to the scheduler.
 fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     let node = node.filter(|_| config.is_node_local())?;
     let client = [ClientName::POOL, ClientName::LOCAL]
@@ -598,7 +586,7 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     Some(Unfit::Unable(node.name.clone(), client))
 }
 
-fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> ClaimDecision {
+fn reschedule(record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
         Unfit::Unable(..) => reasons::NODE_UNABLE,
@@ -616,14 +604,14 @@ fn reschedule(record: Option<&Record>, unfit: &Unfit, pod: Option<PodRef>) -> Cl
             action(Kind::Provision),
             format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
-        pod,
+        run,
     })))
 }
 
 /// Where a volume that lives on a node was begun must be known before it is over.
 fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision> {
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
-    let node = seen.provision_pod.and_then(pod::node)?;
+    let node = seen.provision_run.and_then(Run::node)?;
     (local && record.node != node).then(|| {
         Decision::Note(Box::new(Record {
             node: node.to_owned(),
@@ -633,20 +621,16 @@ fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision>
 }
 
 /// The node that a volume lives on, if it lives on one.
-fn node_of_volume(
-    seen: &ObservedClaim<'_>,
-    config: &ProvisionerConfig,
-    pod: &k8s_openapi::api::core::v1::Pod,
-) -> Option<Node> {
+fn node_of_volume(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, run: &Run) -> Option<Node> {
     if !config.is_node_local() {
         return None;
     }
-    (seen.nodes)(pod::node(pod)?)
+    (seen.nodes)(run.node()?)
 }
 
-/// Every Pod of the claim that is not going already.
-fn leftovers(seen: &ObservedClaim<'_>) -> Vec<PodRef> {
-    pods([seen.provision_pod, seen.delete_pod])
+/// Every run of the claim that is not being removed already.
+fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
+    removable([seen.provision_run, seen.delete_run])
 }
 
 #[cfg(test)]

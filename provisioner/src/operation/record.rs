@@ -1,13 +1,15 @@
 //! The record of an operation: what the annotation `mooring.dev/operation` on a claim or a PV says.
 //!
-//! It is written before the first Pod is made and is all that the controller knows after a restart.
+//! It is written before the first run is made and is all that the controller knows after a restart.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::annotations;
 use serde::{Deserialize, Serialize};
 
-use crate::run::kind::Kind;
+use crate::config::ProvisionerConfig;
+use crate::run::Kind;
+use crate::time::whole_seconds;
 
 /// One operation on one volume, over all its attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,8 +20,9 @@ pub struct Record {
     pub operation: Kind,
     /// Number of the attempt that runs or comes next, from 1.
     pub attempt: u32,
-    /// `namespace/name` of the Pod that runs it.
-    pub pod: String,
+    /// `namespace/name` of the run; in the annotation it is called after what carries it out.
+    #[serde(rename = "pod")]
+    pub run: String,
     /// When the operation began.
     pub since: Timestamp,
     /// `namespace/name` of the ConfigMap.
@@ -44,7 +47,7 @@ pub struct Record {
     /// An attempt that failed may have run, so the volume may exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_exist: bool,
-    /// The only Pod never ran and is being taken back: nothing has to be undone.
+    /// The only run never started and is being taken back: nothing has to be undone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
     /// What was made was refused: it is being deleted before the next attempt.
@@ -61,6 +64,26 @@ pub struct RecordError(#[from] serde_json::Error);
 const MAX_ERROR: usize = 512;
 
 impl Record {
+    /// The record of a first attempt that nothing is known of yet.
+    pub fn first(operation: Kind, run: String, since: Timestamp, config: &ProvisionerConfig) -> Self {
+        Self {
+            operation,
+            attempt: 1,
+            run,
+            since: whole_seconds(since),
+            config: config.reference.to_string(),
+            config_uid: config.uid.clone(),
+            node: String::new(),
+            not_before: None,
+            last_error: String::new(),
+            tried: String::new(),
+            gave_up: false,
+            may_exist: false,
+            cancelled: false,
+            refused: false,
+        }
+    }
+
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
         match self.operation {
@@ -113,29 +136,19 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::Record;
-    use crate::run::kind::Kind;
+    use crate::operation::tests::config;
+    use crate::run::Kind;
 
     #[test]
     fn a_record_reads_back_and_a_fresh_one_is_short() {
-        let record = Record {
-            operation: Kind::Provision,
-            attempt: 1,
-            pod: "admin/provision-u".into(),
-            since: "2026-11-21T00:00:00Z".parse().unwrap(),
-            config: "admin/c".into(),
-            config_uid: "1".into(),
-            node: String::new(),
-            not_before: None,
-            last_error: String::new(),
-            tried: String::new(),
-            gave_up: false,
-            may_exist: false,
-            cancelled: false,
-            refused: false,
-        };
+        let since = "2026-11-21T00:00:00.5Z".parse().unwrap();
+        let record = Record::first(Kind::Provision, "admin/provision-u".into(), since, &config(&[]));
         assert_eq!(
             record.to_text(),
-            r#"{"operation":"provision","attempt":1,"pod":"admin/provision-u","since":"2026-11-21T00:00:00Z","config":"admin/c","config-uid":"1"}"#
+            concat!(
+                r#"{"operation":"provision","attempt":1,"pod":"admin/provision-u","since":"2026-11-21T00:00:00Z","#,
+                r#""config":"admin/custom-isci-provisioner","config-uid":"c1"}"#
+            )
         );
         assert_eq!(Record::parse(&record.to_text()).unwrap(), record);
         let failed = record.failed(&"ö".repeat(400), "2026-11-21T00:01:00Z".parse().unwrap(), true);

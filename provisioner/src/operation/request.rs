@@ -1,4 +1,4 @@
-//! The request of a run: from the claim, its class and the ConfigMap; for a deletion, from what the PV remembers.
+//! The request of a run: from the claim, or from what a PV remembers of it, with its class and the ConfigMap.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_contract::names::annotations;
-use mooring_contract::operation::Operation;
 use mooring_contract::property::keys;
 use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
+use super::describe::{Given, describe};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
+use crate::run::Kind;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity::CapacityError;
 use crate::volume::persistent_volume;
@@ -26,118 +27,66 @@ const OWN_PREFIXES: [&str; 2] = ["mooring.dev/", "csi.storage.k8s.io/"];
 /// What a claim asks for that can't be done; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// A size that can't be read.
+    /// The size is no quantity.
     #[error("the claim's size can't be read: {0}")]
     Size(#[from] CapacityError),
-    /// A volume of a certain look.
+    /// The claim selects among volumes that are there.
     #[error(
         "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
     )]
     Selector,
-    /// A volume with content.
+    /// The claim asks for a volume with content.
     #[error("the claim has a dataSource, which this version can't fill a volume from: make the claim without it")]
     DataSource,
-    /// A class of attributes.
+    /// The claim names a `VolumeAttributesClass`.
     #[error("the claim has a volumeAttributesClassName, which this version can't apply: make the claim without it")]
     Attributes,
-    /// What FlexVolume can't keep.
+    /// A mode that FlexVolume does not have.
     #[error("FlexVolume can't keep {0}: ask for {1}")]
     FlexVolume(&'static str, &'static str),
-    /// An image that can't.
-    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\"")]
+    /// The ConfigMap says that its image does not do this operation.
+    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
     NoOperation(String, &'static str),
 }
 
-/// The request to make a claim's volume.
-pub fn provision(
+/// What a request is made of, beside what the volume is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The class, if it is there.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force.
+    pub config: &'a ProvisionerConfig,
+    /// Address of the Kubernetes API.
+    pub kube_api: &'a str,
+}
+
+/// The request of an operation that a claim asks for, which is there. `volume` has the options of the volume, if it has
+/// one already.
+pub fn for_claim(
+    kind: Kind,
     claim: &PersistentVolumeClaim,
-    class: Option<&StorageClass>,
-    config: &ProvisionerConfig,
     node: Option<&Node>,
-    kube_api: &str,
+    volume: BTreeMap<String, String>,
+    around: Surroundings<'_>,
 ) -> Result<Request, ClaimError> {
-    let spec = claim.spec.clone().unwrap_or_default();
-    if spec.selector.is_some() {
-        return Err(ClaimError::Selector);
-    }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Err(ClaimError::DataSource);
-    }
-    if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
-        return Err(ClaimError::Attributes);
-    }
-    // ReadWriteOncePod it can: the scheduler keeps that, by the claim.
-    let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
-    if by_flex && spec.volume_mode.as_deref() == Some("Block") {
-        return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
-    }
-    let size = asked_bytes(claim)?;
-    Ok(of_claim(
-        Operation::Provision,
-        claim,
-        class,
-        config,
-        node,
-        kube_api,
-        size,
-    ))
-}
-
-/// The request to delete what may have been made for a claim that stands.
-pub fn undo(
-    claim: &PersistentVolumeClaim,
-    class: Option<&StorageClass>,
-    config: &ProvisionerConfig,
-    node: Option<&Node>,
-    kube_api: &str,
-    volume: BTreeMap<String, String>,
-) -> Request {
-    // A size that can't be read was never provisioned; deleting needs none.
-    let size = asked_bytes(claim).unwrap_or(0);
-    let request = of_claim(Operation::Delete, claim, class, config, node, kube_api, size);
-    Request { volume, ..request }
-}
-
-/// The request to delete a volume: what its PV remembers, with what ConfigMap and class say by now.
-pub fn delete(
-    made_by: Request,
-    class: Option<&StorageClass>,
-    config: &ProvisionerConfig,
-    kube_api: &str,
-    volume: BTreeMap<String, String>,
-) -> Request {
-    let mut parameters = made_by.parameters;
-    parameters.extend(config.pass_through.clone());
-    parameters.extend(class.map(class_parameters).unwrap_or_default());
-    Request {
-        contract: CONTRACT_VERSION,
-        operation: Operation::Delete,
-        service_account: config.service_account.clone().unwrap_or_default(),
-        kube_api: kube_api.to_owned(),
-        parameters,
-        volume,
-        ..made_by
-    }
-}
-
-fn of_claim(
-    operation: Operation,
-    claim: &PersistentVolumeClaim,
-    class: Option<&StorageClass>,
-    config: &ProvisionerConfig,
-    node: Option<&Node>,
-    kube_api: &str,
-    size: u64,
-) -> Request {
+    let size = match describe(kind).given {
+        Given::Asked => {
+            check_asked(claim, around.config)?;
+            asked_bytes(claim)?
+        }
+        // A claim whose size can't be read was never given a volume that had this size.
+        Given::Standing => asked_bytes(claim).unwrap_or(0),
+    };
+    let Surroundings { class, config, .. } = around;
     let meta = &claim.metadata;
     let spec = claim.spec.clone().unwrap_or_default();
     let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
     let uid = meta.uid.clone().unwrap_or_default();
     let mut parameters = config.pass_through.clone();
     parameters.extend(class.map(class_parameters).unwrap_or_default());
-    Request {
+    Ok(Request {
         contract: CONTRACT_VERSION,
-        operation,
+        operation: kind.into(),
         pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
@@ -157,10 +106,48 @@ fn of_claim(
         node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
         topology: node.map(|node| of_labels(&node.labels)).unwrap_or_default(),
         service_account: config.service_account.clone().unwrap_or_default(),
-        kube_api: kube_api.to_owned(),
+        kube_api: around.kube_api.to_owned(),
         parameters,
-        volume: BTreeMap::new(),
+        volume,
+    })
+}
+
+/// The request of an operation on a volume whose claim may be gone: what was remembered of the claim, with what
+/// ConfigMap and class say by now.
+pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>, around: Surroundings<'_>) -> Request {
+    let Surroundings { class, config, .. } = around;
+    let mut parameters = made_by.parameters;
+    parameters.extend(config.pass_through.clone());
+    parameters.extend(class.map(class_parameters).unwrap_or_default());
+    Request {
+        contract: CONTRACT_VERSION,
+        operation: kind.into(),
+        service_account: config.service_account.clone().unwrap_or_default(),
+        kube_api: around.kube_api.to_owned(),
+        parameters,
+        volume,
+        ..made_by
     }
+}
+
+/// Checks that a claim asks for nothing that no image can make.
+fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Result<(), ClaimError> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    if spec.selector.is_some() {
+        return Err(ClaimError::Selector);
+    }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Err(ClaimError::DataSource);
+    }
+    if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
+        return Err(ClaimError::Attributes);
+    }
+    // FlexVolume can keep ReadWriteOncePod: the scheduler enforces it, by the claim.
+    let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
+    if by_flex && spec.volume_mode.as_deref() == Some("Block") {
+        return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
+    }
+    Ok(())
 }
 
 fn fs_type(class: &StorageClass) -> Option<String> {
@@ -184,8 +171,9 @@ fn class_parameters(class: &StorageClass) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClaimError, delete, provision};
+    use super::{ClaimError, Surroundings, for_claim, remembered};
     use crate::operation::tests::{class, config};
+    use crate::run::Kind;
     use crate::volume::acceptance::tests::claim;
     use crate::volume::topology::Node;
     use mooring_contract::operation::Operation;
@@ -205,7 +193,12 @@ mod tests {
             name: "n".into(),
             labels: [("topology.kubernetes.io/zone".to_owned(), "z".to_owned())].into(),
         };
-        let request = provision(&claim, Some(&class), &config(&[]), Some(&node), "https://k:1").unwrap();
+        let around = Surroundings {
+            class: Some(&class),
+            config: &config(&[]),
+            kube_api: "https://k:1",
+        };
+        let request = for_claim(Kind::Provision, &claim, Some(&node), [].into(), around).unwrap();
         assert_eq!((request.username.as_str(), request.groups.len()), ("tom", 2));
         assert_eq!(
             (request.size, request.size_gi, request.pv_name.as_str()),
@@ -217,13 +210,12 @@ mod tests {
         let parameters: Vec<_> = request.parameters.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(parameters, ["tier=1", "use-nfs-server=10.10.2.4", "zone=east"]);
 
-        let moved = delete(
-            request,
-            None,
-            &config(&[("use-nfs-server", "10.10.2.5")]),
-            "https://k:2",
-            [].into(),
-        );
+        let moved = Surroundings {
+            class: None,
+            config: &config(&[("use-nfs-server", "10.10.2.5")]),
+            kube_api: "https://k:2",
+        };
+        let moved = remembered(Kind::Delete, request, [].into(), moved);
         assert_eq!(moved.operation, Operation::Delete);
         assert_eq!(moved.parameters["use-nfs-server"], "10.10.2.5");
         assert_eq!((moved.parameters["tier"].as_str(), moved.size), ("1", 1 << 30));
@@ -236,7 +228,13 @@ mod tests {
             for (key, new) in change.as_object().unwrap() {
                 value["spec"][key] = new.clone();
             }
-            provision(&serde_json::from_value(value).unwrap(), None, &config(extra), None, "").err()
+            let around = Surroundings {
+                class: None,
+                config: &config(extra),
+                kube_api: "",
+            };
+            let claim = serde_json::from_value(value).unwrap();
+            for_claim(Kind::Provision, &claim, None, [].into(), around).err()
         };
         let flex = [("volume-source", "flexVolume")];
         assert_eq!(ask(json!({}), &flex), None);

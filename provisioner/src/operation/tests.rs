@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
@@ -14,7 +14,9 @@ use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;
+use crate::run::Run;
 use crate::run::departed::Departed;
+use crate::run::observed::Carrier;
 use crate::volume::acceptance;
 use crate::volume::topology::Node;
 
@@ -60,15 +62,16 @@ pub(crate) fn class(change: &Value) -> StorageClass {
     serde_json::from_value(value).unwrap()
 }
 
-/// A Pod as an attempt made it, `age` seconds ago.
-pub(crate) fn pod(operation: &str, attempt: u32, age: i64, status: &Value) -> Pod {
-    serde_json::from_value(json!({
+/// A run as an attempt made it, `age` seconds ago.
+pub(crate) fn run(operation: &str, attempt: u32, age: i64, status: &Value) -> Run {
+    let carrier: Carrier = serde_json::from_value(json!({
         "metadata": {"name": format!("{operation}-u1"), "namespace": "admin", "uid": "p1", "resourceVersion": "5",
                      "creationTimestamp": ago(age), "labels": {"mooring.dev/attempt": attempt.to_string()}},
         "spec": {"nodeName": "node-a", "activeDeadlineSeconds": 300, "containers": []},
         "status": status,
     }))
-    .unwrap()
+    .unwrap();
+    Run::of(carrier)
 }
 
 pub(crate) fn ended(code: i32, message: &str) -> Value {
@@ -89,16 +92,15 @@ pub(crate) fn no_image() -> Value {
          "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]})
 }
 
-/// As a kubelet leaves a Pod that was ended while its image was being pulled.
+/// As a kubelet leaves a run that was ended while its image was being pulled.
 pub(crate) fn never_made() -> Value {
     json!({"phase": "Failed", "startTime": ago(10), "containerStatuses": [
         {"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
          "state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}}]})
 }
 
-pub(crate) fn leaving(mut pod: Pod) -> Pod {
-    pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(5))).unwrap();
-    pod
+pub(crate) fn leaving(run: Run) -> Run {
+    run.changed(|carrier| carrier.metadata.deletion_timestamp = serde_json::from_value(json!(ago(5))).unwrap())
 }
 
 pub(crate) fn record(change: &Value) -> Record {
@@ -119,8 +121,8 @@ pub(crate) struct World {
     pub(crate) class: Option<StorageClass>,
     pub(crate) config: Result<Arc<ProvisionerConfig>, NoConfig>,
     pub(crate) unserved_since: Timestamp,
-    pub(crate) provision_pod: Option<Pod>,
-    pub(crate) delete_pod: Option<Pod>,
+    pub(crate) provision_run: Option<Run>,
+    pub(crate) delete_run: Option<Run>,
     pub(crate) departed: Option<Departed>,
     pub(crate) volumes: Vec<Value>,
     pub(crate) looked_up: bool,
@@ -140,8 +142,8 @@ impl World {
             class: Some(class(&json!({}))),
             config: Ok(Arc::new(config(&[]))),
             unserved_since: now(),
-            provision_pod: None,
-            delete_pod: None,
+            provision_run: None,
+            delete_run: None,
             departed: None,
             volumes: vec![],
             looked_up: false,
@@ -209,8 +211,8 @@ impl World {
                 class: self.class.as_ref(),
                 config: &self.config,
                 unserved_since: self.unserved_since,
-                provision_pod: self.provision_pod.as_ref(),
-                delete_pod: self.delete_pod.as_ref(),
+                provision_run: self.provision_run.as_ref(),
+                delete_run: self.delete_run.as_ref(),
                 departed: self.departed.as_ref(),
                 volumes: &volumes,
                 looked_up: self.looked_up,

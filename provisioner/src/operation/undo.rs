@@ -1,27 +1,25 @@
-//! What is undone of a claim: of one that is being deleted or was bound elsewhere while its volume was being made, and of
-//! one whose volume was refused.
+//! What is undone of a claim: of one that is being deleted or was bound elsewhere while its volume was being made, and
+//! of one whose volume was refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
 
 use super::attempt::state_of;
-use super::decision::{ClaimDecision, Decision, ForClaim, PodRef, Refuse, Undone, name_and_uid, pods};
-use super::delete::Run;
+use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_and_uid, removable};
+use super::delete::Deletion;
+use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request;
 use super::step::{Step, step};
-use super::time::later;
-use super::words::{action, waiting};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::kind::Kind;
-use crate::run::outcome::{PodState, observe};
-use crate::run::pod;
+use crate::run::outcome::State;
+use crate::run::{Kind, Run};
+use crate::time::later;
 use crate::volume::persistent_volume;
 
 /// What to do about a claim that is being deleted, or was bound elsewhere, while its volume was being made.
@@ -31,9 +29,9 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         return Decision::Rest;
     }
     let Some(record) = seen.record else {
-        let nothing = seen.provision_pod.is_none() && seen.delete_pod.is_none() && seen.volumes.is_empty();
+        let nothing = seen.provision_run.is_none() && seen.delete_run.is_none() && seen.volumes.is_empty();
         if nothing {
-            return let_claim_go(seen, None, None);
+            return release_claim(seen, None, None);
         }
         return Decision::wait_for(waiting(
             Kind::Delete,
@@ -44,25 +42,25 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
             ),
         ));
     };
-    if let Some(pod) = seen.provision_pod {
-        return stop(seen, record, pod, now);
+    if let Some(run) = seen.provision_run {
+        return stop(seen, record, run, now);
     }
-    let departed = seen.departed.filter(|pod| pod.attempt == record.attempt);
+    let departed = seen.departed.filter(|run| run.attempt == record.attempt);
     let never_ran = !record.may_exist
         && record.is_provision()
         && seen.volumes.is_empty()
-        && departed.is_none_or(|pod| !pod.end.started);
-    let unmade = departed.is_some_and(|pod| !pod.end.may_have_run);
+        && departed.is_none_or(|run| !run.end.started);
+    let unmade = departed.is_some_and(|run| !run.end.may_have_run);
     if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
-        return let_claim_go(seen, None, None);
+        return release_claim(seen, None, None);
     }
     if record.is_delete() && !record.may_exist && record.not_before.is_some() {
-        return let_claim_go(seen, None, None);
+        return release_claim(seen, None, None);
     }
     run_for_claim(seen, record, now)
 }
 
-/// What to do about a claim whose volume was refused: delete it, then begin anew.
+/// What to do about a claim whose volume was refused: delete the volume, then provision again.
 pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     if !seen.volumes.is_empty() {
         // The controller may have been stopped between the record and this; a refused PV must not be bound.
@@ -70,30 +68,30 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
             record: record.clone(),
             volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
             say: None,
-            pod: seen.provision_pod.map(PodRef::of),
+            run: seen.provision_run.map(Run::to_remove),
         })));
     }
-    if let Some(pod) = seen.provision_pod {
-        return if pod.metadata.deletion_timestamp.is_some() {
+    if let Some(run) = seen.provision_run {
+        return if run.leaving_since().is_some() {
             Decision::wait(seen.limits.overdue)
         } else {
-            Decision::Stop(PodRef::of(pod))
+            Decision::Stop(run.to_remove())
         };
     }
     run_for_claim(seen, record, now)
 }
 
-/// Stops a provisioning Pod whose volume is not wanted any more.
-fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) -> ClaimDecision {
-    let state = observe(pod);
-    let current = pod::attempt(pod) == record.attempt && record.is_provision();
+/// Stops a run whose volume is not wanted any more.
+fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) -> ClaimDecision {
+    let state = run.state();
+    let current = run.attempt() == record.attempt && record.is_provision();
     let ran = match &state {
-        PodState::Running => true,
-        PodState::Finished(finish) => finish.started,
-        PodState::Waiting { .. } | PodState::Leaving => false,
+        State::Running => true,
+        State::Finished(finish) => finish.started,
+        State::Waiting { .. } | State::Leaving => false,
     };
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
-    let node = pod::node(pod).filter(|node| local && current && record.node != *node);
+    let node = run.node().filter(|node| local && current && record.node != *node);
     if record.cancelled && ran || node.is_some() {
         // It ran after all, or it is not yet known where.
         return Decision::Note(Box::new(Record {
@@ -102,37 +100,45 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, pod: &Pod, now: Timestamp) ->
             ..record.clone()
         }));
     }
-    let earlier = pod::attempt(pod) < record.attempt && record.is_provision();
-    let unmade = current && matches!(&state, PodState::Finished(finish) if !finish.may_have_run);
+    let earlier = run.attempt() < record.attempt && record.is_provision();
+    let unmade = current
+        && match &state {
+            State::Finished(finish) => !finish.may_have_run,
+            State::Waiting { .. } | State::Running | State::Leaving => false,
+        };
     if (earlier || unmade) && !record.may_exist && !record.cancelled {
-        // One Pod at a time: while the last attempt's is there, this one's can't have been. And a Pod that ended before its
-        // container was made has made nothing: its image, which may not be had, is not needed to delete that.
+        // One run at a time: while the last attempt's is there, this one's can't have been. And a run that ended before
+        // its container was made has made nothing: its image, which perhaps nobody can pull, is not needed to delete
+        // that.
         return Decision::Note(Box::new(Record {
             cancelled: true,
             ..record.clone()
         }));
     }
-    if pod.metadata.deletion_timestamp.is_some() {
-        let say = match step(Some(pod), record, seen.limits, now) {
+    if run.leaving_since().is_some() {
+        let say = match step(Some(run), record, seen.limits, now) {
             Step::Leaving(say) => say,
-            _ => None,
+            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => None,
         };
         return Decision::Wait {
             after: Some(seen.limits.overdue),
             say,
         };
     }
-    let never_ran = matches!(state, PodState::Waiting { never_ran: true, .. });
+    let never_ran = match state {
+        State::Waiting { never_ran, .. } => never_ran,
+        State::Running | State::Finished(_) | State::Leaving => false,
+    };
     if never_ran && current && !record.may_exist {
         if record.cancelled {
-            return Decision::Stop(PodRef::exactly(pod));
+            return Decision::Stop(run.to_remove_as_it_is());
         }
         return Decision::Note(Box::new(Record {
             cancelled: true,
             ..record.clone()
         }));
     }
-    Decision::Stop(PodRef::of(pod))
+    Decision::Stop(run.to_remove())
 }
 
 /// Runs `delete` for a claim that stands.
@@ -155,20 +161,33 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         .volumes
         .first()
         .map_or_else(BTreeMap::new, |volume| persistent_volume::options(volume));
-    let run = Run {
-        uid: seen.uid(),
+    let node_name = node.as_ref().map(|node| node.name.clone());
+    let asked = request::for_claim(
+        Kind::Delete,
+        seen.claim,
+        node.as_ref(),
+        volume,
+        seen.surroundings(config),
+    );
+    let request = match asked {
+        Ok(request) => request,
+        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
+    };
+    let deletion = Deletion {
+        run: seen.run(Kind::Delete),
+        asked_by: SubjectKind::Claim,
         config,
         record: (record.is_delete() || record.refused).then_some(record),
-        pod: seen.delete_pod,
-        request: request::undo(seen.claim, seen.class, config, node.as_ref(), seen.kube_api, volume),
-        node: node.map(|node| node.name),
+        there: seen.delete_run,
+        request,
+        node: node_name,
         state: state_of(config, Some(seen.claim), seen.class),
         limits: seen.limits,
         refused: record.refused && seen.claim.metadata.deletion_timestamp.is_none(),
         before: Some(record),
         owner: None,
     };
-    match run.plan(now) {
+    match deletion.plan(now) {
         Ok(decision) => decision,
         Err(took) => over(seen, record, None, took, now),
     }
@@ -184,7 +203,7 @@ fn over(
 ) -> ClaimDecision {
     let deleting = seen.claim.metadata.deletion_timestamp.is_some();
     if deleting || !record.refused {
-        return let_claim_go(seen, say, took);
+        return release_claim(seen, say, took);
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let reschedule = seen.waits_for_consumer() && seen.config.as_ref().is_ok_and(|config| config.is_node_local());
@@ -199,19 +218,19 @@ fn over(
             ..record.clone()
         }),
         reschedule,
-        pods: pods([seen.provision_pod, seen.delete_pod]),
+        runs: removable([seen.provision_run, seen.delete_run]),
         say,
         took,
         after: Some(delay),
     })))
 }
 
-fn let_claim_go(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
+fn release_claim(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
     Decision::Own(ForClaim::Undone(Box::new(Undone {
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         next: None,
         reschedule: false,
-        pods: pods([seen.provision_pod, seen.delete_pod]),
+        runs: removable([seen.provision_run, seen.delete_run]),
         say,
         took,
         after: None,

@@ -70,8 +70,8 @@ pub struct RunArgs {
     pub config_namespaces: Vec<String>,
     /// Images that a provisioner ConfigMap may run
     ///
-    /// `*` stands for anything but `/`, `**` for anything. A short name is Docker's: custom/x is docker.io/custom/x. A pattern
-    /// without a tag allows every tag and digest; with a tag, that tag alone and no digest.
+    /// `*` stands for anything but `/`, `**` for anything. A short name is Docker's: custom/x is docker.io/custom/x. A
+    /// pattern without a tag allows every tag and digest; with a tag, that tag alone and no digest.
     #[arg(
         long,
         env = "MOORING_ALLOWED_IMAGES",

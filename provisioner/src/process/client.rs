@@ -16,33 +16,33 @@ use limit::Limit;
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long any connection may be silent. The API server ends a watch after 295 s at most, as the watcher asks of it, so a longer silence is
-/// a dead connection.
+/// How long any connection may be silent. The API server ends a watch after 295 s at most, as the watcher asks of it,
+/// so a longer silence is a dead connection.
 const SILENCE: Duration = Duration::from_secs(330);
 
 const _: () = assert!(SILENCE.as_secs() > 295);
 
-/// Why there is no client.
+/// Why the API client can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The named kubeconfig does not do.
+    /// The kubeconfig can't be used.
     #[error("failed to read kubeconfig {path:?}: check --kubeconfig")]
     Kubeconfig {
         /// The file.
         path: String,
-        /// Why.
+        /// What is wrong with it.
         source: kube::config::KubeconfigError,
     },
     /// Neither a kubeconfig nor a Pod's service account.
     #[error("failed to find a cluster: run in a Pod with a service account, or set --kubeconfig or KUBECONFIG")]
     NoCluster(#[source] Box<kube::config::InferConfigError>),
-    /// The settings can't be made a client.
+    /// No client can be built from these settings.
     #[error("failed to make a client of the Kubernetes API")]
     Build(#[source] kube::Error),
 }
 
-/// Where the cluster is, and as whom to speak to it: the file, else what the environment says. `answer` is how long an answer
-/// to anything but a watch may take to begin.
+/// Where the cluster is, and with which identity to call it: from the file, else from the environment. `answer` is how
+/// long an answer to anything but a watch may take to begin.
 pub async fn config(kubeconfig: Option<&Path>, answer: Duration) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         Some(path) => {

@@ -9,16 +9,16 @@ use crate::config::store::ConfigStore;
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 
-/// Handles and settings; a clone is cheap and means the same.
+/// Handles and settings; a clone is cheap and shares them.
 #[derive(Clone)]
 pub struct Context {
     /// The Kubernetes API, with limits on time and rate, and counted.
     pub client: Client,
     /// The ConfigMaps in force.
     pub configs: ConfigStore,
-    /// Where Events are told.
+    /// Where Events go.
     pub events: Publisher,
-    /// What is counted.
+    /// The metrics of the process.
     pub metrics: Metrics,
     /// What the command line says.
     pub settings: Settings,
@@ -35,7 +35,7 @@ pub struct Settings {
     pub max_in_flight: u16,
     /// Most provisioning Pods at once, over all ConfigMaps.
     pub max_pods: u16,
-    /// How often an object is looked at again though nothing woke it.
+    /// How often an object is looked at again even if nothing woke it.
     pub resync: Duration,
     /// Longest wait between two tries of one volume.
     pub max_backoff: Duration,

@@ -1,8 +1,9 @@
 //! Which replica works: the one that holds a Lease.
 //!
-//! A Lease counts as run out when its holder has not renewed it for its whole duration *as seen from here*, so clocks need not agree; and each
-//! write names the version that it replaces, so of two that try at once one fails. A leader that can't renew stops well before another may take
-//! over. Should two work at once all the same, names that derive from uids make that harmless.
+//! A Lease counts as run out when its holder has not renewed it for its whole duration *as seen from here*, so clocks
+//! need not agree; and each write names the version that it replaces, so of two that try at once one fails. A leader
+//! that can't renew stops well before another may take over. Should two work at once all the same, names that derive
+//! from uids make that harmless.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ const DEADLINE: u32 = 10;
 const ATTEMPT: u32 = 3;
 const PERIOD: u32 = 2;
 
-// A leader tries more than once before it stops, and has stopped, with an attempt under way, before another may take over.
+// A leader tries more than once before it stops, and has stopped, with an attempt under way, before another may take
+// over.
 const _: () = assert!(2 * (ATTEMPT + PERIOD) <= DEADLINE);
 const _: () = assert!(DEADLINE + ATTEMPT < 15);
 
@@ -93,14 +95,14 @@ fn step(lease: Option<&Lease>, me: &str, seen: Option<&Seen>, now: Instant, timi
 /// What an attempt failed at.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
-    /// The API server said no, or nothing.
+    /// The API server refused the call, or did not answer.
     #[error("failed to {verb} lease {name:?}")]
     Api {
         /// What was attempted.
         verb: &'static str,
         /// The Lease.
         name: String,
-        /// Why.
+        /// What the client library said.
         source: kube::Error,
     },
     /// It took too long.
@@ -135,7 +137,8 @@ impl Election {
         }
     }
 
-    /// Waits until this replica leads; false if `stop` came first. Calls `standing_by` when it is known that another one leads.
+    /// Waits until this replica leads; false if `stop` came first. Calls `standing_by` when it is known that another
+    /// one leads.
     pub async fn win(&mut self, stop: &CancellationToken, standing_by: impl Fn()) -> bool {
         let mut told = false;
         loop {

@@ -1,7 +1,7 @@
 //! Events: what users and administrators are told, on the object that they look at.
 //!
-//! [`Publisher::publish`] never waits and never fails: an Event is worth no delay of what it tells of. A repeated Event becomes
-//! a series, so that a volume that fails for a week costs a handful of writes.
+//! [`Publisher::publish`] never waits and never fails: nothing is delayed for the sake of an Event. A repeated Event
+//! becomes a series, so that a volume that fails for a week costs a handful of writes.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
@@ -45,7 +45,7 @@ pub mod reasons {
     pub const NODE_GONE: &str = "VolumeLostWithNode";
     /// The selected node can't mount the volume.
     pub const NODE_UNABLE: &str = "NodeCannotMount";
-    /// The claim asks for what can't be had.
+    /// The claim asks for something that no image can make.
     pub const BAD_CLAIM: &str = "ClaimRefused";
     /// No ConfigMap is in force for the claim's class.
     pub const NO_CONFIG: &str = "NoProvisionerConfig";
@@ -83,7 +83,7 @@ pub struct Note {
     pub action: &'static str,
     /// The sentence that people read. Cut to what the API takes (1 KiB).
     pub text: String,
-    /// Another object that has to do with it.
+    /// Another object that is involved.
     pub related: Option<ObjectReference>,
 }
 
@@ -111,7 +111,7 @@ impl Note {
 /// How many Events may wait to be written.
 const QUEUE: usize = 512;
 
-/// Where controllers say what is to be told. A clone tells into the same queue.
+/// Takes the Events of the controllers. A clone shares the queue.
 #[derive(Debug, Clone)]
 pub struct Publisher {
     queue: mpsc::Sender<(ObjectReference, Note)>,

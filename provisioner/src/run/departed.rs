@@ -1,13 +1,12 @@
-//! A provisioning Pod that is gone: what was known of it last.
+//! How a run was when it went.
 
-use k8s_openapi::api::core::v1::Pod;
 use mooring_contract::outcome::Outcome;
 
-use super::outcome::{Category, Finish, PodState, observe};
-use super::pod;
+use super::observed::Run;
+use super::outcome::{Category, Finish, State};
 
-/// What was known of a provisioning Pod in the moment when it went. A kubelet says how a Pod ended and lets it go at
-/// once, so nobody may have looked in between.
+/// What was known of a run when it went. A kubelet says how a Pod ended and removes it at once, so nobody may have
+/// looked in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departed {
     /// The attempt that it was made for.
@@ -17,21 +16,21 @@ pub struct Departed {
 }
 
 impl Departed {
-    /// Reads a Pod as it was last.
-    pub fn of(pod: &Pod) -> Self {
-        let end = match observe(pod) {
-            PodState::Finished(end) => end,
-            state => Finish {
+    /// Reads a run as it was last.
+    pub fn of(run: &Run) -> Self {
+        let end = match run.state() {
+            State::Finished(end) => end,
+            state @ (State::Waiting { .. } | State::Running | State::Leaving) => Finish {
                 outcome: Outcome::Retry,
                 category: Category::Node,
                 words: "its Pod was deleted before it had ended".to_owned(),
                 may_have_run: true,
-                started: state == PodState::Running,
+                started: state == State::Running,
                 message: String::new(),
             },
         };
         Self {
-            attempt: pod::attempt(pod),
+            attempt: run.attempt(),
             end,
         }
     }

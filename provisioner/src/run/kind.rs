@@ -1,10 +1,9 @@
-//! The operations that this controller has the image run.
+//! The operations of the contract that this controller has the image run.
 
 use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
 
-/// One of the operations that this controller has the image run: the contract has more. Every `match` on it names all of
-/// them, so that another one is a compile error wherever something has to be decided about it.
+/// An operation that this controller has the image run. [`crate::operation::describe`] has the description of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -18,14 +17,35 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Provision, Self::Delete];
 
+    /// The kind of an operation of the contract; `None` if this version does not run it.
+    ///
+    /// Here alone it is decided which operations are run: one that the contract gains does not compile until it has an
+    /// arm.
+    pub fn of(operation: Operation) -> Option<Self> {
+        match operation {
+            Operation::Provision => Some(Self::Provision),
+            Operation::Delete => Some(Self::Delete),
+            // To be asked for by a claim or its PersistentVolume (the first three), by a VolumeSnapshotContent, by the
+            // attachment of a volume to a node, and by a provisioner ConfigMap.
+            Operation::Expand
+            | Operation::Backup
+            | Operation::Restore
+            | Operation::Snapshot
+            | Operation::DeleteSnapshot
+            | Operation::Attach
+            | Operation::Detach
+            | Operation::Discover => None,
+        }
+    }
+
     /// The operation's name as the image sees it.
     pub fn as_str(self) -> &'static str {
         Operation::from(self).as_str()
     }
 
-    /// The kind that a Pod's label names, if it is one.
+    /// The kind that a run's label names; `None` if it names no operation that is run here.
     pub fn of_label(label: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == label)
+        label.parse().ok().and_then(Self::of)
     }
 }
 
@@ -41,13 +61,22 @@ impl From<Kind> for Operation {
 #[cfg(test)]
 mod tests {
     use super::Kind;
+    use mooring_contract::operation::Operation;
 
     #[test]
-    fn every_kind_is_told_by_its_label_and_by_what_a_record_says() {
+    fn a_kind_is_read_from_a_label_a_record_and_the_contract() {
         for kind in Kind::ALL {
             assert_eq!(Kind::of_label(kind.as_str()), Some(kind));
+            assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
         assert_eq!(Kind::of_label("expand"), None);
+        assert_eq!(Kind::of_label("no operation"), None);
+    }
+
+    #[test]
+    fn every_operation_that_has_a_kind_is_listed() {
+        let kinds: Vec<_> = Operation::ALL.into_iter().filter_map(Kind::of).collect();
+        assert_eq!(kinds, Kind::ALL);
     }
 }

@@ -1,28 +1,27 @@
-//! What became of a provisioning Pod, read from its status alone.
+//! How far a run is and what became of it, read from its Pod's status alone.
 
 pub mod last_words;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
-use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
 
 use self::last_words::last_words;
 
-/// A provisioning Pod as it stands.
+/// How far a run is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodState {
-    /// Its container has not started.
+pub enum State {
+    /// The image has not started.
     Waiting {
         /// Why, in the kubelet's or the scheduler's words; empty if they have not said.
         why: String,
         /// Nothing can have run: no node has it yet, or its node says that the container can't start.
         never_ran: bool,
     },
-    /// Its container runs.
+    /// The image runs.
     Running,
-    /// It is over.
+    /// It has ended.
     Finished(Finish),
-    /// It is going away without having said how it ended.
+    /// It is being removed, and how it ended is not known.
     Leaving,
 }
 
@@ -113,22 +112,22 @@ const CANNOT_START: [&str; 7] = [
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// Reads a Pod's status.
-pub fn observe(pod: &Pod) -> PodState {
+pub(super) fn observe(pod: &Pod) -> State {
     let leaving = pod.metadata.deletion_timestamp.is_some();
     let status = pod.status.clone().unwrap_or_default();
     let container = status.container_statuses.as_deref().and_then(<[_]>::first);
     let reason = status.reason.as_deref().unwrap_or_default();
     if let Some((container, terminated)) = container.and_then(|container| Some((container, terminated(container)?))) {
         let outside = from_outside(&status, leaving);
-        return PodState::Finished(from_container(container, terminated, reason, outside.as_deref()));
+        return State::Finished(from_container(container, terminated, reason, outside.as_deref()));
     }
     match status.phase.as_deref() {
         Some("Failed") => {
             let outside = from_outside(&status, leaving);
-            PodState::Finished(without_container(&status, reason, has_node(pod), outside))
+            State::Finished(without_container(&status, reason, has_node(pod), outside))
         }
         // A Pod does not succeed without a terminated container; if a kubelet says so, nothing is known: try again.
-        Some("Succeeded") => PodState::Finished(Finish {
+        Some("Succeeded") => State::Finished(Finish {
             outcome: Outcome::Retry,
             category: Category::Node,
             words: "the Pod ended without a container status".into(),
@@ -136,18 +135,10 @@ pub fn observe(pod: &Pod) -> PodState {
             started: false,
             message: String::new(),
         }),
-        _ if leaving => PodState::Leaving,
-        _ if container.is_some_and(running) => PodState::Running,
+        _ if leaving => State::Leaving,
+        _ if container.is_some_and(running) => State::Running,
         _ => waiting(pod, container),
     }
-}
-
-/// When the Pod was made; the earliest moment there is if the API has not said.
-pub fn created(pod: &Pod) -> Timestamp {
-    pod.metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
 fn has_node(pod: &Pod) -> bool {
@@ -165,9 +156,10 @@ fn running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
-/// Whether a kubelet says that a Pod ended and its container had never been made. It asks the runtime once more when all that ran
-/// has been stopped, and what it doesn't find then gets the reason below; but one that it had found before has an id, an earlier
-/// state or a count. A Pod that was evicted or lost proves nothing: others may have cleaned up after it.
+/// Whether a kubelet says that a Pod ended and its container had never been made. It asks the runtime once more when
+/// all that ran has been stopped, and what it doesn't find then gets the reason below; but one that it had found before
+/// has an id, an earlier state or a count. A Pod that was evicted or lost proves nothing: others may have cleaned up
+/// after it.
 fn never_made(container: &ContainerStatus, terminated: &ContainerStateTerminated, pod_reason: &str) -> bool {
     let empty = |id: Option<&str>| id.is_none_or(str::is_empty);
     let before = container.last_state.as_ref();
@@ -314,9 +306,9 @@ fn said(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
-fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
+fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> State {
     if let Some(waiting) = container.and_then(|container| container.state.as_ref()?.waiting.as_ref()) {
-        return PodState::Waiting {
+        return State::Waiting {
             why: said(waiting.reason.as_deref(), waiting.message.as_deref()),
             never_ran: container.is_some_and(cannot_start),
         };
@@ -326,7 +318,7 @@ fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-    PodState::Waiting {
+    State::Waiting {
         why: scheduled.map_or_else(String::new, |condition| {
             said(condition.reason.as_deref(), condition.message.as_deref())
         }),
@@ -336,7 +328,7 @@ fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> PodState {
 
 #[cfg(test)]
 mod tests {
-    use super::{Category, PodState, observe};
+    use super::{Category, State, observe};
     use k8s_openapi::api::core::v1::Pod;
     use mooring_contract::outcome::Outcome;
     use serde_json::{Value, json};
@@ -354,7 +346,7 @@ mod tests {
 
     fn finish(status: &Value) -> super::Finish {
         match observe(&pod("n", status)) {
-            PodState::Finished(finish) => finish,
+            State::Finished(finish) => finish,
             other => panic!("not finished: {other:?}"),
         }
     }
@@ -437,13 +429,13 @@ mod tests {
         assert!(evicted.may_have_run);
         let mut deleted = pod("n", &killed);
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T00:00:00Z")).unwrap();
-        assert!(matches!(observe(&deleted), PodState::Finished(end) if end.words.starts_with("its Pod was deleted")));
+        assert!(matches!(observe(&deleted), State::Finished(end) if end.words.starts_with("its Pod was deleted")));
         // One that ended by itself says why by itself.
         let mut own = pod("n", &terminated(&json!({"exitCode": 75, "message": "busy"})));
         own.metadata
             .deletion_timestamp
             .clone_from(&deleted.metadata.deletion_timestamp);
-        assert!(matches!(observe(&own), PodState::Finished(end) if end.words == "exit code 75: busy"));
+        assert!(matches!(observe(&own), State::Finished(end) if end.words == "exit code 75: busy"));
     }
 
     #[test]
@@ -512,7 +504,7 @@ mod tests {
             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]});
         assert_eq!(
             observe(&pod("n", &pull)),
-            PodState::Waiting {
+            State::Waiting {
                 why: "ImagePullBackOff: no such image".into(),
                 never_ran: true
             }
@@ -521,14 +513,14 @@ mod tests {
             "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
         assert_eq!(
             observe(&pod("", &unscheduled)),
-            PodState::Waiting {
+            State::Waiting {
                 why: "Unschedulable: 0/2 nodes are available".into(),
                 never_ran: true
             }
         );
         assert_eq!(
             observe(&pod("n", &json!({"phase": "Pending"}))),
-            PodState::Waiting {
+            State::Waiting {
                 why: String::new(),
                 never_ran: false
             }
@@ -539,6 +531,6 @@ mod tests {
     fn a_leaving_pod_is_neither_running_nor_finished() {
         let mut leaving = pod("n", &json!({"phase": "Running"}));
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T00:00:00Z")).unwrap();
-        assert_eq!(observe(&leaving), PodState::Leaving);
+        assert_eq!(observe(&leaving), State::Leaving);
     }
 }

@@ -1,7 +1,8 @@
 //! The provisioning Pod: its whole skeleton, fixed here.
 //!
-//! A ConfigMap chooses the image, a service account of its own namespace, where the Pod may be scheduled and how long it
-//! may take. Nothing in it can ask for a host path, a host namespace, privilege or a capability: there is no template.
+//! A ConfigMap chooses the image, a service account of its own namespace, where the Pod may be scheduled and how long
+//! it may take. Nothing in it can ask for a host path, a host namespace, privilege or a capability: there is no
+//! template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +16,21 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
-use mooring_contract::operation::Operation;
-use mooring_contract::request::Request;
 use mooring_contract::volume::{ClientName, keys};
 
-use crate::config::ProvisionerConfig;
+use crate::run::begin::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
 
-/// Name of the Pod that runs `operation` on the volume of the claim `uid`: the same at every attempt, so that two of them
-/// can't be at once.
-pub fn name(operation: impl Into<Operation>, uid: &str) -> String {
-    let operation: Operation = operation.into();
-    format!("{operation}-{uid}")
-}
-
-/// Name of the Secret of a Pod of this name that is made at `now`: no two Pods share one. A kubelet keeps what it has read of an
-/// immutable Secret for as long as any Pod there uses one of its name, so a Pod made while the one before it is still being
-/// stopped would be given the other's properties.
-pub fn new_secret_name(pod: &str, now: Timestamp) -> String {
+/// Name of the Secret of a Pod of this name that is made at `now`: no two Pods share one. A kubelet keeps what it has
+/// read of an immutable Secret for as long as any Pod there uses one of its name, so a Pod made while the one before it
+/// is still being stopped would be given the other's properties.
+pub(super) fn new_secret_name(pod: &str, now: Timestamp) -> String {
     format!("{pod}-{:x}", now.as_millisecond())
 }
 
 /// Name of a Pod's Secret; empty for a Pod that is not one of ours.
-pub fn secret_name(pod: &Pod) -> &str {
+pub(super) fn secret_name(pod: &Pod) -> &str {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
     volumes
         .into_iter()
@@ -51,36 +43,28 @@ pub fn secret_name(pod: &Pod) -> &str {
 /// The volume in which a Pod has its properties as files.
 const PROPERTIES_VOLUME: &str = "properties";
 
-/// What a Pod is made for.
+/// What decides how a Pod looks.
 #[derive(Debug, Clone, Copy)]
-pub struct Run<'a> {
-    /// The request; it goes into an annotation, for it has no secrets.
-    pub request: &'a Request,
-    /// The ConfigMap.
-    pub config: &'a ProvisionerConfig,
-    /// Number of the attempt, from 1.
-    pub attempt: u32,
-    /// The only node that it may run on.
-    pub node: Option<&'a str>,
+pub struct Skeleton<'a> {
+    /// The run that it carries out.
+    pub order: Order<'a>,
     /// Name of its Secret, see [`new_secret_name`].
     pub secret: &'a str,
     /// Names of its properties.
     pub properties: &'a BTreeSet<String>,
     /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` gets it.
     pub backend_secret: bool,
-    /// The PV that it belongs to, by name and uid: Kubernetes removes it when that is gone.
-    pub owner: Option<(&'a str, &'a str)>,
 }
 
 /// The Pod of a run.
-pub fn build(run: &Run<'_>) -> Pod {
-    let Run { request, config, .. } = *run;
+pub fn build(run: &Skeleton<'_>) -> Pod {
+    let Order { request, config, .. } = run.order;
     let service_account = config.service_account.clone();
     Pod {
         metadata: ObjectMeta {
-            name: Some(name(request.operation, &request.pvc_uid)),
+            name: Some(run.order.id.name()),
             namespace: Some(config.reference.namespace.clone()),
-            labels: Some(pod_labels(run)),
+            labels: Some(pod_labels(&run.order)),
             annotations: Some(
                 [
                     (
@@ -94,6 +78,7 @@ pub fn build(run: &Run<'_>) -> Pod {
                 .into(),
             ),
             owner_references: run
+                .order
                 .owner
                 .map(|(name, uid)| vec![owner("PersistentVolume", name, uid, None)]),
             ..ObjectMeta::default()
@@ -109,7 +94,7 @@ pub fn build(run: &Run<'_>) -> Pod {
             node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
             tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
             affinity: affinity(
-                run.node,
+                run.order.node,
                 config.backend_volume.as_ref().map(|backend| backend.client.as_str()),
             ),
             security_context: Some(PodSecurityContext {
@@ -126,7 +111,7 @@ pub fn build(run: &Run<'_>) -> Pod {
 }
 
 /// The Secret of a run, owned by its Pod: it goes when the Pod goes.
-pub fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
+pub(super) fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(secret_name(pod).to_owned()),
@@ -164,43 +149,14 @@ fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerRe
     }
 }
 
-/// Whether a Pod goes with the object of this uid.
-pub fn is_owned_by(pod: &Pod, uid: &str) -> bool {
-    let owners = pod.metadata.owner_references.iter().flatten();
-    owners.into_iter().any(|owner| owner.uid == uid)
-}
-
-/// The attempt that a Pod was made for; 0 for a Pod that does not say.
-pub fn attempt(pod: &Pod) -> u32 {
-    label(pod, labels::ATTEMPT)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
-}
-
-/// The request that a Pod was made for, if it is readable.
-pub fn request(pod: &Pod) -> Option<Request> {
-    let text = pod.metadata.annotations.as_ref()?.get(annotations::REQUEST)?;
-    serde_json::from_str(text).ok()
-}
-
-/// One of a Pod's labels.
-pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-/// The node that a Pod is on.
-pub fn node(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
-}
-
-fn pod_labels(run: &Run<'_>) -> BTreeMap<String, String> {
-    let Run { request, config, .. } = *run;
+fn pod_labels(order: &Order<'_>) -> BTreeMap<String, String> {
+    let Order { request, config, .. } = *order;
     [
         (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
         (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
-        (labels::OPERATION, request.operation.to_string()),
-        (labels::ATTEMPT, run.attempt.to_string()),
-        (labels::CLAIM_UID, as_label(&request.pvc_uid)),
+        (labels::OPERATION, order.id.kind.as_str().to_owned()),
+        (labels::ATTEMPT, order.attempt.to_string()),
+        (labels::CLAIM_UID, as_label(&order.id.uid)),
         (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
         (labels::CLAIM_NAME, as_label(&request.pvc_name)),
         (labels::CONFIG_NAME, as_label(&config.reference.name)),
@@ -215,8 +171,8 @@ fn as_label(name: &str) -> String {
     cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-fn container(run: &Run<'_>) -> Container {
-    let backend = run.config.backend_volume.is_some();
+fn container(run: &Skeleton<'_>) -> Container {
+    let backend = run.order.config.backend_volume.is_some();
     let mut mounts = vec![
         mount(PROPERTIES_VOLUME, paths::PROPERTIES, true),
         VolumeMount {
@@ -231,8 +187,8 @@ fn container(run: &Run<'_>) -> Container {
     // An image that works on files of many owners needs to be root over them, in that volume alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
-        name: run.request.operation.to_string(),
-        image: Some(run.config.image.clone()),
+        name: run.order.id.kind.as_str().to_owned(),
+        image: Some(run.order.config.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         env: Some(variables(run.properties, run.secret)),
         volume_mounts: Some(mounts),
@@ -269,7 +225,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-fn volumes(run: &Run<'_>) -> Vec<Volume> {
+fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
     let from_secret = |name: &str, keys: Vec<String>| Volume {
         name: name.to_owned(),
         secret: Some(SecretVolumeSource {
@@ -298,10 +254,10 @@ fn volumes(run: &Run<'_>) -> Vec<Volume> {
             ..Volume::default()
         },
     ];
-    if let Some(backend) = &run.config.backend_volume {
+    if let Some(backend) = &run.order.config.backend_volume {
         let mut options = backend.to_options();
         if backend.client.as_str() != ClientName::POOL
-            && let Some(image) = &run.config.client_image
+            && let Some(image) = &run.order.config.client_image
         {
             // What mounts the volumes mounts their server's export too, unless it is told otherwise.
             options
@@ -311,7 +267,7 @@ fn volumes(run: &Run<'_>) -> Vec<Volume> {
         // The kubelet has a field of its own for it, and hands that on under its own name too.
         let fs_type = options.get(keys::FS_TYPE).cloned();
         options.retain(|_, value| !value.is_empty());
-        let secret = run.config.secret_name.clone().filter(|_| run.backend_secret);
+        let secret = run.order.config.secret_name.clone().filter(|_| run.backend_secret);
         volumes.push(Volume {
             name: "backend".to_owned(),
             flex_volume: Some(FlexVolumeSource {
@@ -359,8 +315,11 @@ fn seconds(duration: std::time::Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, as_label, build, secret};
+    use super::{Skeleton, as_label, build, secret};
     use crate::operation::tests::config;
+    use crate::run::begin::Order;
+    use crate::run::identity::RunId;
+    use crate::run::kind::Kind;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
     use k8s_openapi::api::core::v1::Pod;
@@ -372,15 +331,18 @@ mod tests {
         let config = config(extra);
         request.parameters.clone_from(&config.pass_through);
         let properties = Properties::new(&request, &BTreeMap::new(), None).unwrap();
-        build(&Run {
-            request: &request,
-            config: &config,
-            attempt: 2,
-            node,
+        build(&Skeleton {
+            order: Order {
+                id: &RunId::new(Kind::Provision, &request.pvc_uid),
+                request: &request,
+                config: &config,
+                attempt: 2,
+                node,
+                owner: None,
+            },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
             backend_secret: false,
-            owner: None,
         })
     }
 
@@ -488,15 +450,18 @@ mod tests {
             let mut request = silver();
             request.parameters.clone_from(&config.pass_through);
             let Ok(properties) = Properties::new(&request, &BTreeMap::new(), None) else { return Ok(()) };
-            assert_harmless(&build(&Run {
-                request: &request,
-                config: &config,
-                attempt: 1,
-                node: None,
+            assert_harmless(&build(&Skeleton {
+                order: Order {
+                    id: &RunId::new(Kind::Provision, &request.pvc_uid),
+                    request: &request,
+                    config: &config,
+                    attempt: 1,
+                    node: None,
+                    owner: None,
+                },
                 secret: "secret-of-the-pod",
                 properties: &properties.names(),
                 backend_secret: true,
-                owner: None,
             }));
         }
     }

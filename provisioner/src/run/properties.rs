@@ -1,4 +1,5 @@
-//! One run's properties: the request, and from it the Secret that carries every value and the variables that refer to it.
+//! One run's properties: the request, and from it the Secret that carries every value and the variables that refer to
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use mooring_contract::property::{env_name, keys};
 use mooring_contract::request::Request;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::config::problem::join;
+use crate::config::problem::{ConfigProblem, join};
 use crate::config::properties as names;
 
 /// Key of the Secret that holds `request.json`; no property can have this name.
@@ -21,12 +22,12 @@ const MAX_BYTES: usize = 512 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PropertiesError {
     /// Names or values that can be no file or no variable, or two names that are one variable.
-    #[error("properties of ConfigMap, StorageClass and Secret can't be handed to the image: {0}")]
-    Bad(String),
+    #[error("properties of ConfigMap, StorageClass and Secret can't be handed to the image: {}", join(.0))]
+    Bad(Vec<ConfigProblem>),
     /// A name that Mooring needs itself.
     #[error("property \"request.json\" is Mooring's own file: name it otherwise")]
     Reserved,
-    /// A value that is no text.
+    /// A value of the Secret is not text.
     #[error("key {0:?} of the Secret is not UTF-8 text: encode it (base64)")]
     NotText(String),
     /// More than a Secret holds.
@@ -153,7 +154,7 @@ fn check(values: &BTreeMap<String, SecretString>) -> Result<(), PropertiesError>
     if problems.is_empty() {
         Ok(())
     } else {
-        Err(PropertiesError::Bad(join(&problems)))
+        Err(PropertiesError::Bad(problems))
     }
 }
 
@@ -260,7 +261,7 @@ pub(crate) mod tests {
             ("path", "/"),
         ] {
             assert!(
-                matches!(with(key, value), PropertiesError::Bad(message) if message.contains(key)),
+                matches!(with(key, value), PropertiesError::Bad(problems) if problems[0].key == key),
                 "{key}"
             );
         }

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Persis
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError};
 
-use crate::volume::capacity;
+use crate::volume::capacity::{self, CapacityError};
 use crate::volume::topology::{self, Node};
 
-/// What the PV must be like.
+/// What a PV must be to be accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
     /// The claim it is for.
@@ -29,7 +29,7 @@ pub struct Expected<'a> {
 /// One thing that is wrong with a PV; the message says what was wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Another name.
+    /// It does not have the name that the image was given.
     #[error("its name is {found:?}, not {wanted:?}: use the property pv-name")]
     Name {
         /// The PV's.
@@ -37,7 +37,7 @@ pub enum Refusal {
         /// The one property `pv-name` gave.
         wanted: String,
     },
-    /// Not tied to the claim, or to another.
+    /// It is tied to no claim, or to another one.
     #[error("its claimRef is {found}, not {wanted}: set namespace, name and uid of the claim")]
     ClaimRef {
         /// The PV's.
@@ -45,7 +45,7 @@ pub enum Refusal {
         /// The claim.
         wanted: String,
     },
-    /// Another class.
+    /// It is of another class than the claim.
     #[error("its storageClassName is {found:?}, not {wanted:?}")]
     Class {
         /// The PV's.
@@ -53,10 +53,13 @@ pub enum Refusal {
         /// The claim's.
         wanted: String,
     },
-    /// No capacity, or one that can't be read.
+    /// It does not say how large it is.
+    #[error("it has no capacity: set spec.capacity.storage")]
+    NoCapacity,
+    /// Its capacity is no quantity.
     #[error("its capacity can't be read: {0}")]
-    Capacity(String),
-    /// Smaller than asked.
+    Capacity(#[from] CapacityError),
+    /// It is smaller than the claim asks.
     #[error("its capacity is {found} bytes, less than the {wanted} asked for")]
     TooSmall {
         /// The PV's, in bytes.
@@ -64,10 +67,10 @@ pub enum Refusal {
         /// The claim's, in bytes.
         wanted: u64,
     },
-    /// An access mode is missing.
+    /// It lacks an access mode that the claim asks for.
     #[error("its accessModes do not have {0}, which the claim asks for")]
     AccessMode(String),
-    /// Another volume mode.
+    /// It has another volume mode than the claim.
     #[error("its volumeMode is {found}, not {wanted}")]
     VolumeMode {
         /// The PV's.
@@ -75,24 +78,24 @@ pub enum Refusal {
         /// The claim's.
         wanted: String,
     },
-    /// A source that gives access to a node, or that another driver would act on.
+    /// Its source would give access to a node, or another driver would act on it.
     #[error(
         "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
     )]
     Source(String),
-    /// Options that no mounter could take.
+    /// No mounter can mount a volume with its options.
     #[error("its options can't be mounted: {0}")]
     Options(#[from] VolumeError),
-    /// The node itself as a user's volume.
+    /// Its client hands out the node itself.
     #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
     Client(String),
-    /// Something of the node's own.
+    /// Its options reach for something of the node's own.
     #[error("its options reach for the node itself: {0}")]
     NodeAccess(#[from] NodeAccess),
-    /// What its client's record does not have.
+    /// Its client does not have such options.
     #[error("its options can't be mounted: {0}")]
     Check(CheckError),
-    /// An image file that may be another volume's.
+    /// Its image file may belong to another volume.
     #[error(
         "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local volume's file after pv-name"
     )]
@@ -102,20 +105,20 @@ pub enum Refusal {
         /// The PV's name.
         wanted: String,
     },
-    /// A client image that the ConfigMap does not name.
+    /// The ConfigMap does not name its client image.
     #[error(
         "its option client-image is {0:?}, which its ConfigMap does not name: put it into the ConfigMap's key \"client-image\""
     )]
     ClientImage(String),
-    /// A Secret of somebody else.
+    /// Its Secret belongs to somebody else.
     #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
     Secret(String),
-    /// What the kubelet refuses.
+    /// It has `mountOptions`, which the kubelet refuses with flexVolume.
     #[error(
         "it has mountOptions, which the kubelet refuses with flexVolume: put them into the option \"mount-options\""
     )]
     MountOptions,
-    /// Not usable where the Pod is to run.
+    /// It can't be used on the node that was selected.
     #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
     Node(String),
     /// It is being deleted.
@@ -232,7 +235,7 @@ fn check_claim_ref(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, r
 fn check_capacity(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, refusals: &mut Vec<Refusal>) {
     let found = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
     let Some(found) = found else {
-        refusals.push(Refusal::Capacity("there is none".into()));
+        refusals.push(Refusal::NoCapacity);
         return;
     };
     match capacity::bytes(found) {
@@ -243,12 +246,12 @@ fn check_capacity(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, re
                 refusals.push(Refusal::TooSmall { found, wanted });
             }
         }
-        Err(error) => refusals.push(Refusal::Capacity(error.to_string())),
+        Err(error) => refusals.push(error.into()),
     }
 }
 
 /// The size that a claim asks for, in bytes.
-pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, capacity::CapacityError> {
+pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, CapacityError> {
     let requests = claim
         .spec
         .as_ref()
@@ -474,7 +477,7 @@ pub(crate) mod tests {
                 Box::new(|pv| pv["spec"]["capacity"]["storage"] = json!("1G")),
                 "1000000000 bytes, less than",
             ),
-            (Box::new(|pv| pv["spec"]["capacity"] = json!({})), "there is none"),
+            (Box::new(|pv| pv["spec"]["capacity"] = json!({})), "it has no capacity"),
             (
                 Box::new(|pv| pv["spec"]["accessModes"] = json!(["ReadOnlyMany"])),
                 "ReadWriteOnce",

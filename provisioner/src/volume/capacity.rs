@@ -2,10 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// A quantity that is no size.
+/// Why a quantity is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CapacityError {
-    /// Not a quantity at all.
+    /// The text is no quantity.
     #[error("{0:?} is not a size: write a number with an optional suffix, such as 10Gi")]
     Malformed(String),
     /// Below zero.

@@ -17,9 +17,9 @@ pub struct Node {
 /// Label of a node's host name, by which a volume on a node's own disk is tied to it.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes. A node that says nothing is not left out:
-/// it may be a new one, whose mounter has not looked yet, or what a cluster autoscaler thinks a new one would be; and nobody knows
-/// what the client of a vendor needs.
+/// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes. A node that says nothing
+/// is not left out: it may be a new one, whose mounter has not looked yet, or what a cluster autoscaler thinks a new
+/// one would be; and nobody knows what the client of a vendor needs.
 pub fn able(client: &str) -> Vec<NodeSelectorRequirement> {
     let is_not = |key: String| NodeSelectorRequirement {
         key,

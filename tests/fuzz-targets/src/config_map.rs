@@ -8,8 +8,10 @@ use flex_provisioner::config::lint::text::documents;
 use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
 use flex_provisioner::controllers::config::verdict::verdict;
-use flex_provisioner::run::pod::{Run, build};
+use flex_provisioner::run::begin::Order;
+use flex_provisioner::run::pod::{Skeleton, build};
 use flex_provisioner::run::properties::Properties;
+use flex_provisioner::run::{Kind, RunId};
 use flex_provisioner::yaml;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::{NAMESPACE, annotations, labels};
@@ -163,15 +165,18 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         );
         return;
     };
-    let pod = build(&Run {
-        request: &request,
-        config,
-        attempt: 1,
-        node: None,
+    let pod = build(&Skeleton {
+        order: Order {
+            id: &RunId::new(Kind::Provision, &request.pvc_uid),
+            request: &request,
+            config,
+            attempt: 1,
+            node: None,
+            owner: None,
+        },
         secret: "secret-of-the-pod",
         properties: &properties.names(),
         backend_secret: true,
-        owner: None,
     });
     let pod = serde_json::to_value(&pod).expect("a Pod");
     let spec = pod["spec"].as_object().expect("a spec");

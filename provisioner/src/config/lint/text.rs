@@ -52,8 +52,8 @@ pub struct MissingSpace {
     pub value: String,
 }
 
-/// The lines that lack the space after their colon, and the text with those spaces. `all` takes in doubtful ones, such as
-/// `portal:3260`, for a text that can't be read as it stands.
+/// The lines that lack the space after their colon, and the text with those spaces. `all` takes in doubtful ones, such
+/// as `portal:3260`, for a text that can't be read as it stands.
 pub fn with_spaces(text: &str, all: bool) -> (Vec<MissingSpace>, String) {
     let mut found = Vec::new();
     let mut repaired = String::new();

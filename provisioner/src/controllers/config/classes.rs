@@ -22,7 +22,8 @@ impl ClassError {
     }
 }
 
-/// Makes a class. One that came to be meanwhile (`None`) is not an error: the watch brings it, and the next plan knows it.
+/// Makes a class. One that came to be meanwhile (`None`) is not an error: the watch brings it, and the next plan knows
+/// it.
 pub async fn create(client: &Client, class: &StorageClass) -> Result<Option<StorageClass>, ClassError> {
     let mut class = class.clone();
     class.metadata.resource_version = None;
@@ -48,7 +49,7 @@ pub async fn update(client: &Client, class: &StorageClass) -> Result<(), ClassEr
     }
 }
 
-/// Deletes just this class: not one that was changed, or made anew under its name, meanwhile.
+/// Deletes this very class: not one that was changed meanwhile, or created again under its name.
 pub async fn delete(client: &Client, class: &StorageClass) -> Result<(), ClassError> {
     let only_this = DeleteParams {
         preconditions: Some(Preconditions {

@@ -1,7 +1,7 @@
-//! Waiting until a StorageClass is in nobody's use.
+//! Waits until nobody uses a StorageClass any more.
 //!
-//! Claims and PVs are watched only while a class waits to be given up: nothing is kept in memory or asked of the API server the
-//! rest of the time.
+//! Claims and PVs are watched only while a class waits to be given up: nothing is kept in memory or asked of the API
+//! server the rest of the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,11 @@ use crate::cache::mirror::Mirror;
 /// How many PVs and claims name each of some classes.
 pub type Uses = BTreeMap<String, usize>;
 
-/// Watches for as long as it is polled, and tells how often each of `classes` is used whenever that may have changed; nothing before all is
-/// known.
+/// Watches for as long as it is polled. Sends how often each of `classes` is used, whenever that may have changed, but
+/// nothing before everything has been listed.
 pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Sender<Option<Uses>>) {
     let config = || Config::default().page_size(50);
-    // Failures are tried again with backoff; until then nothing is told and nothing given up.
+    // Failed watches begin again with backoff; until then nothing is sent, so no class is given up.
     let mut volumes = watcher(Api::<PersistentVolume>::all(client.clone()), config())
         .default_backoff()
         .boxed();

@@ -1,4 +1,4 @@
-//! What to make of one ConfigMap as it stands.
+//! Judges one ConfigMap: which version of it is in force, and what its author is told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::config::trust::Trust;
 use crate::config::{ConfigProblem, ProvisionerConfig, Severity};
 use crate::process::metrics::ConfigState;
 
-/// What to make of one ConfigMap.
+/// What came of judging one ConfigMap.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// For the store.
@@ -27,8 +27,8 @@ pub struct Verdict {
 
 /// A version of a ConfigMap that was good: annotation `mooring.dev/last-good`.
 ///
-/// It lies in the ConfigMap itself, so it is as secret as what it repeats. It is checked like any version when it is read, so whoever
-/// writes it gains nothing that writing `data` would not give.
+/// It lies in the ConfigMap itself, so it is as secret as what it repeats. It is checked like any version when it is
+/// read, so writing it gives nobody more than writing `data` would.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Record {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
+use mooring_contract::names::{PROVISIONER, annotations};
 use serde_json::{Value, json};
 
 /// How a call goes wrong.
@@ -179,6 +180,10 @@ impl State {
         let Some(mut object) = found else {
             return status(StatusCode::NOT_FOUND, path);
         };
+        if kind == "volumes" && *method != Method::GET && !may_be_moorings(&object) {
+            let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
+            return status(StatusCode::FORBIDDEN, message);
+        }
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
         if *method == Method::PATCH
             && let Some(operations) = body.as_array()
@@ -212,6 +217,16 @@ impl State {
             self.delete(kind, &key);
         }
         (StatusCode::OK, object)
+    }
+}
+
+/// What the admission policy `mooring-controller-volumes` asks of a PV that the controller changes.
+fn may_be_moorings(volume: &Value) -> bool {
+    match volume["metadata"]["annotations"][annotations::PROVISIONED_BY].as_str() {
+        Some(by) => by == PROVISIONER,
+        None => volume["metadata"]["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("pvc-")),
     }
 }
 

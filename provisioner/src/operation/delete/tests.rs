@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, pod, record, running};
+use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, record, run, running};
 use super::plan_volume;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForClaim, ForVolume, Intent, VolumeDecision};
 use crate::operation::observed::{Limits, ObservedVolume};
 use crate::operation::record::Record;
+use crate::run::Run;
 use crate::run::departed::Departed;
 use crate::run::properties::tests::silver;
 use crate::volume::acceptance::tests::volume;
@@ -37,25 +38,21 @@ fn nothing_of_ours_is_nothing_to_undo() {
 #[test]
 fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     let mut world = undoing(&json!({}));
-    world.provision_pod = Some(pod("provision", 1, 10, &no_image()));
+    world.provision_run = Some(run("provision", 1, 10, &no_image()));
     let Decision::Note(noted) = world.plan() else { panic!() };
     assert!(noted.cancelled);
     world.record = Some(*noted);
     let Decision::Stop(stop) = world.plan() else { panic!() };
-    assert_eq!(
-        stop.resource_version.as_deref(),
-        Some("5"),
-        "only if it has not begun meanwhile"
-    );
-    world.provision_pod = Some(leaving(pod("provision", 1, 10, &no_image())));
+    assert!(stop.is_exact(), "only if it has not begun meanwhile");
+    world.provision_run = Some(leaving(run("provision", 1, 10, &no_image())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    world.provision_pod = None;
+    world.provision_run = None;
     let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
     assert!(undone.next.is_none() && undone.volumes.is_empty());
     // It ran after all.
-    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    world.provision_run = Some(run("provision", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Note(noted) if !noted.cancelled));
 }
 
@@ -65,16 +62,16 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
     // Nobody knows yet whether it runs.
     let creating = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
         "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});
-    world.provision_pod = Some(pod("provision", 1, 10, &creating));
-    assert!(matches!(world.plan(), Decision::Stop(stop) if stop.resource_version.is_none()));
+    world.provision_run = Some(run("provision", 1, 10, &creating));
+    assert!(matches!(world.plan(), Decision::Stop(stop) if !stop.is_exact()));
     // The kubelet says how it ended.
-    let end = leaving(pod("provision", 1, 10, &never_made()));
-    world.provision_pod = Some(end.clone());
+    let end = leaving(run("provision", 1, 10, &never_made()));
+    world.provision_run = Some(end.clone());
     let Decision::Note(noted) = world.plan() else { panic!() };
     assert!(noted.cancelled);
     let undecided = world.record.replace(*noted);
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    world.provision_pod = None;
+    world.provision_run = None;
     assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     // Where it went in the same moment, that is known by what it was like then.
     world.record = undecided;
@@ -82,40 +79,40 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
     world.departed = Some(Departed::of(&end));
     assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     for (attempt, status) in [(2, never_made()), (1, running()), (1, creating)] {
-        world.departed = Some(Departed::of(&leaving(pod("provision", attempt, 10, &status))));
+        world.departed = Some(Departed::of(&leaving(run("provision", attempt, 10, &status))));
         assert!(matches!(world.plan(), Decision::Start(_)), "{attempt} {status}");
     }
     // And so is one that ran after it had been given up for one that did not.
     world.record = Some(record(&json!({"cancelled": true})));
-    world.departed = Some(Departed::of(&leaving(pod("provision", 1, 10, &ended(0, "")))));
+    world.departed = Some(Departed::of(&leaving(run("provision", 1, 10, &ended(0, "")))));
     assert!(matches!(world.plan(), Decision::Start(start) if start.record.may_exist));
 }
 
 #[test]
 fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
     let mut world = undoing(&json!({}));
-    world.provision_pod = Some(pod("provision", 1, 10, &running()));
-    assert!(matches!(world.plan(), Decision::Stop(stop) if stop.resource_version.is_none()));
-    world.provision_pod = None;
+    world.provision_run = Some(run("provision", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Stop(stop) if !stop.is_exact()));
+    world.provision_run = None;
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!(start.record.pod, "admin/delete-u1");
+    assert_eq!(start.record.run, "admin/delete-u1");
     assert!(start.intent == Intent::ToRecord && start.record.may_exist && start.owner.is_none());
     assert_eq!(start.request.operation.as_str(), "delete");
     world.record = Some(start.record);
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::Recorded));
-    world.delete_pod = Some(pod("delete", 1, 10, &running()));
+    world.delete_run = Some(run("delete", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    world.delete_pod = Some(pod("delete", 1, 10, &json!({"phase": "Pending"})));
+    world.delete_run = Some(run("delete", 1, 10, &json!({"phase": "Pending"})));
     assert!(matches!(world.plan(), Decision::Supply { .. }));
-    world.delete_pod = Some(pod("delete", 1, 10, &ended(75, "busy")));
+    world.delete_run = Some(run("delete", 1, 10, &ended(75, "busy")));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert_eq!((failed.record.operation.as_str(), failed.record.attempt), ("delete", 2));
-    world.delete_pod = Some(pod("delete", 1, 10, &ended(0, "")));
+    world.delete_run = Some(run("delete", 1, 10, &ended(0, "")));
     world.volumes = vec![volume()];
     let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
-    assert_eq!((undone.volumes.len(), undone.pods.len()), (1, 1));
+    assert_eq!((undone.volumes.len(), undone.runs.len()), (1, 1));
     assert!(undone.next.is_none() && undone.took.is_some());
 }
 
@@ -135,7 +132,7 @@ fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
         matches!(world.plan(), Decision::Start(_)),
         "the third may have been begun"
     );
-    world.provision_pod = Some(pod("provision", 2, 10, &no_image()));
+    world.provision_run = Some(run("provision", 2, 10, &no_image()));
     assert!(
         matches!(world.plan(), Decision::Note(noted) if noted.cancelled),
         "the second is in its way"
@@ -166,7 +163,7 @@ fn a_deletion_waits_for_what_it_names() {
     assert!(undone.say.unwrap().text.contains("node-a has left the cluster"));
     // It must be known where to delete before the Pod that tells goes.
     let mut world = undoing(&json!({})).with_config(&[("backend-volume", "client=pool")]);
-    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    world.provision_run = Some(run("provision", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Note(noted) if noted.node == "node-a"));
 }
 
@@ -175,22 +172,22 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     let change = json!({"attempt": 2, "refused": true, "may-exist": true});
     let mut world = World::with_record(&change);
     world.volumes = vec![volume()];
-    world.provision_pod = Some(pod("provision", 1, 10, &ended(0, "")));
+    world.provision_run = Some(run("provision", 1, 10, &ended(0, "")));
     assert!(
-        matches!(world.plan(), Decision::Own(ForClaim::Refuse(refuse)) if refuse.volumes.len() == 1 && refuse.pod.is_some())
+        matches!(world.plan(), Decision::Own(ForClaim::Refuse(refuse)) if refuse.volumes.len() == 1 && refuse.run.is_some())
     );
     world.volumes = vec![];
     assert!(matches!(world.plan(), Decision::Stop(_)));
-    world.provision_pod = None;
+    world.provision_run = None;
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
         (start.request.operation.as_str(), start.record.refused),
         ("delete", true)
     );
-    world.delete_pod = Some(pod("delete", 2, 10, &ended(1, "no")));
+    world.delete_run = Some(run("delete", 2, 10, &ended(1, "no")));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert!(failed.record.refused && failed.record.operation.as_str() == "provision");
-    world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
+    world.delete_run = Some(run("delete", 2, 10, &ended(0, "")));
     let Decision::Own(ForClaim::Undone(undone)) = world.plan() else {
         panic!()
     };
@@ -202,13 +199,13 @@ fn a_refused_volume_is_deleted_before_the_next_attempt() {
     assert!(!undone.reschedule && undone.after.is_some());
     // Deleted by its user meanwhile: the same, and then it is let go.
     let mut world = undoing(&change);
-    world.delete_pod = Some(pod("delete", 2, 10, &ended(0, "")));
+    world.delete_run = Some(run("delete", 2, 10, &ended(0, "")));
     assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.next.is_none()));
     // A node that could not is not asked again.
     let mut world = World::with_record(&json!({"attempt": 4, "refused": true, "node": "node-a"}))
         .with_config(&[("backend-volume", "client=pool")])
         .selected("node-a");
-    world.delete_pod = Some(pod("delete", 4, 10, &ended(0, "")));
+    world.delete_run = Some(run("delete", 4, 10, &ended(0, "")));
     assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(undone)) if undone.reschedule));
 }
 
@@ -219,7 +216,7 @@ struct Released {
     volume: Value,
     record: Option<Record>,
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
-    pod: Option<Pod>,
+    run: Option<Run>,
     claimed: bool,
     away_since: Option<Timestamp>,
 }
@@ -241,7 +238,7 @@ impl Released {
             volume,
             record: None,
             config: Ok(Arc::new(config(&[]))),
-            pod: None,
+            run: None,
             claimed: false,
             away_since: None,
         }
@@ -255,7 +252,7 @@ impl Released {
                 record: self.record.as_ref(),
                 class: None,
                 config: &self.config,
-                delete_pod: self.pod.as_ref(),
+                delete_run: self.run.as_ref(),
                 claimed: self.claimed,
                 by_host: &|host| {
                     (host == "node-a").then(|| Node {
@@ -286,15 +283,15 @@ fn a_released_volume_is_deleted_with_what_made_it() {
         "nothing to write"
     );
     assert_eq!(start.owner, Some(("pvc-u1".to_owned(), "v1".to_owned())));
-    world.pod = Some(owned(pod("delete", 1, 10, &ended(1, "in use"))));
+    world.run = Some(owned(run("delete", 1, 10, &ended(1, "in use"))));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert!(failed.say.text.contains("in use") && failed.record.attempt == 2);
     world.record = Some(failed.record);
-    world.pod = None;
+    world.run = None;
     assert!(matches!(world.plan(), Decision::Wait { after: Some(_), .. }));
     world.record.as_mut().unwrap().not_before = Some(ago(1).parse().unwrap());
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
-    world.pod = Some(owned(pod("delete", 2, 10, &ended(0, ""))));
+    world.run = Some(owned(run("delete", 2, 10, &ended(0, ""))));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.delete && go.took.is_some()));
 }
 
@@ -313,35 +310,33 @@ fn a_volume_that_says_it_is_another_is_not_deleted() {
     }
 }
 
-/// A Pod that goes with the PV.
-fn owned(mut pod: Pod) -> Pod {
-    pod.metadata.owner_references =
-        serde_json::from_value(json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "", "uid": "v1"}]))
-            .unwrap();
-    pod
+/// A run that goes with the PV.
+fn owned(run: Run) -> Run {
+    let owner = json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "", "uid": "v1"}]);
+    run.changed(|carrier| carrier.metadata.owner_references = serde_json::from_value(owner).unwrap())
 }
 
 #[test]
 fn a_pod_that_goes_with_its_volume_is_not_removed_besides() {
     let mut world = Released::new();
-    world.pod = Some(owned(pod("delete", 1, 10, &ended(0, ""))));
-    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.is_empty()));
+    world.run = Some(owned(run("delete", 1, 10, &ended(0, ""))));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.runs.is_empty()));
     world.volume["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
-    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.is_empty()));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.runs.is_empty()));
     // Somebody else holds the PV, for who knows how long.
     world.volume["metadata"]["finalizers"] = json!(["example.com/backup", "mooring.dev/volume"]);
-    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.pods.len() == 1));
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.runs.len() == 1));
 }
 
 #[test]
 fn a_deletion_without_a_record_goes_by_the_pod_that_belongs_to_its_volume() {
     let mut world = Released::new();
     // Of what was undone for the claim before it had this volume.
-    world.pod = Some(pod("delete", 3, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Tidy(pods) if pods.len() == 1));
-    world.pod = Some(owned(pod("delete", 3, 10, &running())));
+    world.run = Some(run("delete", 3, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Tidy(runs) if runs.len() == 1));
+    world.run = Some(owned(run("delete", 3, 10, &running())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    world.pod = Some(owned(pod("delete", 3, 10, &ended(75, "busy"))));
+    world.run = Some(owned(run("delete", 3, 10, &ended(75, "busy"))));
     assert!(matches!(world.plan(), Decision::Fail(failed) if failed.record.attempt == 4));
 }
 

@@ -3,10 +3,11 @@
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, ended, leaving, no_image, pod, running};
+use super::super::tests::{World, ago, ended, leaving, no_image, run, running};
 use crate::config::store::NoConfig;
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
 use crate::process::events::reasons;
+use crate::run::Run;
 use crate::run::departed::Departed;
 use crate::run::outcome::Category;
 use crate::volume::acceptance::tests::volume;
@@ -48,7 +49,7 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Note(record) => format!("note {}", record.node),
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
         Decision::Stop(_) => "stop".into(),
-        Decision::Tidy(pods) => format!("tidy {}", pods.len()),
+        Decision::Tidy(runs) => format!("tidy {}", runs.len()),
         Decision::Own(ForClaim::Accept(accept)) => {
             format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" })
         }
@@ -96,20 +97,20 @@ fn a_fresh_claim_is_begun_once_it_is_wanted() {
         ),
         (
             "tidy 1",
-            Box::new(|w| w.provision_pod = Some(pod("provision", 1, 10, &running()))),
+            Box::new(|w| w.provision_run = Some(run("provision", 1, 10, &running()))),
         ),
         (
             "tidy 1",
             Box::new(|w| {
                 w.claim["spec"]["volumeName"] = json!("pvc-u1");
-                w.provision_pod = Some(pod("provision", 1, 10, &ended(0, "")));
+                w.provision_run = Some(run("provision", 1, 10, &ended(0, "")));
             }),
         ),
         (
             "rest",
             Box::new(|w| {
                 w.claim["spec"]["volumeName"] = json!("pvc-u1");
-                w.provision_pod = Some(leaving(pod("provision", 1, 10, &ended(0, ""))));
+                w.provision_run = Some(leaving(run("provision", 1, 10, &ended(0, ""))));
             }),
         ),
     ];
@@ -162,13 +163,11 @@ fn a_run_is_waited_for_and_its_end_judged() {
         ("stop", Some((0, 20, ended(0, ""))), none),
         ("wait 60", Some((2, 20, ended(0, ""))), none),
     ];
-    for (at, (want, pod_is, config)) in table.into_iter().enumerate() {
+    for (at, (want, there, config)) in table.into_iter().enumerate() {
         let mut world = World::with_record(&json!({})).with_config(config);
-        world.provision_pod = pod_is.map(|(attempt, age, status)| {
-            let mut pod = pod("provision", attempt, age, &status);
-            let request = json!(crate::run::properties::tests::silver()).to_string();
-            pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), request)].into());
-            pod
+        world.provision_run = there.map(|(attempt, age, status)| {
+            let request = json!(crate::run::properties::tests::silver());
+            asked(run("provision", attempt, age, &status), &request)
         });
         assert_eq!(planned(&world), want, "row {at}");
     }
@@ -178,10 +177,15 @@ fn a_run_is_waited_for_and_its_end_judged() {
 fn done(message: &str, config: &[(&str, &str)]) -> World {
     let mut world = World::with_record(&json!({"attempt": 1})).with_config(config);
     let Decision::Start(start) = world.plan() else { panic!() };
-    let mut pod = pod("provision", 1, 20, &ended(0, message));
-    pod.metadata.annotations = Some([("mooring.dev/request".to_owned(), json!(start.request).to_string())].into());
-    world.provision_pod = Some(pod);
+    let run = run("provision", 1, 20, &ended(0, message));
+    world.provision_run = Some(asked(run, &json!(start.request)));
     world
+}
+
+/// The run with this request.
+fn asked(run: Run, request: &Value) -> Run {
+    let request = [("mooring.dev/request".to_owned(), request.to_string())];
+    run.changed(|carrier| carrier.metadata.annotations = Some(request.into()))
 }
 
 #[test]
@@ -259,7 +263,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
         {"op": "add", "path": "/spec/volumeName", "value": "pvc-u1"},
     ]);
     assert_eq!(accept.claim_patch, expected);
-    assert_eq!((accept.pods.len(), accept.say.reason), (1, reasons::PROVISIONED));
+    assert_eq!((accept.runs.len(), accept.say.reason), (1, reasons::PROVISIONED));
 
     // What the first try wrote is not written again, and a claim that the binder was quicker with is only let go.
     for (key, value) in patch["metadata"]["annotations"].as_object().unwrap() {
@@ -346,7 +350,7 @@ fn failures_back_off_and_giving_up_lasts_until_something_changes() {
     assert_eq!(planned(&due), "start 2 written");
 
     let mut world = World::with_record(&json!({}));
-    world.provision_pod = Some(pod("provision", 1, 20, &ended(78, "no such pool")));
+    world.provision_run = Some(run("provision", 1, 20, &ended(78, "no such pool")));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert_eq!(
         (failed.category, failed.after, failed.say.reason),
@@ -354,7 +358,7 @@ fn failures_back_off_and_giving_up_lasts_until_something_changes() {
     );
     assert!(failed.say.text.contains("no such pool"), "{}", failed.say.text);
     assert!(failed.record.gave_up && failed.record.not_before.is_none());
-    world.provision_pod = None;
+    world.provision_run = None;
     world.record = Some(failed.record);
     assert_eq!(planned(&world), "rest");
     world.claim["metadata"]["annotations"]["mooring.dev/operation"] = json!("{}");
@@ -374,7 +378,7 @@ fn what_goes_away_meanwhile_is_named_and_waited_for() {
     let mut world = World::with_record(&json!({"attempt": 2}));
     world.class = None;
     assert_eq!(planned(&world), "wait ProvisioningWaiting");
-    world.provision_pod = Some(pod("provision", 2, 20, &running()));
+    world.provision_run = Some(run("provision", 2, 20, &running()));
     assert_eq!(planned(&world), "wait 350", "what runs is not disturbed");
     let mut world = World::with_record(&json!({"attempt": 2}));
     world.config = Err(NoConfig::Missing {
@@ -388,7 +392,7 @@ fn what_goes_away_meanwhile_is_named_and_waited_for() {
     // Bound to something else by its user: what is being made is undone.
     let mut world = World::with_record(&json!({}));
     world.claim["spec"]["volumeName"] = json!("static");
-    world.provision_pod = Some(pod("provision", 1, 20, &running()));
+    world.provision_run = Some(run("provision", 1, 20, &running()));
     assert_eq!(planned(&world), "stop");
 }
 
@@ -397,12 +401,12 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     let pool = &[("backend-volume", "client=pool")];
     // Where it was begun is written down before it is over.
     let mut world = World::with_record(&json!({})).with_config(pool);
-    world.provision_pod = Some(pod("provision", 1, 10, &running()));
+    world.provision_run = Some(run("provision", 1, 10, &running()));
     assert_eq!(planned(&world), "note node-a");
     world.record = Some(super::super::tests::record(&json!({"node": "node-a"})));
     assert_eq!(planned(&world), "wait 350");
     // A retry goes where the first attempt was, unless that node is gone.
-    world.provision_pod = None;
+    world.provision_run = None;
     assert_eq!(planned(&world), "start 1 known on node-a");
     world.nodes = vec!["node-b"];
     assert_eq!(planned(&world), "start 1 written");
@@ -417,7 +421,7 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     let mut world = World::with_record(&json!({"node": "node-a", "attempt": 3}))
         .with_config(pool)
         .selected("node-a");
-    world.provision_pod = Some(pod("provision", 3, 20, &ended(75, "no space")));
+    world.provision_run = Some(run("provision", 3, 20, &ended(75, "no space")));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert!(failed.record.refused);
     // Its node is gone.
@@ -455,14 +459,14 @@ fn a_pod_on_a_lost_node_is_ended_and_then_waited_for() {
     let mut world = World::with_record(&json!({}));
     let mut status = running();
     status["startTime"] = json!(ago(400));
-    world.provision_pod = Some(pod("provision", 1, 401, &status));
+    world.provision_run = Some(run("provision", 1, 401, &status));
     assert_eq!(planned(&world), "fail timeout 2");
     world.record = Some(super::super::tests::record(&json!({"attempt": 2})));
-    world.provision_pod = Some(leaving(pod("provision", 1, 401, &status)));
+    world.provision_run = Some(leaving(run("provision", 1, 401, &status)));
     assert_eq!(planned(&world), "wait 60");
-    if let Some(pod) = &mut world.provision_pod {
-        pod.metadata.deletion_timestamp = serde_json::from_value(json!(ago(100))).unwrap();
-    }
+    world.provision_run = world.provision_run.map(|run| {
+        run.changed(|carrier| carrier.metadata.deletion_timestamp = serde_json::from_value(json!(ago(100))).unwrap())
+    });
     let Decision::Wait { say: Some(say), .. } = world.plan() else {
         panic!()
     };
@@ -472,7 +476,7 @@ fn a_pod_on_a_lost_node_is_ended_and_then_waited_for() {
 #[test]
 fn an_image_that_is_not_there_is_spoken_of_at_once() {
     let mut world = World::with_record(&json!({}));
-    world.provision_pod = Some(pod("provision", 1, 1, &no_image()));
+    world.provision_run = Some(run("provision", 1, 1, &no_image()));
     let Decision::Wait { say: Some(say), .. } = world.plan() else {
         panic!()
     };
@@ -482,10 +486,10 @@ fn an_image_that_is_not_there_is_spoken_of_at_once() {
 #[test]
 fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
     let mut world = World::with_record(&json!({"attempt": 2}));
-    let departed = |attempt, status: &Value| Some(Departed::of(&leaving(pod("provision", attempt, 10, status))));
+    let departed = |attempt, status: &Value| Some(Departed::of(&leaving(run("provision", attempt, 10, status))));
     world.departed = departed(2, &ended(143, ""));
     let Decision::Fail(failed) = world.plan() else { panic!() };
-    assert!(failed.record.may_exist && failed.pod.is_none());
+    assert!(failed.record.may_exist && failed.run.is_none());
     assert!(failed.say.text.contains("its Pod was deleted"), "{}", failed.say.text);
     for (attempt, status, want) in [
         (2, running(), "fail node 3"),

@@ -18,7 +18,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// At most `qps` requests a second in the long run and `burst` at once, each answered within `answer`. Watches take no part.
+    /// At most `qps` requests a second in the long run and `burst` at once, each answered within `answer`. Watches take
+    /// no part.
     pub fn new(qps: u32, burst: u32, answer: Duration) -> Self {
         Self {
             bucket: Arc::new(Mutex::new(Bucket::new(qps, burst))),

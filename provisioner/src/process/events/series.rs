@@ -11,7 +11,7 @@ use super::Note;
 /// After so long without a repetition an Event is news again; shorter than the API server keeps Events (one hour).
 const FORGET: SignedDuration = SignedDuration::from_mins(50);
 
-/// How many different things one object may have told of it at once, and how long it takes to earn another.
+/// How many different Events one object may have at once, and how long it takes to earn another.
 const BURST: u32 = 20;
 const EARN: SignedDuration = SignedDuration::from_mins(1);
 
@@ -86,7 +86,7 @@ impl Ledger {
         }
     }
 
-    /// Begins the series of an Event anew, and names it.
+    /// Begins a new series of an Event, and names it.
     pub fn renew(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> String {
         let key = key(regarding, note);
         let object: String = regarding

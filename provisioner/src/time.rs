@@ -15,7 +15,7 @@ pub(crate) fn later(from: Timestamp, by: Duration) -> Timestamp {
     from.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// A moment to the whole second below.
+/// A moment, rounded down to whole seconds.
 pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -1,0 +1,168 @@
+//! The object that a decision is about. What differs from one kind of object to the next is decided here: a new kind is
+//! an arm of each function.
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
+use mooring_contract::names::{FIELD_MANAGER, annotations};
+use mooring_contract::request::Request;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::ApplyError;
+use crate::cache::work_queue::Target;
+use crate::operation::describe::SubjectKind;
+use crate::operation::record::Record;
+use crate::process::call::{CallError, code};
+use crate::run::Run;
+
+/// The object that carries the record.
+#[derive(Debug, Clone)]
+pub(super) enum Subject {
+    /// A claim.
+    Claim(Box<PersistentVolumeClaim>),
+    /// A PV.
+    Volume(Box<PersistentVolume>),
+    /// A run that has neither; it is its own record, and nothing is written on it.
+    Orphan(Run),
+}
+
+impl Subject {
+    /// What it is, in the descriptions of the operations; an orphan is the subject of none.
+    fn kind(&self) -> Option<SubjectKind> {
+        match self {
+            Self::Claim(_) => Some(SubjectKind::Claim),
+            Self::Volume(_) => Some(SubjectKind::Volume),
+            Self::Orphan(_) => None,
+        }
+    }
+
+    /// The object that its Events are about.
+    pub(super) fn reference(&self) -> ObjectReference {
+        match self {
+            Self::Claim(claim) => claim.object_ref(&()),
+            Self::Volume(volume) => volume.object_ref(&()),
+            Self::Orphan(run) => run.object_ref(),
+        }
+    }
+
+    pub(super) fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Claim(claim) => &claim.metadata,
+            Self::Volume(volume) => &volume.metadata,
+            Self::Orphan(run) => run.meta(),
+        }
+    }
+
+    /// Who is woken when there is a place for the run of this request.
+    pub(super) fn target(&self, request: &Request) -> Target {
+        match self {
+            Self::Claim(claim) => Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
+            Self::Volume(volume) => Target::Volume(volume.name_any()),
+            Self::Orphan(_) => Target::Volume(request.pv_name.clone()),
+        }
+    }
+
+    /// What it has become after this patch.
+    pub(super) async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
+        Ok(match self {
+            Self::Claim(claim) => {
+                let api = Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
+                Self::Claim(Box::new(
+                    patched(&api, SubjectKind::Claim, &claim.name_any(), patch).await?,
+                ))
+            }
+            Self::Volume(volume) => {
+                let api = Api::all(client.clone());
+                Self::Volume(Box::new(
+                    patched(&api, SubjectKind::Volume, &volume.name_any(), patch).await?,
+                ))
+            }
+            Self::Orphan(run) => Self::Orphan(run.clone()),
+        })
+    }
+
+    /// What the API has of this very object now; `None` if it is gone.
+    pub(super) async fn live(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+        let live = match self {
+            Self::Claim(claim) => {
+                let api: Api<PersistentVolumeClaim> =
+                    Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
+                read(&api, SubjectKind::Claim, &claim.name_any()).await?
+            }
+            Self::Volume(volume) => {
+                let api: Api<PersistentVolume> = Api::all(client.clone());
+                read(&api, SubjectKind::Volume, &volume.name_any()).await?
+            }
+            Self::Orphan(run) => Some(run.meta().clone()),
+        };
+        Ok(live.filter(|live| live.uid == self.meta().uid))
+    }
+
+    /// The patch that writes the record, and with it the finalizer that holds the object for as long as it has one.
+    pub(super) fn record_patch(&self, record: &Record) -> Value {
+        let meta = self.meta();
+        let mut held = meta.finalizers.clone().unwrap_or_default();
+        if let Some(kind) = self.kind() {
+            // What is being deleted takes no new finalizer, and had it before.
+            let finalizer = kind.finalizer();
+            if !held.iter().any(|name| name == finalizer) && meta.deletion_timestamp.is_none() {
+                held.push(finalizer.to_owned());
+            }
+        }
+        json!({"metadata": {
+            "resourceVersion": meta.resource_version,
+            "finalizers": held,
+            "annotations": {annotations::OPERATION: record.to_text()},
+        }})
+    }
+
+    /// The patch that takes record and finalizer off, if the object is as it was seen.
+    pub(super) fn release_patch(&self) -> Value {
+        let meta = self.meta();
+        let own = self.kind().map(SubjectKind::finalizer);
+        let others = meta.finalizers.iter().flatten();
+        let others: Vec<_> = others.filter(|name| Some(name.as_str()) != own).collect();
+        json!({"metadata": {
+            "resourceVersion": meta.resource_version,
+            "finalizers": others,
+            "annotations": {annotations::OPERATION: null},
+        }})
+    }
+}
+
+/// Patches an object. That it is gone, or is not as the patch expects, is [`ApplyError::Changed`].
+pub(super) async fn patched<K>(
+    api: &Api<K>,
+    kind: SubjectKind,
+    name: &str,
+    patch: Patch<Value>,
+) -> Result<K, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let expects = matches!(patch, Patch::Json(_));
+    api.patch(name, &params, &patch)
+        .await
+        .map_err(|source| match code(&source) {
+            // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
+            404 => ApplyError::Changed(name.to_owned()),
+            // What a JSON patch expects is not so any more.
+            422 if expects => ApplyError::Changed(name.to_owned()),
+            _ => CallError::new("patch", kind.name(), name, source).into(),
+        })
+}
+
+async fn read<K>(api: &Api<K>, kind: SubjectKind, name: &str) -> Result<Option<ObjectMeta>, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let live = api.get_metadata_opt(name).await;
+    let live = live.map_err(|source| CallError::new("read", kind.name(), name, source))?;
+    Ok(live.map(|live| live.metadata))
+}

@@ -1,0 +1,97 @@
+//! What the controllers of claims and PVs have in common: the loop, and the first look at an object. A controller of
+//! another kind of object is one more [`Reconciled`].
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use kube::Resource;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::{ObjectRef, Store};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::retry::Retries;
+use crate::apply::{ApplyError, Shared};
+use crate::operation::describe::waiting;
+use crate::operation::record::Record;
+use crate::run::Kind;
+
+/// A kind of object that a controller works on.
+pub(crate) trait Reconciled:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+    /// Name of the controller in metrics.
+    const CONTROLLER: &'static str;
+    /// The operation that brings such an object here. Where its record can't be read, an Event says so in the words of
+    /// this one.
+    const FIRST: Kind;
+
+    /// Whether Mooring may have anything to do with this one.
+    fn may_be_ours(&self) -> bool;
+
+    /// Looks at one object as it is known, and does the next thing.
+    fn act(&self, shared: &Shared) -> impl Future<Output = Result<Action, ApplyError>> + Send;
+}
+
+struct Work {
+    shared: Shared,
+    retries: Retries,
+}
+
+/// Works until `stop`; what has been begun then is brought to its end.
+pub(super) async fn run<K: Reconciled>(
+    shared: Shared,
+    reader: Store<K>,
+    queued: impl Stream<Item = ObjectRef<K>> + Send + 'static,
+    stop: CancellationToken,
+) {
+    let concurrency = shared.context.settings.max_in_flight;
+    let work = Arc::new(Work {
+        shared,
+        retries: Retries::default(),
+    });
+    Controller::for_stream(futures::stream::pending(), reader)
+        .with_config(Config::default().concurrency(concurrency))
+        .reconcile_on(queued)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(reconcile::<K>, error_policy::<K>, work)
+        // Each result has been logged and counted already.
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+async fn reconcile<K: Reconciled>(object: Arc<K>, work: Arc<Work>) -> Result<Action, ApplyError> {
+    if !object.may_be_ours() {
+        return Ok(Action::await_change());
+    }
+    let done = Box::pin(look(&*object, &work.shared)).await;
+    let (done, result) = work.retries.settle(&ObjectRef::from_obj(&*object).to_string(), done);
+    work.shared.context.metrics.reconciled(K::CONTROLLER, result);
+    done
+}
+
+/// Looks at one object, unless what is known of it is older than what was last written to it.
+pub(crate) async fn look<K: Reconciled>(object: &K, shared: &Shared) -> Result<Action, ApplyError> {
+    if shared.expectations.is_old(object.meta()) {
+        // The watch brings what was written last, and that wakes this again.
+        return Ok(Action::await_change());
+    }
+    object.act(shared).await
+}
+
+/// The record on an object; `Err` with what to do where it can't be read.
+pub(super) fn record_on<K: Reconciled>(shared: &Shared, object: &K) -> Result<Option<Record>, Action> {
+    Record::on(object).map_err(|error| {
+        let note = waiting(K::FIRST, error.to_string());
+        shared.context.events.publish(&object.object_ref(&()), note);
+        Action::await_change()
+    })
+}
+
+#[allow(clippy::needless_pass_by_value)] // the signature is the library's
+fn error_policy<K: Reconciled>(object: Arc<K>, error: &ApplyError, work: Arc<Work>) -> Action {
+    work.retries
+        .failed(K::CONTROLLER, &ObjectRef::from_obj(&*object).to_string(), error)
+}

@@ -1,0 +1,83 @@
+//! One call to the Kubernetes API: how it failed, and what a refusal means.
+
+use kube::Resource;
+use kube::api::Api;
+use serde::de::DeserializeOwned;
+
+/// A call that failed: what was attempted on what.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {verb} {what} {name}")]
+pub struct CallError {
+    verb: &'static str,
+    what: &'static str,
+    name: String,
+    source: Box<kube::Error>,
+}
+
+impl CallError {
+    /// `verb` and `what` as in "failed to create Pod x".
+    pub fn new(verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Self {
+        Self {
+            verb,
+            what,
+            name: name.to_owned(),
+            source: Box::new(source),
+        }
+    }
+
+    /// Whether the API refused it since the object has changed, or since its name is taken.
+    pub fn is_conflict(&self) -> bool {
+        is_conflict(&self.source)
+    }
+
+    /// What the API server answered, if it did.
+    pub fn answer(&self) -> Option<&str> {
+        match self.source.as_ref() {
+            kube::Error::Api(status) => Some(&status.message),
+            _ => None,
+        }
+    }
+
+    /// Bounded name for metrics.
+    pub fn category(&self) -> &'static str {
+        match self.source.as_ref() {
+            kube::Error::Api(status) => match status.code {
+                403 => "forbidden",
+                404 => "not-found",
+                409 => "conflict",
+                422 | 400 => "invalid",
+                429 => "throttled",
+                _ => "api",
+            },
+            _ => "unreachable",
+        }
+    }
+}
+
+/// The HTTP status of an answer; 0 if there was none.
+pub(crate) fn code(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    }
+}
+
+/// Whether there is no such object.
+pub(crate) fn is_not_found(error: &kube::Error) -> bool {
+    code(error) == 404
+}
+
+/// Whether the object has changed, or its name is taken.
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+    code(error) == 409
+}
+
+/// Whether the object of this name and uid is there, read from the API.
+pub(crate) async fn is_there<K>(api: &Api<K>, name: &str, uid: &str) -> Result<bool, CallError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let live = api.get_metadata_opt(name).await;
+    let live = live.map_err(|source| CallError::new("read", "object", name, source))?;
+    Ok(live.is_some_and(|live| live.metadata.uid.as_deref() == Some(uid)))
+}

@@ -1,0 +1,213 @@
+//! Begins a run: makes the Pod that carries it out, then hands the Pod its Secret. Without the Secret the Pod can't
+//! start, so between the two there is a last moment to see that the run is not wanted any more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use kube::{Client, ResourceExt};
+use mooring_contract::names::{FLEX_DRIVER, labels};
+use mooring_contract::request::Request;
+use secrecy::SecretString;
+
+use super::error::RunError;
+use super::identity::RunId;
+use super::observed::Run;
+use super::pod::{self, Skeleton};
+use super::properties::Properties;
+use crate::config::ProvisionerConfig;
+use crate::process::call::{CallError, is_conflict};
+
+/// Shortest life of a token that the API gives.
+const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
+
+/// A run to be begun.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'a> {
+    /// Which run.
+    pub id: &'a RunId,
+    /// What the image is asked. It has no secrets, so it may stand where everybody can read it.
+    pub request: &'a Request,
+    /// The ConfigMap.
+    pub config: &'a ProvisionerConfig,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// The only node that it may run on.
+    pub node: Option<&'a str>,
+    /// The PV that it belongs to, by name and uid: Kubernetes removes the run when that is gone.
+    pub owner: Option<(&'a str, &'a str)>,
+}
+
+/// What came of [`Prepared::make`].
+#[derive(Debug)]
+pub enum Made {
+    /// It was made now.
+    New(Run),
+    /// It was there already, for this very attempt.
+    Found(Run),
+    /// A run of another attempt has its place.
+    Occupied,
+}
+
+/// A run whose properties have been found fit to be handed over.
+pub struct Prepared<'a> {
+    client: &'a Client,
+    order: Order<'a>,
+    /// The ConfigMap's Secret, as it is now.
+    secret: ConfigSecret,
+}
+
+#[derive(Default)]
+struct ConfigSecret {
+    data: BTreeMap<String, ByteString>,
+    /// The kubelet gives it to Mooring's driver.
+    for_driver: bool,
+}
+
+impl<'a> Prepared<'a> {
+    /// Finds all that can be wrong with a run's properties, before anything is written.
+    pub async fn new(client: &'a Client, order: Order<'a>) -> Result<Self, RunError> {
+        let secret = config_secret(client, order.config).await?;
+        Properties::new(order.request, &secret.data, placeholder(order.config))?;
+        Ok(Self { client, order, secret })
+    }
+
+    /// Makes the run; it waits for [`Self::hand_over`].
+    pub async fn make(&self) -> Result<Made, RunError> {
+        let Order {
+            id, request, config, ..
+        } = self.order;
+        let name = id.name();
+        let properties = Properties::new(request, &self.secret.data, placeholder(config))?.names();
+        let wanted = pod::build(&Skeleton {
+            order: self.order,
+            secret: &pod::new_secret_name(&name, Timestamp::now()),
+            properties: &properties,
+            backend_secret: self.secret.for_driver,
+        });
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &config.reference.namespace);
+        match pods.create(&PostParams::default(), &wanted).await {
+            Ok(pod) => return Ok(Made::New(Run::of(pod))),
+            Err(error) if is_conflict(&error) => {}
+            Err(source) => return Err(CallError::new("create", "Pod", &name, source).into()),
+        }
+        let found = pods.get_opt(&name).await;
+        let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
+        match found {
+            Some(found) if is_same(&found, &wanted) => Ok(Made::Found(Run::of(found))),
+            Some(found) if is_ours(&found, &wanted) => Ok(Made::Occupied),
+            Some(_) => Err(RunError::Taken { what: "Pod", name }),
+            None => Err(RunError::Changed(name)),
+        }
+    }
+
+    /// Gives the run its properties, with which it starts. `fresh` says that it was made just now, so that it has none
+    /// yet.
+    pub async fn hand_over(&self, run: &Run, fresh: bool) -> Result<(), RunError> {
+        let Order { request, config, .. } = self.order;
+        let pod = run.carrier();
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let name = pod::secret_name(pod).to_owned();
+        if !fresh {
+            let found = secrets.get_opt(&name).await;
+            let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+            if found.is_some_and(|found| is_owned(&found, pod)) {
+                return Ok(());
+            }
+        }
+        let token = match (&config.service_token, &config.service_account) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(account)) => Some(self.token(account, pod).await?),
+            (None, None) => None,
+        };
+        let data = Properties::new(request, &self.secret.data, token)?.into_secret_data();
+        match secrets.create(&PostParams::default(), &pod::secret(pod, data)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_conflict(&error) => {}
+            Err(source) => return Err(CallError::new("create", "Secret", &name, source).into()),
+        }
+        let found = secrets.get_opt(&name).await;
+        let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+        match found {
+            Some(found) if is_owned(&found, pod) => Ok(()),
+            Some(_) => Err(RunError::Taken { what: "Secret", name }),
+            // The Pod is gone already, and its Secret with it.
+            None => Err(RunError::Changed(name)),
+        }
+    }
+
+    /// A token of the service account that is good for as long as its Pod is there, and not longer than the run.
+    async fn token(&self, account: &str, pod: &Pod) -> Result<SecretString, RunError> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let life = (self.order.config.timeout + Duration::from_mins(1)).max(SHORTEST_TOKEN);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: pod.metadata.name.clone(),
+                    uid: pod.metadata.uid.clone(),
+                }),
+                expiration_seconds: i64::try_from(life.as_secs()).ok(),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await
+            .map_err(|source| CallError::new("create", "a token of service account", account, source))?;
+        answer
+            .status
+            .and_then(|status| status.token)
+            .map(SecretString::from)
+            .ok_or_else(|| RunError::NoToken(account.to_owned()))
+    }
+}
+
+/// The ConfigMap's Secret, read as it is now.
+async fn config_secret(client: &Client, config: &ProvisionerConfig) -> Result<ConfigSecret, RunError> {
+    let Some(name) = &config.secret_name else {
+        return Ok(ConfigSecret::default());
+    };
+    let namespace = &config.reference.namespace;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = secrets.get_opt(name).await;
+    let secret = secret.map_err(|source| CallError::new("read", "Secret", name, source))?;
+    let secret = secret.ok_or_else(|| RunError::NoSecret {
+        name: name.clone(),
+        namespace: namespace.clone(),
+    })?;
+    Ok(ConfigSecret {
+        for_driver: secret.type_.as_deref() == Some(FLEX_DRIVER),
+        data: secret.data.unwrap_or_default(),
+    })
+}
+
+/// Stands for the token while only the names of the properties matter.
+fn placeholder(config: &ProvisionerConfig) -> Option<SecretString> {
+    (config.service_token.is_some() || config.service_account.is_some()).then(|| SecretString::from(String::new()))
+}
+
+fn is_owned(secret: &Secret, pod: &Pod) -> bool {
+    let owner = |uid: &str| secret.owner_references().iter().any(|owner| owner.uid == uid);
+    pod.metadata.uid.as_deref().is_some_and(owner)
+}
+
+/// A Pod of Mooring's for the same run, at whatever attempt.
+fn is_ours(found: &Pod, wanted: &Pod) -> bool {
+    [labels::COMPONENT, labels::CLAIM_UID, labels::OPERATION]
+        .into_iter()
+        .all(|key| found.labels().get(key) == wanted.labels().get(key))
+}
+
+/// The Pod of the same attempt.
+fn is_same(found: &Pod, wanted: &Pod) -> bool {
+    is_ours(found, wanted)
+        && found.metadata.deletion_timestamp.is_none()
+        && found.labels().get(labels::ATTEMPT) == wanted.labels().get(labels::ATTEMPT)
+}

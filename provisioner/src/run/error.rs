@@ -1,0 +1,51 @@
+//! Why a run could not be begun or removed.
+
+use super::properties::PropertiesError;
+use crate::process::call::CallError;
+
+/// What was attempted on what.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A call to the API.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Properties that can't be handed over.
+    #[error(transparent)]
+    Properties(#[from] PropertiesError),
+    /// The ConfigMap's Secret.
+    #[error("secret {name:?} (key \"secret-name\" of the ConfigMap) is not in namespace {namespace:?}: create it")]
+    NoSecret {
+        /// Its name.
+        name: String,
+        /// The ConfigMap's namespace.
+        namespace: String,
+    },
+    /// A name that is taken.
+    #[error("{what} {name} is there already and is not Mooring's: remove it")]
+    Taken {
+        /// Its kind.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A token that the API did not give.
+    #[error("the API gave no token for service account {0}")]
+    NoToken(String),
+    /// An object changed while it was being dealt with.
+    #[error("{0} has changed meanwhile")]
+    Changed(String),
+}
+
+impl RunError {
+    /// Bounded name for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.category(),
+            Self::Properties(_) => "properties",
+            Self::NoSecret { .. } => "no-secret",
+            Self::Taken { .. } => "taken",
+            Self::NoToken(_) => "no-token",
+            Self::Changed(_) => "conflict",
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a run is called before it is there, and how one that was seen is named when it is to be removed.
+
+use super::kind::Kind;
+
+/// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
+/// once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunId {
+    /// The operation.
+    pub kind: Kind,
+    /// The uid of the claim that the volume is or was for.
+    pub uid: String,
+}
+
+impl RunId {
+    /// The run of `kind` for the claim `uid`.
+    pub fn new(kind: Kind, uid: &str) -> Self {
+        Self {
+            kind,
+            uid: uid.to_owned(),
+        }
+    }
+
+    /// Its name, such as `provision-<uid>`.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.kind.as_str(), self.uid)
+    }
+
+    /// `namespace/name`, where it is run for ConfigMaps of this namespace.
+    pub fn in_namespace(&self, namespace: &str) -> String {
+        format!("{namespace}/{}", self.name())
+    }
+}
+
+/// A run to be removed, as it was seen: never another one of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRef {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: Option<String>,
+}
+
+impl RunRef {
+    /// The uid of what carries the run out.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Whether it is removed only if nothing about it has changed since it was seen.
+    pub fn is_exact(&self) -> bool {
+        self.resource_version.is_some()
+    }
+}
