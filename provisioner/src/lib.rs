@@ -6,23 +6,23 @@
 //! the API comes back to the cache by a watch, which queues the claim again.
 #![forbid(unsafe_code)]
 
-/// Carries a decision out: the only writes to claims, PVs, Pods and Secrets.
+// Carries a decision out: writes claims and PVs, and has runs begun and removed.
 pub mod apply;
-/// What the controllers know of the cluster, and what they are to look at next.
+// What the controllers know of the cluster, and what they are to look at next.
 pub mod cache;
-/// What a ConfigMap means, whether it may say so, and the StorageClass that comes of it.
+// What a ConfigMap means, whether it may say so, and the StorageClass that comes of it.
 pub mod config;
-/// The loops that reconcile: claims, PVs, ConfigMaps, orphaned Pods.
+// The loops that reconcile: claims, PVs, ConfigMaps, orphaned runs.
 pub mod controllers;
-/// What is done to a volume: a pure plan of each operation.
+// What is done to a volume: a pure plan of each operation.
 pub mod operation;
-/// The program around the controllers: command line, API client, election, health, metrics, Events.
+// The program around the controllers: command line, API client, election, health, metrics, Events.
 pub mod process;
-/// One run of the provisioning image: what it is given, what carries it out, what came of it.
+// One run of the provisioning image: what it is given, what carries it out (only this room knows), what came of it.
 pub mod run;
-/// Spans and moments, as the API keeps them.
+// Spans and moments, as the API keeps them.
 mod time;
-/// The PersistentVolume: how it is made, and whether it is what was asked for.
+// The PersistentVolume: how it is made, and whether it is what was asked for.
 pub mod volume;
 
 pub use mooring_yaml as yaml;

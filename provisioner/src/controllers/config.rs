@@ -2,7 +2,7 @@
 //! step with them, and tells each ConfigMap's author what has become of it.
 //!
 //! One loop looks at all of them together, since two may claim one class. It is woken by watches; each turn decides
-//! purely ([`verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
+//! purely ([`mod@verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Operation `delete`: of a PV whose claim is gone. One [`Deletion`] of it serves [`undo`](super::undo) too.
+//! Operation `delete`: of a PV whose claim is gone. One `Deletion` of it serves [`undo`](super::undo) too.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,7 +48,7 @@ const PROPERTIES_VOLUME: &str = "properties";
 pub struct Skeleton<'a> {
     /// The run that it carries out.
     pub order: Order<'a>,
-    /// Name of its Secret, see [`new_secret_name`].
+    /// Name of its Secret, see `new_secret_name`.
     pub secret: &'a str,
     /// Names of its properties.
     pub properties: &'a BTreeSet<String>,
