@@ -128,7 +128,11 @@ fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -
         // It is known to be another's, who may have many others before it.
         NoConfig::Elsewhere { is_at_work: true, .. } => seen.limits.elsewhere_grace,
         NoConfig::Elsewhere { .. } | NoConfig::Unclaimed { .. } => seen.limits.claim_grace,
-        _ => return None,
+        NoConfig::NotOurs { .. }
+        | NoConfig::NotReadYet
+        | NoConfig::HalfNamed { .. }
+        | NoConfig::Missing { .. }
+        | NoConfig::Refused { .. } => return None,
     };
     // Not the claim's age: it may have waited for a Pod until now, or this may have started just now.
     let left = grace.saturating_sub(elapsed(seen.unserved_since, now));
