@@ -5,8 +5,8 @@
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
 //! said), [`serve`] (the socket), [`mounts`] (what is done), [`run`](mod@run) (running a program), [`kernel`] (system
 //! calls on targets), [`revive`] (mounting anew what has died, as often as [`revivals`] lets it), [`give_up`] (ending
-//! what nobody waits for any more), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes
-//! into the Pod).
+//! what nobody waits for any more), [`services`] (what the agent does for the image's programs besides), [`store`] (its
+//! own files), [`supervise`] (process 1), [`install`] (how it comes into the Pod).
 
 pub mod give_up;
 pub mod install;
@@ -18,6 +18,7 @@ pub mod revivals;
 pub mod revive;
 pub mod run;
 pub mod serve;
+pub mod services;
 pub mod store;
 pub mod supervise;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::agent;
+use crate::agent::services::command::ServiceArgs;
 use crate::daemon::args::ServeArgs;
 use crate::daemon::status_socket::StatusArgs;
 use crate::drivers::uninstall::UninstallArgs;
@@ -29,6 +30,8 @@ pub enum Command {
     Uninstall(UninstallArgs),
     /// Run the agent of a client container.
     Agent(agent::AgentArgs),
+    /// Have the agent do something for the volume that a program of the client image mounts.
+    Service(ServiceArgs),
     /// Copy this program into a directory, for a client container to run as its agent.
     InstallAgent {
         /// The directory.

@@ -417,7 +417,9 @@ impl ClientPods {
                 warn!("an agent failed to say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
-            Answer::Mounted | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) => Err(LinkError::NotThere),
+            Answer::Mounted | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) | Answer::Served { .. } => {
+                Err(LinkError::NotThere)
+            }
         }
     }
 

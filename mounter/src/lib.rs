@@ -39,18 +39,20 @@ pub mod volume;
 pub mod worker;
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use args::{Command, MounterArgs};
 
 /// Does what the command line says.
-pub fn run(args: MounterArgs) -> Result<(), Box<dyn Error>> {
+pub fn run(args: MounterArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         Command::Serve(args) => daemon::run(*args)?,
         Command::Status(args) => daemon::status_socket::run(&args)?,
         Command::Uninstall(args) => drivers::uninstall::run(args)?,
         Command::Agent(args) => agent::run(args)?,
+        Command::Service(args) => return Ok(agent::services::command::run(args)?),
         Command::InstallAgent { dir } => agent::install::install(&dir)?,
         Command::Worker => worker::main()?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

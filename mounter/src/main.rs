@@ -8,8 +8,9 @@ use mooring_mounter::args::MounterArgs;
 use mooring_mounter::volume::cause::chain;
 
 fn main() -> ExitCode {
-    let Err(error) = mooring_mounter::run(MounterArgs::parse()) else {
-        return ExitCode::SUCCESS;
+    let error = match mooring_mounter::run(MounterArgs::parse()) {
+        Ok(code) => return code,
+        Err(error) => error,
     };
     let mut stderr = std::io::stderr().lock();
     let _ = writeln!(stderr, "mounter: {}", chain(&*error));

@@ -10,7 +10,8 @@ pub mod graft;
 mod host;
 mod kernel;
 pub mod look;
-mod raw;
+pub mod loop_device;
+pub(crate) mod raw;
 mod rpcbind;
 pub mod thread;
 

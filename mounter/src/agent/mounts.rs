@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use super::kernel::{self, KernelError};
-use super::program::{self, Brings, InvalidVolume};
+use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
 use super::revivals::Revivals;
 use super::run::{self, ProgramError};
-use super::store::{Store, StoreError, without_secrets};
+use super::services::{Run, ServiceError, Services};
+use super::store::{self, Store, StoreError, without_secrets};
 use crate::sys::look::{self, Found, LookError};
 use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::{Target, TargetError};
 
 /// Longest that a program may take to clear up after an unmount.
-pub(super) const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
+const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long a mounted file system may take to say that it is there. One that takes longer has a slow server, not a
 /// dead daemon.
@@ -88,6 +89,9 @@ pub enum AgentError {
     /// The agent's own files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What its mount had the agent do besides can't be ended.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
     /// There is no thread for system calls to be had.
     #[error(
         "failed to start a thread for {target}: its client container has as many processes as it may (the kubelet's \
@@ -113,6 +117,7 @@ impl AgentError {
             }
             Self::Draining => Category::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
+            Self::Service(error) => error.category(),
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
             Self::Kernel(KernelError::InUse(_)) => Category::InUse,
             Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
@@ -145,6 +150,8 @@ pub struct Mounts {
     kubelet_root: PathBuf,
     pub(super) store: Store,
     pub(super) reviving: Revivals,
+    /// What programs of the image have the agent do besides.
+    pub(super) services: Arc<Services>,
     busy: Mutex<BTreeSet<String>>,
     /// When each target was last seen alive.
     alive: Mutex<BTreeMap<String, Instant>>,
@@ -163,9 +170,12 @@ impl Mounts {
         for call in store.all()? {
             store.unstage(&call.target)?;
         }
+        let services = Arc::new(Services::new(store.dir().to_owned(), store.services()));
+        services.resume();
         Ok(Self {
             kubelet_root,
             store,
+            services,
             reviving: Revivals::default(),
             busy: Mutex::default(),
             alive: Mutex::default(),
@@ -337,7 +347,8 @@ impl Mounts {
         let secrets = self.store.secrets(&call.target);
         let invocation = program::mount(call, brings, &staging, &secrets)?;
         self.store.prepare(&call.target, &call.secrets)?;
-        run::run(&invocation, Duration::from_millis(call.limit_ms)).await?;
+        self.run_mount(call, invocation, Duration::from_millis(call.limit_ms))
+            .await?;
         if brings != Brings::Program {
             self.store.remove_secrets(&call.target)?;
         }
@@ -348,6 +359,38 @@ impl Mounts {
             .map_err(no_thread(&call.target))??;
         self.seen_alive(&call.target);
         Ok(self.store.unstage(&call.target)?)
+    }
+
+    /// Runs a program that mounts, which may have services meanwhile.
+    pub(super) async fn run_mount(
+        &self,
+        call: &MountCall,
+        mut invocation: Invocation,
+        limit: Duration,
+    ) -> Result<(), AgentError> {
+        let volume = store::id(&call.target);
+        // What is there is of an agent that was ended while it mounted.
+        self.services.release(&volume).await?;
+        let running = Run {
+            directory: self.store.staging(&call.target),
+            source: call.source.clone(),
+            until: Instant::now() + limit,
+        };
+        let _running = self.services.begin(&volume, running)?;
+        invocation.env.extend(self.services.environment(&volume));
+        Ok(run::run(&invocation, limit).await?)
+    }
+
+    /// Undoes what a program did beside mounting. To be repeated until it succeeds.
+    pub(super) async fn undo(&self, call: &MountCall) -> Result<(), AgentError> {
+        let volume = store::id(&call.target);
+        self.services.release(&volume).await?;
+        if program::override_path(&call.client).exists() {
+            let mut invocation = program::unmount(call, &self.store.staging(&call.target))?;
+            invocation.env.extend(self.services.environment(&volume));
+            run::run(&invocation, CLEAR_UP_LIMIT).await?;
+        }
+        Ok(())
     }
 
     /// A target was seen to be alive just now.
@@ -366,10 +409,7 @@ impl Mounts {
     /// Undoes what a mount did beside mounting, and forgets it. To be repeated until it succeeds.
     async fn clear_up(&self, call: &MountCall) -> Result<(), AgentError> {
         self.store.unstage(&call.target)?;
-        if program::override_path(&call.client).exists() {
-            let invocation = program::unmount(call, &self.store.staging(&call.target))?;
-            run::run(&invocation, CLEAR_UP_LIMIT).await?;
-        }
+        self.undo(call).await?;
         self.store.discard(&call.target)?;
         self.gone
             .lock()

@@ -20,13 +20,17 @@
 //! | `MOORING_MOUNT_OPTIONS` | the mount options, comma-separated, `nosuid,nodev` among them unless the volume says `suid` or `dev` |
 //! | `MOORING_FS_TYPE` | the volume's `fs-type`, or nothing |
 //! | `MOORING_FS_GROUP` | the group id that the Pod's files should belong to (its `fsGroup`), or nothing; of use to a FUSE file system that can't change owners |
-//! | `MOORING_SECRETS` | a directory of one file per key of the volume's Secret |
+//! | `MOORING_SECRETS` | a directory of one file per key of the volume's Secret; for `mount` |
+//! | `MOORING_VOLUME` | the volume's name: letters and digits, the same at every retry |
+//! | `MOORING_STATE` | a directory of the volume's own, for `mount`: in memory, empty at first, and removed with the volume |
+//! | `MOORING_AGENT` | a command by which `mount` has services of the agent ([`super::services`]): `"$MOORING_AGENT" service --help` |
 //!
 //! - `mount` puts the file system on `<directory>`, an empty directory of the agent's own, and exits 0 once it can be
 //!   used. The agent then moves it to where the kubelet wants it, so that no program ever walks a path that a user could
 //!   have changed. What it starts for that, such as a FUSE daemon, stays behind in the background.
 //! - `unmount` is run after the file system has left `<directory>` and the kubelet's; it undoes whatever else `mount` did
 //!   (log out of a target, unmap a device), and it must succeed if there is nothing to undo. It has the same environment but no secrets.
+//!   Services have ended by then, and it can't have new ones.
 //! - An executable `/usr/libexec/mooring-start` is run when the container starts, before any volume is mounted, and once more
 //!   when the agent alone was started again: for a daemon that all volumes of the image need. What it starts stays behind.
 //! - Each is told by `MOORING_KUBELET_ROOT` where the kubelet's root is. What has to be one for the whole node, such as a lock, can be
@@ -37,7 +41,7 @@
 //!   program that removed a secret could not do that.
 //! - Exit 0 is success. After anything else the last lines of standard error (and output) are shown to the user in an
 //!   Event, so they should say what to do, and they must hold no secret. What a daemon writes later goes to the Pod's log.
-//! - A run has a time limit, after which its whole process group is killed. The daemon that is to stay must have
+//! - A run has a time limit, after which its whole process group is killed. A daemon that is to stay is a service, or must have
 //!   left the group by then (`setsid`), as FUSE daemons do.
 
 use std::collections::BTreeMap;

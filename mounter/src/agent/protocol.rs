@@ -1,4 +1,4 @@
-//! What the mounter and an agent say to each other: one request and one answer a connection.
+//! What the mounter, and the image's programs, say to an agent: one request and one answer a connection.
 //!
 //! On the wire each is a `u32` length (little-endian, at most [`MAX_MESSAGE`]) and that many bytes of JSON. A mounter
 //! may meet an agent of another release, since a client Pod outlives the mounter that made it: within one
@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::services::call::Service;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 
@@ -64,6 +65,15 @@ pub enum Call {
         /// The directory.
         target: String,
     },
+    /// Have a service for the volume that is being mounted. From a program of the image alone, which has the agent's own release.
+    Service {
+        /// The volume, by the name that the agent has told that program.
+        volume: String,
+        /// What it is.
+        service: Box<Service>,
+        /// The program's environment, for what is started.
+        environment: BTreeMap<String, String>,
+    },
 }
 
 /// A volume to mount.
@@ -111,6 +121,11 @@ pub enum Answer {
     Noted,
     /// To [`Call::Recall`].
     Recalled(Box<MountCall>),
+    /// To [`Call::Service`].
+    Served {
+        /// What the program wants to know of it, such as the name of a device.
+        said: String,
+    },
     /// It failed.
     Failed(Failure),
 }

@@ -12,11 +12,10 @@ use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
 use super::kernel;
-use super::mounts::{AgentError, CLEAR_UP_LIMIT, LOOK_LIMIT, Mounts, flags, no_thread};
+use super::mounts::{AgentError, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall};
 use super::revivals::End;
-use super::run;
 use crate::sys::look::{self, Found};
 use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
@@ -28,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How long more deaths are waited for: a daemon's helpers end with it.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Looks at all mounts now, and whenever process 1 says that something ended.
+/// Looks at all mounts now, and whenever process 1 says that something ended, or a daemon of the agent's has.
 pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
     loop {
         match mounts.store.all() {
@@ -38,7 +37,10 @@ pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
             }
             Err(error) => warn!(%error, "could not look for dead mounts"),
         }
-        deaths.recv().await;
+        tokio::select! {
+            _ = deaths.recv() => {}
+            () = mounts.services.ended() => {}
+        }
         tokio::time::sleep(BURST).await;
     }
 }
@@ -102,14 +104,14 @@ impl Mounts {
         let staging = self.store.staging(&call.target);
         if brings == Brings::Program {
             // What the program did beside mounting may be in the way of its doing so again.
-            run::run(&program::unmount(call, &staging)?, CLEAR_UP_LIMIT).await?;
+            self.undo(call).await?;
         }
         self.store.restage(&call.target)?;
         let secrets = self.store.secrets(&call.target);
         let invocation = program::mount(call, brings, &staging, &secrets)?;
         let flags = flags(call)?;
         let replaced = async {
-            run::run(&invocation, LIMIT).await?;
+            self.run_mount(call, invocation, LIMIT).await?;
             let (staging, target) = (staging.clone(), target.clone());
             let replaced = thread::run(move || kernel::replace(&staging, &target, device, flags));
             replaced

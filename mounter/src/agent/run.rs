@@ -1,6 +1,7 @@
 //! Runs a mount program: in a process group of its own, with a time limit, and with its last words kept.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,13 +9,16 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tracing::info;
 
 use super::program::{Invocation, WORKING_DIRECTORY};
 
 /// How many of a program's last lines are kept for the user.
 const LAST_LINES: usize = 5;
+
+/// How many of a daemon's are kept for the image's program, which may look for some words in them.
+pub(super) const DAEMON_LINES: usize = 40;
 
 /// Longest line in bytes; the rest of it counts as the next line.
 const MAX_LINE: u64 = 512;
@@ -67,7 +71,7 @@ pub enum ProgramError {
         /// Its exit status.
         status: String,
         /// Its last lines.
-        words: String,
+        words: Words,
     },
     /// It was killed after its time.
     #[error("{program} took longer than {limit:?} and was ended: {words}")]
@@ -77,7 +81,7 @@ pub enum ProgramError {
         /// Its time.
         limit: Duration,
         /// Its last lines.
-        words: String,
+        words: Words,
     },
 }
 
@@ -88,21 +92,35 @@ fn not_started(program: String, source: io::Error) -> ProgramError {
     }
 }
 
-/// Runs a program to its end, for at most `limit`.
-pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
-    let program = invocation.program.display().to_string();
-    let mut child = Command::new(&invocation.program)
+/// Starts a program in a process group of its own.
+pub(super) fn start(
+    invocation: &Invocation,
+    stdout: impl Into<Stdio>,
+    stderr: impl Into<Stdio>,
+) -> Result<Child, ProgramError> {
+    Command::new(&invocation.program)
         .args(&invocation.args)
         .envs(&invocation.env)
         .current_dir(WORKING_DIRECTORY)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(stdout)
+        .stderr(stderr)
         .process_group(0)
         .spawn()
-        .map_err(|source| not_started(program.clone(), source))?;
+        .map_err(|source| not_started(invocation.program.display().to_string(), source))
+}
+
+/// Runs a program to its end, for at most `limit`.
+pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
+    run_keeping(LAST_LINES, invocation, limit).await
+}
+
+/// [`run`], with so many of the program's last lines in its error.
+pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
+    let program = invocation.program.display().to_string();
+    let mut child = start(invocation, Stdio::piped(), Stdio::piped())?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    let words = LastWords::default();
+    let words = LastWords::of(lines);
     let mut readers = tokio::task::JoinSet::new();
     if let Some(stdout) = child.stdout.take() {
         readers.spawn(words.clone().keep(program.clone(), stdout));
@@ -138,12 +156,42 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
     }
 }
 
+/// What a program said last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Words(Vec<String>);
+
+impl Words {
+    /// Line by line.
+    pub fn lines(&self) -> &[String] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("it said nothing");
+        }
+        f.write_str(&self.0.join("; "))
+    }
+}
+
 /// The last lines of a program's two outputs, in the order of their arrival.
-#[derive(Clone, Default)]
-struct LastWords(Arc<Mutex<VecDeque<String>>>);
+#[derive(Debug, Clone)]
+pub(super) struct LastWords {
+    most: usize,
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
 
 impl LastWords {
-    async fn keep(self, program: String, output: impl AsyncRead + Unpin) {
+    pub(super) fn of(most: usize) -> Self {
+        Self {
+            most,
+            lines: Arc::default(),
+        }
+    }
+
+    pub(super) async fn keep(self, program: String, output: impl AsyncRead + Unpin) {
         let mut output = BufReader::new(output);
         loop {
             let mut line = Vec::new();
@@ -158,20 +206,17 @@ impl LastWords {
                 continue;
             }
             info!(program, "{line}");
-            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() == LAST_LINES {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() == self.most {
                 lines.pop_front();
             }
             lines.push_back(line);
         }
     }
 
-    fn get(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.is_empty() {
-            return "it said nothing".into();
-        }
-        lines.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
+    pub(super) fn get(&self) -> Words {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        Words(lines.iter().cloned().collect())
     }
 }
 
@@ -200,8 +245,8 @@ mod tests {
             panic!("{error}");
         };
         assert_eq!(status, "exit status: 3");
-        assert!(words.contains("moor"), "{words}");
-        assert!(!words.contains('1'), "{words}");
+        assert!(words.to_string().contains("moor"), "{words}");
+        assert!(!words.to_string().contains('1'), "{words}");
     }
 
     #[tokio::test]
@@ -217,7 +262,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(
-            matches!(&error, ProgramError::TimedOut { words, .. } if words == "stuck"),
+            matches!(&error, ProgramError::TimedOut { words, .. } if words.lines() == ["stuck"]),
             "{error}"
         );
     }

@@ -14,6 +14,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use super::mounts::Mounts;
 use super::protocol::{self, Answer, Call, Category, Failure, Request, VERSION, WireError};
 use super::revive;
+use super::services::ServiceError;
 use super::supervise::DEATH;
 
 /// Name of the agent's socket in the Pod's emptyDir.
@@ -155,8 +156,23 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
         Call::Adopt(call) => mounts.adopt(*call).await.map(|()| Answer::Noted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
         Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| Answer::Noted),
+        Call::Service {
+            volume,
+            service,
+            environment,
+        } => {
+            let served = mounts.services.serve(&volume, *service, environment).await;
+            return served.map_or_else(|error| not_served(&error), |said| Answer::Served { said });
+        }
     };
     result.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
+}
+
+fn not_served(error: &ServiceError) -> Answer {
+    Answer::Failed(Failure {
+        category: error.category(),
+        message: error.told(),
+    })
 }
 
 fn malformed(message: String) -> Answer {

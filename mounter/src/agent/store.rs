@@ -3,7 +3,7 @@
 //! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to the Pod
 //! and so outlive the container: after its restart they tell which mounts died with it, and how to mount them anew. What died
 //! (`<dir>/secrets/<id>.dead`) is remembered in memory as well: a full disk keeps no volume from being mounted anew.
-//! Staging (`<dir>/private`) lies in a memory file system that only this container has.
+//! Staging and the files of services (`<dir>/private`) lie in a memory file system that only this container has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -58,6 +58,7 @@ impl Store {
         // Nothing mounted beneath may be seen by another container, wherever `dir` lies.
         rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
         make_dir(&private.join("staging"))?;
+        make_dir(&store.services())?;
         let secrets = dir.join("secrets");
         make_dir(&secrets)?;
         // The kubelet makes an emptyDir for everybody.
@@ -135,6 +136,16 @@ impl Store {
     /// Where a target's program mounts.
     pub fn staging(&self, target: &str) -> PathBuf {
         self.private().join("staging").join(id(target))
+    }
+
+    /// The agent's own directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the files of services lie.
+    pub fn services(&self) -> PathBuf {
+        self.private().join("services")
     }
 
     /// Where a target's program finds its secrets.
@@ -223,7 +234,7 @@ impl Store {
 }
 
 /// Writes a file so that it is there as a whole or not at all.
-fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
+pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let json = serde_json::to_vec(content).map_err(at("write", path))?;
     let written = fs::write(&new, json).and_then(|()| fs::rename(&new, path));
@@ -242,8 +253,8 @@ pub fn without_secrets(call: &MountCall) -> MountCall {
     }
 }
 
-/// A file name for a target: the same at every retry.
-fn id(target: &str) -> String {
+/// A file name for a target: the same at every retry. It is the volume's name for programs of the image.
+pub(super) fn id(target: &str) -> String {
     hex(&Sha256::digest(target.as_bytes())[..10])
 }
 

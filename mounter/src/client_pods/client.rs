@@ -114,13 +114,12 @@ impl ContainerClient {
         match answer {
             Ok(Answer::Mounted) => Ok(()),
             Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
-            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_)) => Err(container_error(
-                job,
-                format!(
-                    "the agent of Pod {} answered something else than what it was asked",
-                    lease.name
-                ),
-            )),
+            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) | Answer::Served { .. }) => {
+                Err(container_error(
+                    job,
+                    format!("the agent of Pod {} answered something else than what it was asked", lease.name),
+                ))
+            }
             Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
         }
     }

@@ -1,14 +1,17 @@
-//! System calls that our crates have no safe form of: loop devices, and the flags of a mount that is not attached yet.
+//! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet, and
+//! waiting for a descriptor.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use linux_raw_sys::loop_device::{
     _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY, loop_config,
     loop_info64,
 };
 use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// What a loop device tells about its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,12 @@ pub(super) fn loop_backing(device: BorrowedFd<'_>) -> Result<Backing, Errno> {
 pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: takes no argument.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
+}
+
+/// Has the runtime watch a descriptor until it can be read.
+pub(crate) fn watched(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: it owns the descriptor, and nobody replaces or closes it meanwhile.
+    Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
 }
 
 /// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of, and its propagation (`MS_PRIVATE` and the

@@ -1,0 +1,767 @@
+//! What a client image's program has the agent do for its volume beside the mount itself, by `"$MOORING_AGENT" service …`.
+//!
+//! Each service belongs to a volume and ends with it: after the volume was unmounted, or when its mount has failed, the agent ends the
+//! volume's services in reverse order. That can be repeated, and an agent that was started again goes on where the last one was: records
+//! of all services (`<volume>.json`), the pipes that daemons write to and the volumes' own directories lie in memory that ends with the
+//! container, as daemons do.
+//!
+//! Files: [`call`] (what can be asked for), [`command`] (asking), `daemon` (starting one), `process` (ending one), `silence` (a server that
+//! does not answer), `directory` (a volume's own).
+
+pub mod call;
+pub mod command;
+mod daemon;
+mod directory;
+mod process;
+mod silence;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::process::Child;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use self::call::Service;
+use self::command::{SOCKET, VOLUME};
+use self::daemon::{Ear, Foreground};
+use self::process::{GRACE, Identity, Process};
+use super::protocol::Category;
+use super::run::{ProgramError, Words};
+use super::store::{self, StoreError};
+use crate::sys::{SysError, loop_device, thread};
+
+/// Where a program finds the command for services.
+const AGENT: &str = "MOORING_AGENT";
+
+/// Where a volume's own directory is.
+const STATE: &str = "MOORING_STATE";
+
+/// How long a daemon that shows a device may take until it does.
+const SHOW_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in memory.
+const LOOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// How often it is looked at.
+const LOOP_PERIOD: Duration = Duration::from_millis(100);
+
+/// How long a file system on its way may take to be unmounted before its daemon is ended all the same.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long what a daemon said last may take to be read after its end.
+const OUTPUT_GRACE: Duration = Duration::from_millis(100);
+
+/// Why a service was not to be had, or does not end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Nothing runs for the volume.
+    #[error("no program of the image is mounting volume {0}: a service is for a volume that is being mounted")]
+    NotMounting(String),
+    /// No words.
+    #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
+    NoProgram,
+    /// It ended or could not be started.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// It has written no number.
+    #[error("{program} has gone to the background and wrote no process number to {path}")]
+    PidFile {
+        /// The program.
+        program: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its output can't be read.
+    #[error("failed to listen to {program}")]
+    Listen {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It ended before it was ready.
+    #[error("{program} ended before it was ready: {words}")]
+    Ended {
+        /// The program.
+        program: String,
+        /// Its last lines.
+        words: Words,
+    },
+    /// It is not ready.
+    #[error("{program} was not ready after {limit:?}: {words}")]
+    NotReady {
+        /// The program.
+        program: String,
+        /// Its time.
+        limit: Duration,
+        /// Its last lines.
+        words: Words,
+    },
+    /// It can't be ended.
+    #[error("{0} does not end: what was written may not have got to the server yet; it is tried again")]
+    NotEnded(String),
+    /// There is none to watch.
+    #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
+    NoDaemon,
+    /// The file can't be opened.
+    #[error("failed to open {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No loop device.
+    #[error(transparent)]
+    Loop(#[from] SysError),
+    /// The file hangs.
+    #[error("{0} can't be put behind a loop device: it does not answer")]
+    LoopSilent(PathBuf),
+    /// A loop device is in use.
+    #[error("{0} is still in use: it goes when what was written has got to the server; it is tried again")]
+    InUse(PathBuf),
+    /// A volume's own directory.
+    #[error("failed to {attempted} {path}")]
+    Directory {
+        /// What was tried.
+        attempted: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The records.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ServiceError {
+    /// What kind of failure it is.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => Category::Invalid,
+            Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => Category::TimedOut,
+            Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => Category::Refused,
+            Self::InUse(_) | Self::NotEnded(_) => Category::InUse,
+            Self::Listen { .. }
+            | Self::Open { .. }
+            | Self::Loop(_)
+            | Self::LoopSilent(_)
+            | Self::Directory { .. }
+            | Self::Store(_) => Category::System,
+        }
+    }
+
+    /// What the image's program is told: a daemon's own words where it has said some, line by line.
+    fn words(&self) -> &[String] {
+        match self {
+            Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
+            | Self::Ended { words, .. }
+            | Self::NotReady { words, .. } => words.lines(),
+            _ => &[],
+        }
+    }
+
+    /// [`Self::words`], or else what it is.
+    pub fn told(&self) -> String {
+        use std::error::Error as _;
+        let words = self.words();
+        if !words.is_empty() {
+            return words.join("\n");
+        }
+        match self.source() {
+            Some(source) => format!("{self}: {source}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// For what a program of the image is run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Where it mounts.
+    pub directory: PathBuf,
+    /// The volume's source.
+    pub source: String,
+    /// When it has to be done.
+    pub until: Instant,
+}
+
+/// A service as it is found again after the agent was started again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Record {
+    Daemon {
+        program: String,
+        process: Identity,
+        /// The pipe with its words, if it is in the foreground.
+        said: Option<PathBuf>,
+    },
+    Loop {
+        device: PathBuf,
+        /// As the kernel names the file behind it.
+        file: String,
+    },
+    Watch {
+        file: PathBuf,
+        limit: Duration,
+        source: String,
+    },
+}
+
+/// What a service has in this process.
+#[derive(Debug)]
+enum Live {
+    Daemon {
+        process: Arc<Process>,
+        _watcher: AbortOnDropHandle<()>,
+    },
+    /// Keeps the device until it is mounted.
+    Loop(Option<OwnedFd>),
+    Watch {
+        _task: AbortOnDropHandle<()>,
+    },
+    /// What was there before the agent and is not any more.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: Record,
+    live: Live,
+}
+
+/// What is known of a volume.
+#[derive(Debug, Default)]
+struct Volume {
+    /// While a program of the image mounts it.
+    run: Option<Run>,
+    /// In the order of their beginning.
+    kept: Vec<Kept>,
+    /// They are being ended: none ends by itself.
+    ending: bool,
+}
+
+impl Volume {
+    fn daemons(&self) -> impl Iterator<Item = &Arc<Process>> {
+        self.kept.iter().filter_map(|kept| match &kept.live {
+            Live::Daemon { process, .. } => Some(process),
+            _ => None,
+        })
+    }
+
+    /// Whether a daemon has ended that an earlier agent had started.
+    fn has_lost_one(&self) -> bool {
+        self.kept.iter().any(|kept| matches!(kept.live, Live::Gone))
+    }
+}
+
+/// Ends a process without waiting for that.
+fn end_apart(process: &Arc<Process>) {
+    let process = Arc::clone(process);
+    tokio::spawn(async move { process.end(GRACE).await });
+}
+
+/// The services of all volumes.
+#[derive(Debug)]
+pub struct Services {
+    /// The agent's own directory.
+    agent: PathBuf,
+    /// Where the files of services lie.
+    dir: PathBuf,
+    volumes: Mutex<BTreeMap<String, Volume>>,
+    /// A daemon has ended by itself.
+    ended: Notify,
+}
+
+/// A program of the image mounts a volume. When this goes, no more services are taken for it, and loop devices are left to their mounts.
+#[derive(Debug)]
+pub struct Running {
+    services: Arc<Services>,
+    volume: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut volumes = self.services.lock();
+        let Some(volume) = volumes.get_mut(&self.volume) else {
+            return;
+        };
+        volume.run = None;
+        for kept in &mut volume.kept {
+            if let Live::Loop(handle) = &mut kept.live {
+                handle.take();
+            }
+        }
+    }
+}
+
+impl Services {
+    /// Those of an agent with its own directory `agent`, whose files lie in `dir`.
+    pub fn new(agent: PathBuf, dir: PathBuf) -> Self {
+        Self {
+            agent,
+            dir,
+            volumes: Mutex::default(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Takes up what an earlier agent of this container has left.
+    pub fn resume(self: &Arc<Self>) {
+        let Ok(entries) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            // The pipes of daemons are there as well, and who reads one waits.
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let volume = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+            let records = fs::read(&path).ok();
+            let records = records.and_then(|json| serde_json::from_slice::<Vec<Record>>(&json).ok());
+            let (Some(volume), Some(records)) = (volume, records) else {
+                continue;
+            };
+            for record in records {
+                let live = self.again(&volume, &record);
+                let mut volumes = self.lock();
+                let known = volumes.entry(volume.clone()).or_default();
+                // What came after one that has ended meanwhile ends as well.
+                if let (Live::Daemon { process, .. }, true) = (&live, known.has_lost_one()) {
+                    end_apart(process);
+                }
+                known.kept.push(Kept { record, live });
+            }
+        }
+    }
+
+    /// Waits until a daemon has ended by itself.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
+    }
+
+    /// Before a program of the image mounts a volume.
+    pub fn begin(self: &Arc<Self>, volume: &str, run: Run) -> Result<Running, ServiceError> {
+        let path = self.state(volume);
+        directory::make(&path).map_err(|source| ServiceError::Directory {
+            attempted: "make directory",
+            path,
+            source,
+        })?;
+        self.lock().entry(volume.to_owned()).or_default().run = Some(run);
+        Ok(Running {
+            services: Arc::clone(self),
+            volume: volume.to_owned(),
+        })
+    }
+
+    /// What such a program finds in its environment.
+    pub fn environment(&self, volume: &str) -> [(String, OsString); 4] {
+        let program = std::env::current_exe().unwrap_or_else(|_| "/proc/1/exe".into());
+        [
+            (AGENT, program.into()),
+            (SOCKET, self.agent.join(super::serve::SOCKET).into()),
+            (VOLUME, volume.into()),
+            (STATE, self.state(volume).into()),
+        ]
+        .map(|(key, value): (&str, OsString)| (key.to_owned(), value))
+    }
+
+    /// Does what a program of the image asks for. Returns what is to be printed.
+    pub async fn serve(
+        self: &Arc<Self>,
+        volume: &str,
+        service: Service,
+        environment: BTreeMap<String, String>,
+    ) -> Result<String, ServiceError> {
+        let run = self.lock().get(volume).and_then(|volume| volume.run.clone());
+        let run = run.ok_or_else(|| ServiceError::NotMounting(volume.to_owned()))?;
+        let left = run.until.saturating_duration_since(Instant::now());
+        match service {
+            Service::Daemon {
+                program,
+                pid_file: Some(pid_file),
+                ..
+            } => {
+                let invocation = daemon::invocation(program, environment)?;
+                let process = daemon::to_the_background(&invocation, &pid_file, left).await?;
+                let program = invocation.program.display().to_string();
+                self.keep_daemon(volume, &program, process, None).await?;
+            }
+            Service::Daemon { program, ready, .. } => {
+                self.start(volume, program, environment, ready.map(|ready| (ready, left)))
+                    .await?;
+            }
+            Service::ShowDevice { socket, read_only } => {
+                let (program, ready) = call::shows(&socket, read_only, &run.directory);
+                self.start(volume, program, environment, Some((ready, left.min(SHOW_LIMIT))))
+                    .await?;
+            }
+            Service::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
+            Service::WatchServer { limit: 0, .. } => {}
+            Service::WatchServer { limit, file } => {
+                let record = Record::Watch {
+                    file,
+                    limit: Duration::from_secs(limit),
+                    source: run.source,
+                };
+                if self
+                    .lock()
+                    .get(volume)
+                    .is_none_or(|volume| volume.daemons().next().is_none())
+                {
+                    return Err(ServiceError::NoDaemon);
+                }
+                let live = self.again(volume, &record);
+                self.keep(volume, Kept { record, live })?;
+            }
+        }
+        Ok(String::new())
+    }
+
+    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds; nothing there is fine.
+    pub async fn release(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
+        let released = self.release_all(volume).await;
+        if let Some(volume) = self.lock().get_mut(volume) {
+            volume.ending = false;
+        }
+        released
+    }
+
+    async fn release_all(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
+        let mut unmounted = false;
+        loop {
+            let (record, process) = {
+                let mut volumes = self.lock();
+                let Some(volume) = volumes.get_mut(volume) else {
+                    break;
+                };
+                volume.ending = true;
+                let Some(last) = volume.kept.last_mut() else {
+                    break;
+                };
+                let process = match &mut last.live {
+                    Live::Daemon { process, .. } => Some(Arc::clone(process)),
+                    Live::Loop(handle) => {
+                        handle.take();
+                        None
+                    }
+                    Live::Watch { .. } | Live::Gone => None,
+                };
+                (last.record.clone(), process)
+            };
+            match (&record, process) {
+                (Record::Daemon { program, .. }, Some(process)) => {
+                    if !unmounted {
+                        // What it has in memory goes through the daemon.
+                        self.unmount_on_the_way(volume).await;
+                        unmounted = true;
+                    }
+                    let ended = process.end(GRACE).await;
+                    ended.map_err(|_| ServiceError::NotEnded(program.clone()))?;
+                }
+                (Record::Loop { device, file }, _) => loop_is_gone(device, file).await?,
+                _ => {}
+            }
+            if let Record::Daemon { said: Some(said), .. } = &record {
+                let _ = fs::remove_file(said);
+            }
+            let mut volumes = self.lock();
+            if let Some(known) = volumes.get_mut(volume) {
+                known.kept.pop();
+                self.write(volume, known)?;
+            }
+        }
+        self.unmount_on_the_way(volume).await;
+        let path = self.state(volume);
+        directory::remove(&path).map_err(|source| ServiceError::Directory {
+            attempted: "remove directory",
+            path,
+            source,
+        })?;
+        self.lock().remove(volume);
+        Ok(())
+    }
+
+    /// Starts a daemon in the foreground and waits until it is ready.
+    async fn start(
+        self: &Arc<Self>,
+        volume: &str,
+        program: Vec<String>,
+        environment: BTreeMap<String, String>,
+        ready: Option<(PathBuf, Duration)>,
+    ) -> Result<(), ServiceError> {
+        let invocation = daemon::invocation(program, environment)?;
+        let program = invocation.program.display().to_string();
+        let said = self.free_name(volume);
+        let started = daemon::in_the_foreground(&invocation, &said).inspect_err(|_| drop(fs::remove_file(&said)));
+        let Foreground { child, process, ear } = started?;
+        let ear = Arc::new(ear);
+        let process = self
+            .keep_daemon(volume, &program, process, Some((child, Arc::clone(&ear), said)))
+            .await?;
+        let Some((ready, limit)) = ready else {
+            return Ok(());
+        };
+        tokio::select! {
+            () = daemon::is_there(ready) => Ok(()),
+            _ = process.ended() => {
+                tokio::time::sleep(OUTPUT_GRACE).await;
+                Err(ServiceError::Ended { program, words: ear.words() })
+            }
+            () = tokio::time::sleep(limit) => {
+                end_apart(&process);
+                Err(ServiceError::NotReady { program, limit, words: ear.words() })
+            }
+        }
+    }
+
+    /// A name for a pipe that no other daemon of the volume has.
+    fn free_name(&self, volume: &str) -> PathBuf {
+        let mut number = 0;
+        loop {
+            let path = self.dir.join(format!("{volume}.{number}.said"));
+            if !path.exists() {
+                return path;
+            }
+            number += 1;
+        }
+    }
+
+    /// Writes a daemon down and watches it. It is ended if it can't be kept.
+    async fn keep_daemon(
+        self: &Arc<Self>,
+        volume: &str,
+        program: &str,
+        process: Process,
+        foreground: Option<(Child, Arc<Ear>, PathBuf)>,
+    ) -> Result<Arc<Process>, ServiceError> {
+        let process = Arc::new(process);
+        let (child, ear, said) = match foreground {
+            Some((child, ear, said)) => (Some(child), Some(ear), Some(said)),
+            None => (None, None, None),
+        };
+        let record = Record::Daemon {
+            program: program.to_owned(),
+            process: process.identity,
+            said,
+        };
+        let live = Live::Daemon {
+            process: Arc::clone(&process),
+            _watcher: self.watch(volume, program, &process, child, ear),
+        };
+        match self.keep(volume, Kept { record, live }) {
+            Ok(()) => Ok(process),
+            Err(error) => {
+                // Its mount has failed meanwhile: nobody else would end it.
+                if process.end(GRACE).await.is_err() {
+                    warn!(program, "it does not end, and nobody needs it");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes a service down, if its volume is still being mounted.
+    fn keep(&self, name: &str, kept: Kept) -> Result<(), ServiceError> {
+        let mut volumes = self.lock();
+        let volume = volumes.get_mut(name).filter(|volume| volume.run.is_some());
+        let volume = volume.ok_or_else(|| ServiceError::NotMounting(name.to_owned()))?;
+        volume.kept.push(kept);
+        let written = self.write(name, volume);
+        if written.is_err() {
+            volume.kept.pop();
+        }
+        Ok(written?)
+    }
+
+    fn write(&self, name: &str, volume: &Volume) -> Result<(), StoreError> {
+        let path = self.dir.join(name).with_extension("json");
+        let records: Vec<_> = volume.kept.iter().map(|kept| &kept.record).collect();
+        if records.is_empty() {
+            let _ = fs::remove_file(path);
+            return Ok(());
+        }
+        store::write(&path, &records)
+    }
+
+    /// What a service of a record has in this process.
+    fn again(self: &Arc<Self>, volume: &str, record: &Record) -> Live {
+        match record {
+            Record::Daemon { program, process, said } => match Process::again(*process) {
+                Some(process) => {
+                    let process = Arc::new(process);
+                    let ear = said.as_deref().and_then(|said| Ear::of(program, said).ok());
+                    Live::Daemon {
+                        _watcher: self.watch(volume, program, &process, None, ear.map(Arc::new)),
+                        process,
+                    }
+                }
+                // Those that came after it had need of it.
+                None => Live::Gone,
+            },
+            // It was the mount's already, or it is gone.
+            Record::Loop { .. } => Live::Loop(None),
+            Record::Watch { file, limit, source } => Live::Watch {
+                _task: self.watch_server(volume, file.clone(), *limit, source.clone()),
+            },
+        }
+    }
+
+    /// Waits for a daemon's end.
+    fn watch(
+        self: &Arc<Self>,
+        volume: &str,
+        program: &str,
+        process: &Arc<Process>,
+        child: Option<Child>,
+        ear: Option<Arc<Ear>>,
+    ) -> AbortOnDropHandle<()> {
+        let services = Arc::clone(self);
+        let (volume, program, process) = (volume.to_owned(), program.to_owned(), Arc::clone(process));
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Err(error) = process.ended().await {
+                warn!(program, %error, "it is not watched");
+                return;
+            }
+            if let Some(mut child) = child {
+                process.end_group();
+                let _ = child.wait().await;
+            }
+            services.ended_by_itself(&volume, &program, process.identity);
+            tokio::time::sleep(OUTPUT_GRACE).await;
+            drop(ear);
+        }))
+    }
+
+    /// Ends the daemons of a volume that came after one that has ended, so that its mount dies as a whole and is made anew.
+    fn ended_by_itself(&self, name: &str, program: &str, ended: Identity) {
+        let volumes = self.lock();
+        let Some(volume) = volumes.get(name).filter(|volume| !volume.ending) else {
+            return;
+        };
+        info!(volume = name, program, "a daemon of a volume ended");
+        let daemons = volume.daemons().skip_while(|process| process.identity != ended).skip(1);
+        daemons.for_each(end_apart);
+        self.ended.notify_one();
+    }
+
+    fn watch_server(
+        self: &Arc<Self>,
+        volume: &str,
+        file: PathBuf,
+        limit: Duration,
+        source: String,
+    ) -> AbortOnDropHandle<()> {
+        let daemons: Vec<_> = self
+            .lock()
+            .get(volume)
+            .map(|volume| volume.daemons().cloned().collect())
+            .unwrap_or_default();
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let all_ended = async { drop(join_all(daemons.iter().map(|daemon| daemon.ended())).await) };
+            // An error is an answer; where the container has no thread left, nothing is known of the server.
+            let ask = || {
+                let file = file.clone();
+                thread::run(move || silence::read_block(&file))
+            };
+            tokio::select! {
+                () = all_ended => return,
+                () = silence::silent(limit, silence::PERIOD, ask) => {}
+            }
+            warn!(
+                "the server of {source} was silent for {} s: who waits for it gets an error",
+                limit.as_secs()
+            );
+            for daemon in &daemons {
+                daemon.signal(rustix::process::Signal::KILL);
+            }
+        }))
+    }
+
+    /// Puts a file behind a loop device.
+    async fn attach(
+        &self,
+        volume: &str,
+        file: PathBuf,
+        read_only: bool,
+        limit: Duration,
+    ) -> Result<String, ServiceError> {
+        let path = file.clone();
+        let attached = thread::run(move || {
+            let opened = OpenOptions::new().read(true).write(!read_only).open(&file);
+            let opened = opened.map_err(|source| ServiceError::Open {
+                path: file.clone(),
+                source,
+            })?;
+            Ok::<_, ServiceError>(loop_device::attach(&opened, &file, read_only)?)
+        });
+        let device = match tokio::time::timeout(limit, attached).await {
+            Ok(Ok(attached)) => attached?,
+            Ok(Err(source)) => return Err(ServiceError::Open { path, source }),
+            Err(_) => return Err(ServiceError::LoopSilent(path)),
+        };
+        let record = Record::Loop {
+            file: loop_device::file_behind(&device.path).unwrap_or_default(),
+            device: device.path.clone(),
+        };
+        let live = Live::Loop(Some(device.handle));
+        self.keep(volume, Kept { record, live })?;
+        Ok(device.path.display().to_string())
+    }
+
+    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to its daemon's end.
+    async fn unmount_on_the_way(&self, volume: &str) {
+        let path = self.state(volume);
+        let unmounted = thread::run({
+            let path = path.clone();
+            move || directory::unmount_all(&path)
+        });
+        match tokio::time::timeout(UNMOUNT_LIMIT, unmounted).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error)) | Err(error)) => warn!(path = %path.display(), %error, "could not unmount what is in it"),
+            Err(_) => warn!(path = %path.display(), "what is mounted in it does not answer"),
+        }
+    }
+
+    fn state(&self, volume: &str) -> PathBuf {
+        self.dir.join(volume)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Volume>> {
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until a loop device has let a file go. Another file may be behind it by then.
+async fn loop_is_gone(device: &Path, file: &str) -> Result<(), ServiceError> {
+    let is_ours = || loop_device::file_behind(device).is_some_and(|now| !file.is_empty() && now.starts_with(file));
+    let until = Instant::now() + LOOP_LIMIT;
+    while is_ours() {
+        if Instant::now() >= until {
+            return Err(ServiceError::InUse(device.to_owned()));
+        }
+        tokio::time::sleep(LOOP_PERIOD).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! How a daemon is started, and when it is ready.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxFlags, mknodat, statx};
+use tokio::net::unix::pipe;
+use tokio::process::Child;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ServiceError;
+use super::process::Process;
+use crate::agent::program::Invocation;
+use crate::agent::run::{self, DAEMON_LINES, LastWords, Words};
+use crate::sys::look::is_mount_point;
+use crate::sys::thread;
+
+/// How often it is looked whether a daemon is ready.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How long a program that has gone to the background may take to write its number.
+const PID_FILE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How a program is run.
+pub(super) fn invocation(
+    program: Vec<String>,
+    environment: BTreeMap<String, String>,
+) -> Result<Invocation, ServiceError> {
+    let mut words = program.into_iter();
+    let program = words.next().ok_or(ServiceError::NoProgram)?;
+    Ok(Invocation {
+        program: program.into(),
+        args: words.map(Into::into).collect(),
+        env: environment
+            .into_iter()
+            .map(|(key, value)| (key, value.into()))
+            .collect(),
+    })
+}
+
+/// Runs a program that goes to the background by itself, until it has.
+pub(super) async fn to_the_background(
+    invocation: &Invocation,
+    pid_file: &Path,
+    limit: Duration,
+) -> Result<Process, ServiceError> {
+    let failed = |source| ServiceError::PidFile {
+        program: invocation.program.display().to_string(),
+        path: pid_file.to_owned(),
+        source,
+    };
+    // An earlier one's would be taken for its own.
+    match fs::remove_file(pid_file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    run::run_keeping(DAEMON_LINES, invocation, limit).await?;
+    let until = Instant::now() + PID_FILE_LIMIT;
+    loop {
+        match read_pid(pid_file).and_then(Process::of) {
+            Ok(process) => return Ok(process),
+            Err(error) if Instant::now() >= until => return Err(failed(error)),
+            Err(_) => tokio::time::sleep(LOOK_PERIOD).await,
+        }
+    }
+}
+
+fn read_pid(path: &Path) -> io::Result<i32> {
+    let text = fs::read_to_string(path)?;
+    text.trim()
+        .parse()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// A daemon in the foreground.
+pub(super) struct Foreground {
+    pub(super) child: Child,
+    pub(super) process: Process,
+    pub(super) ear: Ear,
+}
+
+/// Starts a program that stays in the foreground. What it says goes through a pipe with a name, `said`: it keeps that open itself, so that
+/// it does not notice when the agent is started again.
+pub(super) fn in_the_foreground(invocation: &Invocation, said: &Path) -> Result<Foreground, ServiceError> {
+    let program = invocation.program.display().to_string();
+    let listen = |source| ServiceError::Listen {
+        program: program.clone(),
+        source,
+    };
+    mknodat(CWD, said, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(|errno| listen(errno.into()))?;
+    let ear = Ear::of(&program, said).map_err(listen)?;
+    let (stdout, stderr) = mouth(said).map_err(listen)?;
+    let child = run::start(invocation, stdout, stderr)?;
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    let process = Process::of(pid).map_err(listen)?;
+    Ok(Foreground { child, process, ear })
+}
+
+fn mouth(said: &Path) -> io::Result<(File, File)> {
+    let stdout = OpenOptions::new().read(true).write(true).open(said)?;
+    let stderr = stdout.try_clone()?;
+    Ok((stdout, stderr))
+}
+
+/// What listens to a daemon: its words go to the log.
+#[derive(Debug)]
+pub(super) struct Ear {
+    words: LastWords,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Ear {
+    pub(super) fn of(program: &str, said: &Path) -> io::Result<Self> {
+        // For writing as well: it has no end while nobody else has it open.
+        let output = pipe::OpenOptions::new().read_write(true).open_receiver(said)?;
+        let words = LastWords::of(DAEMON_LINES);
+        let task = tokio::spawn(words.clone().keep(program.to_owned(), output));
+        Ok(Self {
+            words,
+            _task: AbortOnDropHandle::new(task),
+        })
+    }
+
+    pub(super) fn words(&self) -> Words {
+        self.words.get()
+    }
+}
+
+/// Waits until a path is there: anything but a directory, or one with a file system mounted on it that answers.
+pub(super) async fn is_there(path: PathBuf) {
+    loop {
+        let path = path.clone();
+        // It may ask the daemon itself.
+        if let Ok(true) = thread::run(move || look(&path)).await {
+            return;
+        }
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+fn look(path: &Path) -> bool {
+    // In this order, so that a file system is asked.
+    let mounted = is_mount_point(CWD, path) == Ok(true);
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    found.is_ok_and(|found| mounted || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Directory)
+}

@@ -1,0 +1,324 @@
+use tempfile::TempDir;
+
+use super::*;
+
+const VOLUME: &str = "0a1b";
+
+/// Longest for what takes a moment.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Agent {
+    services: Arc<Services>,
+    dir: TempDir,
+}
+
+impl Agent {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("services")).unwrap();
+        let services = Arc::new(Services::new(dir.path().to_owned(), dir.path().join("services")));
+        Self { services, dir }
+    }
+
+    /// The same after it was started again.
+    fn again(self) -> Self {
+        // Nobody is told that it ends.
+        let services = Arc::new(Services::new(
+            self.dir.path().to_owned(),
+            self.dir.path().join("services"),
+        ));
+        self.services.lock().clear();
+        services.resume();
+        Self { services, ..self }
+    }
+
+    fn mounting(&self) -> Running {
+        let run = Run {
+            directory: self.dir.path().to_owned(),
+            source: "nbd://server/disk".into(),
+            until: Instant::now() + SOON,
+        };
+        self.services.begin(VOLUME, run).unwrap()
+    }
+
+    async fn serve(&self, service: Service) -> Result<String, ServiceError> {
+        self.services.serve(VOLUME, service, BTreeMap::new()).await
+    }
+
+    /// A daemon that is ready when it has made the file of its name.
+    async fn daemon(&self, name: &str, script: &str) -> Result<String, ServiceError> {
+        let ready = self.services.state(VOLUME).join(name);
+        let script = format!("{script}\n: >{}; exec sleep 70", ready.display());
+        self.serve(Service::Daemon {
+            pid_file: None,
+            ready: Some(ready),
+            program: vec!["/bin/sh".into(), "-c".into(), script],
+        })
+        .await
+    }
+
+    fn processes(&self) -> Vec<Arc<Process>> {
+        let volumes = self.services.lock();
+        volumes
+            .get(VOLUME)
+            .map(|volume| volume.daemons().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// Nothing is left of the volume.
+    fn is_clean(&self) -> bool {
+        fs::read_dir(self.dir.path().join("services")).unwrap().next().is_none() && self.services.lock().is_empty()
+    }
+}
+
+async fn soon(what: impl Future) {
+    tokio::time::timeout(SOON, what).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_daemon_lives_until_its_volume_is_released_and_a_second_release_is_fine() {
+    let agent = Agent::new();
+    let running = agent.mounting();
+    agent.daemon("one", "echo up").await.unwrap();
+    agent.daemon("two", "").await.unwrap();
+    drop(running);
+    let processes = agent.processes();
+    assert!(processes.len() == 2 && processes.iter().all(|process| process.is_alive()));
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(!processes.iter().any(|process| process.is_alive()));
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn a_daemon_that_ends_by_itself_takes_those_with_it_that_came_later() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    agent.daemon("first", "").await.unwrap();
+    agent.daemon("middle", "").await.unwrap();
+    agent.daemon("last", "").await.unwrap();
+    let processes = agent.processes();
+    processes[1].signal(rustix::process::Signal::KILL);
+    soon(agent.services.ended()).await;
+    soon(processes[2].ended()).await;
+    assert!(processes[0].is_alive());
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean() && !processes[0].is_alive());
+}
+
+#[tokio::test]
+async fn the_words_of_a_daemon_that_ends_at_once_are_told_line_by_line() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    let error = agent
+        .daemon("one", "echo no server >&2; echo none at all; exit 3")
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ServiceError::Ended { .. }), "{error}");
+    assert_eq!(error.told(), "no server\nnone at all");
+    let pid_file = Some(agent.services.state(VOLUME).join("pid"));
+    let program = ["/bin/sh", "-c", "echo one; echo two; exit 1"]
+        .map(str::to_owned)
+        .to_vec();
+    let failed = agent
+        .serve(Service::Daemon {
+            pid_file,
+            ready: None,
+            program,
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(failed.told(), "one\ntwo");
+    let program = vec!["/nonexistent/program".into()];
+    let missing = agent
+        .serve(Service::Daemon {
+            pid_file: None,
+            ready: None,
+            program,
+        })
+        .await
+        .unwrap_err();
+    assert!(
+        missing.told().contains("does the client image have it?"),
+        "{}",
+        missing.told()
+    );
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn a_daemon_that_goes_to_the_background_is_found_by_its_pid_file_and_ended() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    let pid_file = agent.services.state(VOLUME).join("pid");
+    // That of another.
+    fs::write(&pid_file, "1").unwrap();
+    let script = format!("sleep 70 >/dev/null 2>&1 & sleep 0.2; echo $! >{}", pid_file.display());
+    let service = Service::Daemon {
+        pid_file: Some(pid_file),
+        ready: None,
+        program: vec!["/bin/sh".into(), "-c".into(), script],
+    };
+    agent.serve(service).await.unwrap();
+    let process = agent.processes().remove(0);
+    assert!(process.is_alive());
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean() && !process.is_alive());
+}
+
+#[tokio::test]
+async fn an_agent_that_was_started_again_goes_on_with_what_the_last_one_served() {
+    let agent = Agent::new();
+    let running = agent.mounting();
+    let state = agent.services.state(VOLUME);
+    let wait = format!(
+        "until [ -e {}/speak ]; do sleep 0.1; done; echo still here",
+        state.display()
+    );
+    // The one that speaks has no reader between two agents.
+    let program = vec![
+        "/bin/sh".into(),
+        "-c".into(),
+        format!("{wait}; : >{}/spoken; exec sleep 70", state.display()),
+    ];
+    agent
+        .serve(Service::Daemon {
+            pid_file: None,
+            ready: None,
+            program,
+        })
+        .await
+        .unwrap();
+    agent.daemon("later", "").await.unwrap();
+    let before = agent.processes();
+    std::mem::forget(running);
+    let agent = agent.again();
+    let processes = agent.processes();
+    assert_eq!(processes.len(), 2);
+    fs::write(state.join("speak"), "").unwrap();
+    soon(daemon::is_there(state.join("spoken"))).await;
+    // It is watched as before.
+    processes[0].signal(rustix::process::Signal::KILL);
+    soon(agent.services.ended()).await;
+    soon(before[1].ended()).await;
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn what_came_after_a_daemon_that_ended_between_two_agents_ends_as_well() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    agent.daemon("first", "").await.unwrap();
+    agent.daemon("later", "").await.unwrap();
+    let before = agent.processes();
+    // Nobody notices.
+    agent.services.lock().get_mut(VOLUME).unwrap().ending = true;
+    before[0].signal(rustix::process::Signal::KILL);
+    soon(before[0].ended()).await;
+    // As process 1 does it.
+    tokio::time::sleep(OUTPUT_GRACE).await;
+    let agent = agent.again();
+    soon(before[1].ended()).await;
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn nothing_is_served_when_no_program_mounts_and_what_comes_too_late_is_ended() {
+    let agent = Agent::new();
+    let refused = agent.daemon("one", "").await.unwrap_err();
+    assert!(matches!(refused, ServiceError::NotMounting(_)), "{refused}");
+    let running = agent.mounting();
+    let pid_file = agent.services.state(VOLUME).join("pid");
+    let begun = agent.services.state(VOLUME).join("begun");
+    let script = format!(
+        ": >{}; sleep 70 >/dev/null 2>&1 & sleep 1; echo $! >{}",
+        begun.display(),
+        pid_file.display()
+    );
+    let late = agent.serve(Service::Daemon {
+        pid_file: Some(pid_file.clone()),
+        ready: None,
+        program: vec!["/bin/sh".into(), "-c".into(), script],
+    });
+    let gives_up = async {
+        daemon::is_there(begun).await;
+        drop(running);
+    };
+    let (late, ()) = tokio::join!(late, gives_up);
+    assert!(matches!(late, Err(ServiceError::NotMounting(_))), "{late:?}");
+    let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert!(Process::of(pid).is_ok_and(|process| !process.is_alive()) || Process::of(pid).is_err());
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is_not() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    let state = agent.services.state(VOLUME);
+    let watch = |file: &str, limit| Service::WatchServer {
+        limit,
+        file: state.join(file),
+    };
+    let alone = agent.serve(watch("silent", 1)).await.unwrap_err();
+    assert!(matches!(alone, ServiceError::NoDaemon), "{alone}");
+    agent.daemon("one", "").await.unwrap();
+    fs::write(state.join("answers"), "").unwrap();
+    agent.serve(watch("answers", 1)).await.unwrap();
+    agent.serve(watch("silent", 0)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let process = agent.processes().remove(0);
+    assert!(process.is_alive());
+    // Whoever opens it waits for somebody who writes.
+    let silent = state.join("silent");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &silent,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    agent.serve(watch("silent", 1)).await.unwrap();
+    soon(process.ended()).await;
+    // The thread goes on its way.
+    drop(OpenOptions::new().read(true).write(true).open(&silent).unwrap());
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
+async fn a_loop_device_is_held_until_the_mount_is_made_and_goes_with_the_volume() {
+    let agent = Agent::new();
+    let running = agent.mounting();
+    let file = agent.services.state(VOLUME).join("disk");
+    fs::File::create_new(&file).unwrap().set_len(1 << 20).unwrap();
+    let nothing = Service::Loop {
+        file: "/nonexistent/file".into(),
+        read_only: true,
+    };
+    assert!(matches!(agent.serve(nothing).await, Err(ServiceError::Open { .. })));
+    // Only root can, where there are such devices.
+    let Ok(device) = agent.serve(Service::Loop { file, read_only: false }).await else {
+        return;
+    };
+    let device = PathBuf::from(device);
+    let behind = loop_device::file_behind(&device).unwrap();
+    assert!(behind.ends_with("0a1b/disk"), "{behind}");
+    // As the mount does.
+    let mounted = fs::File::open(&device).unwrap();
+    drop(running);
+    assert_eq!(loop_device::file_behind(&device).as_ref(), Some(&behind));
+    let user = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(mounted);
+    };
+    let (released, ()) = tokio::join!(agent.services.release(VOLUME), user);
+    released.unwrap();
+    assert_ne!(loop_device::file_behind(&device).as_ref(), Some(&behind));
+    assert!(agent.is_clean());
+}

@@ -1,0 +1,107 @@
+//! A loop device over any file, in a container whose `/dev` has the devices of when it started.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Dev, FileType, Mode, OFlags, fstat, major, makedev, minor, mknodat, open};
+use rustix::io::Errno;
+
+use super::{LoopDevice, Result, SysError, raw};
+use crate::volume::mount_table::DeviceNumber;
+
+/// Numbers of all Linux systems (`Documentation/admin-guide/devices.txt`).
+const LOOP_MAJOR: u32 = 7;
+const MISC_MAJOR: u32 = 10;
+const LOOP_CONTROL_MINOR: u32 = 237;
+
+/// How often a free one is looked for, since another may take it first.
+const TRIES: usize = 10;
+
+/// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading can't be written.
+pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
+    let attempted = || format!("put {} behind a loop device", path.display());
+    let control = Path::new("/dev/loop-control");
+    let number = makedev(MISC_MAJOR, LOOP_CONTROL_MINOR);
+    let control = open_device(control, FileType::CharacterDevice, number, OFlags::RDWR)
+        .map_err(|errno| SysError::call("open /dev/loop-control (is the module loop loaded?)", errno))?;
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    for _ in 0..TRIES {
+        let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
+            attempted: attempted(),
+            errno: Some(errno),
+            words: format!(
+                "the node has no free loop device ({}): it is tried again when another has gone",
+                std::io::Error::from(errno)
+            ),
+        })?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
+        let handle = open_device(&path, FileType::BlockDevice, makedev(LOOP_MAJOR, number), access).map_err(failed)?;
+        match raw::configure_loop(handle.as_fd(), file.as_fd(), false) {
+            Ok(()) => {
+                let device = fstat(&handle).map_err(failed)?.st_rdev;
+                return Ok(LoopDevice {
+                    number: DeviceNumber {
+                        major: major(device),
+                        minor: minor(device),
+                    },
+                    path,
+                    handle,
+                });
+            }
+            // Another was faster.
+            Err(Errno::BUSY) => {}
+            Err(errno) => return Err(SysError::call(attempted(), errno)),
+        }
+    }
+    Err(SysError::call(attempted(), Errno::BUSY))
+}
+
+/// The name of the file behind a loop device, as the kernel has it; none if there is no file. The device is not opened for that.
+pub fn file_behind(device: &Path) -> Option<String> {
+    let backing = Path::new("/sys/block")
+        .join(device.file_name()?)
+        .join("loop/backing_file");
+    let name = std::fs::read(backing).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}
+
+fn open_device(path: &Path, kind: FileType, number: Dev, access: OFlags) -> Result<OwnedFd, Errno> {
+    let opened = || open(path, access | OFlags::CLOEXEC, Mode::empty());
+    match opened() {
+        Err(Errno::NOENT) => {}
+        other => return other,
+    }
+    match mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), number) {
+        Ok(()) | Err(Errno::EXIST) => opened(),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_device_goes_with_its_last_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let file = File::create_new(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let file = File::open(&path).unwrap();
+        // Only root can, where there are such devices.
+        let Ok(device) = attach(&file, &path, true) else {
+            return;
+        };
+        let behind = file_behind(&device.path).unwrap();
+        assert!(behind.ends_with("/disk"), "{behind}");
+        drop(device.handle);
+        // As long as nobody else looks at it just now.
+        let gone = || file_behind(&device.path).is_none_or(|now| now != behind);
+        assert!((0..50).any(|_| gone() || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            false
+        }));
+    }
+}
