@@ -1,16 +1,12 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# An image of a Ceph cluster as a device of the node's kernel. Read by the client's program, before what clients of this image have in
-# common: what it maps is let go of with the rest.
-# shellcheck source=images/ceph-monitors.sh
-. /usr/libexec/mooring-ceph-monitors.sh
-# shellcheck source=images/kernel-module.sh
-. /usr/libexec/mooring-kernel-module.sh
+# An image of a Ceph cluster as a device of the node's kernel. Read after client.sh and ceph.sh.
+# shellcheck source=images/lib/kernel-module.sh
+. /usr/libexec/mooring-lib/kernel-module.sh
 
 rbd_bus=/sys/bus/rbd
 
 # What outlives the container, as the kernel's devices do: which one each volume has, by its number and its image.
 mapped=/run/mooring/rbd
-release=unmap
 
 # Whether the kernel has it.
 kernel_can() {
@@ -55,7 +51,7 @@ image_of() {
 
 # Lets the volume's device go. To be repeated until it succeeds; what is not there is fine.
 unmap() {
-    record=$mapped/${directory##*/}
+    record=$mapped/$MOORING_VOLUME
     [ -s "$record" ] || return 0
     { read -r number && read -r of; } <"$record"
     if [ "$number" = - ]; then
@@ -82,13 +78,10 @@ unmap() {
 map() {
     ms_mode=
     monitors_for_kernel
-    read -r value <"$key" || true
-    case $value in
-    '' | *[!a-zA-Z0-9+/=]*) fail "the key in the volume's Secret is none of Ceph's: put there what \"ceph auth get-key client.$user\" prints" ;;
-    esac
+    key_itself
     one_at_a_time
     before=$(numbers)
-    record=$mapped/${directory##*/}
+    record=$mapped/$MOORING_VOLUME
     printf -- '-\n%s\n' "$pool/$namespace/$image" >"$record"
     made=0
     printf '%s name=%s,secret=%s,mount_timeout=20,osd_request_timeout=%s%s%s%s %s %s -' "$addresses" "$user" "$value" "$io_timeout" \

@@ -1,38 +1,18 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # CephFS by ceph-fuse. Read by the client's program.
 
-# ceph-fuse mounts in $state, and what is mounted there goes to the agent's directory as well. When the server wants memory back, ceph-fuse
-# remounts the place where it was mounted first, and ends if it can't; but the agent takes away what lies on its directory.
-
-# To be repeated until it succeeds; what is not there is fine.
-let_go() {
-    [ -d "$state" ] || return 0
-    if grep -q " $state/fs " /proc/self/mounts; then
-        umount -l "$state/fs"
-    fi
-    if [ -s "$state/pid" ]; then
-        pid=$(cat "$state/pid")
-        tries=0
-        # It still sends what was written last.
-        while [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = ceph-fuse ] && [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2>/dev/null)" != Z ]; do
-            tries=$((tries + 1))
-            # A server that does not take it: nothing is gained by waiting longer.
-            [ "$tries" -lt 100 ] || { kill -KILL "$pid" 2>/dev/null || true; break; }
-            sleep 0.1
-        done
-    fi
-    rm -rf "$state"
-}
+# ceph-fuse mounts in $MOORING_STATE, and what is mounted there goes to the agent's directory as well. When the server wants memory back,
+# ceph-fuse remounts the place where it was mounted first, and ends if it can't; but the agent takes away what lies on its directory.
 
 # With the options that are ceph-fuse's own.
 mount_by_fuse() {
-    mkdir -p "$state/fs"
-    trap 'let_go' EXIT
-    # In a session of its own, since it is to stay. Process 1 is the container's, and its output the Pod's log.
-    said=$state/said
-    setsid ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" "--client_mountpoint=$path" \
-        ${fs_name:+"--client_fs=$fs_name"} "$@" --client_mount_timeout=20 "--pid-file=$state/pid" --admin_socket= \
-        --log-file=/proc/1/fd/2 --log_to_stderr=true "$state/fs" >"$said" 2>&1 </dev/null || {
+    place=$MOORING_STATE/fs
+    mkdir "$place"
+    said=$MOORING_STATE/said
+    # Process 1 is the container's, and its output the Pod's log.
+    service daemon --pid-file "$MOORING_STATE/pid" -- ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" \
+        "--client_mountpoint=$path" ${fs_name:+"--client_fs=$fs_name"} "$@" --client_mount_timeout=20 \
+        "--pid-file=$MOORING_STATE/pid" --admin_socket= --log-file=/proc/1/fd/2 --log_to_stderr=true "$place" 2>"$said" || {
         # The last words, without their dates and sources; what to do comes after what was said.
         sed -e 's/^[0-9T:.+-]* [0-9a-f]* *-*[0-9]* //' -e 's/^ceph-fuse\[[0-9]*\]: //' "$said" | tail -n 2 >&2
         case $(cat "$said") in
@@ -46,7 +26,5 @@ mount_by_fuse() {
         esac
         fail "failed to mount $path of the Ceph cluster at $monitors"
     }
-    mount --bind "$state/fs" "$directory"
-    rm -f "$said"
-    trap - EXIT
+    mount --bind "$place" "$directory"
 }

@@ -1,7 +1,5 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# CephFS by the node's kernel. Read by the client's program.
-# shellcheck source=images/ceph-monitors.sh
-. /usr/libexec/mooring-ceph-monitors.sh
+# CephFS by the node's kernel. Read by the client's program, after ceph.sh.
 
 # Whether the kernel has it; it loads its module when it is first asked for a file system of that name.
 kernel_can() {
@@ -41,16 +39,12 @@ mount_by_kernel() {
     monitors_for_kernel
     [ -n "$asked" ] || for_kernel=$for_kernel${ms_mode:+,ms_mode=$ms_mode}
 
-    read -r value <"$key" || true
-    case $value in
-    '' | *[!a-zA-Z0-9+/=]*) fail "$no_key" ;;
-    esac
+    key_itself
     what=$(field "$addresses:$path")
     where=$(field "$directory")
     # In a file beside those of the Secret, in memory, for as long as it is read; the kernel shows it nowhere. On a command line everybody on
     # the node could.
-    table=$secret/.fstab
-    umask 077
+    table=$MOORING_SECRETS/.fstab
     trap 'rm -f "$table"' EXIT
     printf '%s\n' "$what $where ceph nosuid,nodev,name=$user,secret=$value,mount_timeout=20${fs_name:+,mds_namespace=$fs_name}$for_kernel 0 0" >"$table"
     said=$(mount -i --fstab "$table" "$directory" 2>&1) || {

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn programs_and_what_they_read_are_among_the_scripts() {
         let found = scripts().unwrap();
-        for name in [".ci/run", "images/client-block/rbd", "images/file-system.sh"] {
+        for name in [".ci/run", "images/client-block/rbd", "images/lib/file-system.sh"] {
             assert!(found.iter().any(|file| file == Path::new(name)), "{name}: {found:?}");
         }
     }

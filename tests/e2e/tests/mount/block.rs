@@ -251,7 +251,7 @@ fn a_client_container_that_is_killed_leaves_no_loop_device() {
         let attribute =
             |name: &str| scope.on_node(2, &format!("cat /sys/block/{device}/loop/{name} 2>/dev/null || true"));
         let file = attribute("backing_file")?;
-        assert!(file.contains("mooring-block"), "{device} shows {file:?}");
+        assert!(file.contains("/mooring/private/services/"), "{device} shows {file:?}");
         assert_eq!(attribute("autoclear")?, "1\n", "it does not go with its last user");
 
         let mut killed = 0;

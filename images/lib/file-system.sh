@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# Read by clients whose volumes are block devices: the file system on one. They have `fail` before it, and $source and $directory
-# when they call mount_file_system, which is not for fs-type=raw.
+# Read after client.sh by clients whose volumes are block devices: the file system on one. With fs-type=raw there is none: the volume is a
+# directory with one file, "disk", that has the device's bytes (service show-device), and mount_file_system is not for it.
 #
 # A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while one
 # has it mounted; xfs has nothing of the kind.

@@ -1,6 +1,39 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# The monitors of a Ceph cluster as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak in
-# one way. Read by the programs of clients that have the kernel speak with a cluster, which have $monitors, $shape, $no_such_monitor and fail.
+# What the clients of a Ceph cluster have in common. Read after client.sh.
+
+# Sets $key, the file with the key of the volume's Secret, and $user, whose it is: by the names here, or by those of ceph-csi's Secrets.
+login() {
+    key=
+    user=${MOORING_OPTION_USER-}
+    for names in key:user userKey:userID; do
+        [ -s "$MOORING_SECRETS/${names%:*}" ] || continue
+        key=$MOORING_SECRETS/${names%:*}
+        if [ -z "$user" ] && [ -s "$MOORING_SECRETS/${names#*:}" ]; then
+            user=$(cat "$MOORING_SECRETS/${names#*:}")
+        fi
+        break
+    done
+    [ -n "$key" ] || fail "the volume's Secret has no key: put there what \"ceph auth get-key client.USER\" prints"
+    [ -n "$user" ] ||
+        fail "nothing says whose key is in the volume's Secret: put the Ceph client's name there as user, or set option user"
+    user=${user#client.}
+    case $user in
+    -* | *[!a-zA-Z0-9._-]*) fail "user $user is not the name of a Ceph client" ;;
+    esac
+}
+
+# Sets $value, the key itself, which the kernel wants.
+key_itself() {
+    read -r value <"$key" || true
+    case $value in
+    '' | *[!a-zA-Z0-9+/=]*)
+        fail "the key in the volume's Secret is none of Ceph's: put there what \"ceph auth get-key client.$user\" prints"
+        ;;
+    esac
+}
+
+# The monitors as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak in one way. This has
+# $monitors, $shape and $no_such_monitor.
 
 # Whether somebody listens.
 listens() {
