@@ -24,7 +24,9 @@ use mooring_testbed::layout::make_folder;
 use mooring_testbed::packages;
 use mooring_testbed::progress::{note, spoken};
 use mooring_testbed::virtual_machine::initramfs::Archive;
-use mooring_testbed::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, accelerator, add_modules, kernel, read};
+use mooring_testbed::virtual_machine::{
+    BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel, read,
+};
 use mooring_testbed::wait::tails;
 
 /// How long a test with such a machine may take.
@@ -258,7 +260,8 @@ fn qemu(network_of: i32, kernel: &Path, initramfs: &Path, folder: &Path) -> Resu
         .args(BEFORE_OTHERS)
         .arg("qemu-system-x86_64")
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-        .args(["-machine", "pc", "-accel", &accelerator(), "-smp", "1", "-m", MEMORY])
+        .args(["-machine", "pc", "-accel", &accelerator(), "-cpu", PROCESSOR])
+        .args(["-smp", "1", "-m", MEMORY])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")

@@ -23,7 +23,7 @@ use crate::packages;
 use crate::pki::Authority;
 use crate::spec::{InitSpec, ProcessSpec, environment};
 use crate::virtual_machine::initramfs;
-use crate::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, accelerator, add_modules, kernel};
+use crate::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel};
 
 /// On the node, with effect `PreferNoSchedule`.
 const TAINT: &str = "testbed.mooring.dev/machine";
@@ -146,7 +146,10 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
     let (folder, logs) = (layout.machine(&node), layout.logs(&node));
     let mut all = vec![
         "-nodefaults -no-user-config -no-reboot -display none -machine pc".to_owned(),
-        format!("-accel {} -smp {PROCESSORS} -m {MEMORY}", accelerator()),
+        format!(
+            "-accel {} -cpu {PROCESSOR} -smp {PROCESSORS} -m {MEMORY}",
+            accelerator()
+        ),
         format!(
             "-kernel {} -initrd {}",
             kernel.image.display(),
