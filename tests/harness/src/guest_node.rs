@@ -19,6 +19,15 @@ const LIMIT: Duration = Duration::from_mins(25);
 /// How much longer waits may take: a container takes half a minute to start there while other tests have the processors.
 const PATIENCE: u32 = 4;
 
+/// The images of Mooring's that tests use there beside the mounter's: all of them have the same, so that the machine's disk is made once.
+const IMAGES: &[&str] = &[
+    "client-block",
+    "client-cephfs",
+    "client-iscsi",
+    "nfs-locks",
+    "provisioner-directory",
+];
+
 /// Takes the machine away when dropped, whatever has become of the test.
 struct MachineNode(Cluster);
 
@@ -30,12 +39,11 @@ impl Drop for MachineNode {
     }
 }
 
-/// [`super::in_namespace_within`] with that node, which has these of Mooring's images beside the mounter's. On another cluster than the testbed's
-/// own the test is skipped, and says so.
+/// [`super::in_namespace_within`] with that node. On another cluster than the testbed's own the test is skipped, and says so.
 ///
 /// # Panics
 /// If the machine does not start, or the test fails.
-pub fn with_machine_node<F>(name: &str, images: &[&str], test: F)
+pub fn with_machine_node<F>(name: &str, test: F)
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
 {
@@ -44,7 +52,7 @@ where
         return skip("it starts a node of the testbed's own cluster");
     };
     let machine = MachineNode(cluster.clone());
-    if let Err(error) = cluster.start_machine(images) {
+    if let Err(error) = cluster.start_machine(IMAGES) {
         panic!("{name}: {error:#}");
     }
     // Before the machine goes, the namespace does: its volumes' deletion may need that node.

@@ -345,7 +345,7 @@ async fn locks(scope: &Scope) -> Result<()> {
 
 #[test]
 fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
-    with_machine_node("vm-daemons", &["client-iscsi", "nfs-locks"], async |scope| {
+    with_machine_node("vm-daemons", async |scope| {
         scope.require_mooring().await?;
         scope.observe_machine().await?;
         locks(&scope).await?;

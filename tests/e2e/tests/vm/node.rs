@@ -110,7 +110,7 @@ async fn written_and_read(scope: &Scope, provisioner: &Provisioner, fs_type: &st
 
 #[test]
 fn claims_that_only_a_stock_kernel_can_mount_bring_their_pods_to_the_node_that_has_one() {
-    with_machine_node("vm-node", &["provisioner-directory"], async |scope| {
+    with_machine_node("vm-node", async |scope| {
         scope.require_mooring().await?;
         let nfs = scope.storage_server("nfs", "node-1", &Value::Null).await?;
         let (_, smb) = scope.smb_example().await?;

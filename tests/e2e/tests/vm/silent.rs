@@ -83,7 +83,7 @@ fn is_mounted(scope: &Scope, name: &str) -> Result<bool> {
 
 #[test]
 fn pods_on_a_server_of_the_kernel_s_that_hangs_for_ever_can_be_deleted_and_others_wait_for_it() {
-    with_machine_node("vm-silent", &[], async |scope| {
+    with_machine_node("vm-silent", async |scope| {
         scope.require_mooring().await?;
         let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;
         scope.observe_machine().await?;

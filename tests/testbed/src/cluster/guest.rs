@@ -9,7 +9,7 @@ use super::Cluster;
 use crate::base_images::BUSYBOX;
 use crate::command::output;
 use crate::images::{HOST, TAG};
-use crate::layout::make_folder;
+use crate::layout::{make_folder, write_file};
 use crate::lock::Lock;
 use crate::node::{self, MACHINE, PAUSE_IMAGE};
 use crate::pki::Authority;
@@ -29,6 +29,9 @@ const STARTS: u32 = 3;
 /// The image that runs on every node.
 const MOUNTER: &str = "mounter";
 
+/// A file that is there from the machine's start until it was taken away.
+const STARTED: &str = "started";
+
 /// The node whose images it gets.
 const IMAGES_OF: u8 = 1;
 
@@ -45,19 +48,19 @@ impl Cluster {
             let usual = [BUSYBOX, PAUSE_IMAGE].map(str::to_owned);
             let named = [&[MOUNTER], images].concat();
             let named = named.iter().map(|image| format!("{HOST}/{image}:{TAG}"));
-            let mut archives = Vec::new();
-            for image in usual.into_iter().chain(named) {
-                progress.update(&image);
-                archives.push(self.exported(&image)?);
+            let images: Vec<_> = usual.into_iter().chain(named).collect();
+            let block = self.description.block;
+            let recipe = node::guest::recipe(&self.binaries, block, &self.digests(&images)?)?;
+            if !node::guest::has_disk(&self.layout, &recipe) {
+                let mut archives = Vec::new();
+                for image in images {
+                    progress.update(&image);
+                    archives.push(self.exported(&image)?);
+                }
+                progress.update("disk");
+                node::guest::make_disk(&self.layout, &self.binaries, &authority, block, &archives, &recipe)?;
             }
-            progress.update("disk");
-            node::guest::make(
-                &self.layout,
-                &self.binaries,
-                &authority,
-                self.description.block,
-                &archives,
-            )
+            node::guest::prepare(&self.layout, &self.binaries)
         })?;
         step(&format!("start {name}"), |_| self.boot_machine())?;
         step(&format!("{name} ready"), |_| self.wait_for_node(MACHINE))?;
@@ -68,6 +71,7 @@ impl Cluster {
     /// Starts the machine until it shows life: qemu's translation of several processors has the stock kernel hang now and then before it has any.
     fn boot_machine(&self) -> Result<()> {
         let name = node::name(MACHINE);
+        write_file(&self.layout.machine(&name).join(STARTED), "")?;
         let mut starts = 1;
         loop {
             node::guest::start(&self.layout, self.description.block)?;
@@ -94,6 +98,18 @@ impl Cluster {
         }
     }
 
+    /// These images as the other node has them, a line each.
+    fn digests(&self, images: &[String]) -> Result<String> {
+        let listed = output(&mut self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "list"])?)?;
+        let is_wanted = |line: &&str| images.iter().any(|image| line.split_whitespace().next() == Some(image));
+        let digest = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+        Ok(listed
+            .lines()
+            .filter(is_wanted)
+            .map(|line| digest(line) + "\n")
+            .collect())
+    }
+
     /// An image as the other node has it, among what the machine is started from.
     fn exported(&self, image: &str) -> Result<PathBuf> {
         let folder = self.layout.machine(&node::name(MACHINE));
@@ -111,23 +127,23 @@ impl Cluster {
         Ok(archive)
     }
 
-    /// Takes it away, with its Node and what runs there; says whether there was any.
+    /// Takes it away, with its Node and what runs there, and keeps its disk as that was made; says whether there was any.
     pub fn remove_machine(&self) -> Result<bool> {
         let _lock = Lock::cluster(&self.layout)?;
         let name = node::name(MACHINE);
         let init = namespaces::find_init(&self.layout, &name)?;
-        let folder = self.layout.machine(&name);
-        if init.is_none() && !folder.exists() {
+        let started = self.layout.machine(&name).join(STARTED);
+        if init.is_none() && !started.exists() {
             return Ok(false);
         }
         namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
         network::disconnect_machine(&self.layout, self.description.block, MACHINE);
-        let _ = std::fs::remove_dir_all(folder);
         output(&mut self.kubectl(["delete", "node", &name, "--ignore-not-found"]))?;
         // No kubelet will say that they have ended.
         let here = format!("--field-selector=spec.nodeName={name}");
         let mut pods = self.kubectl(["delete", "pods", "--all-namespaces", &here]);
         output(pods.args(["--force", "--grace-period=0", "--wait=false"]))?;
+        let _ = std::fs::remove_file(started);
         Ok(true)
     }
 }

@@ -1,7 +1,7 @@
 //! A node in a virtual machine with Debian's stock kernel: an ordinary node, with the file systems and modules that the kernel of
 //! this machine lacks. Pods are kept off it where they can be elsewhere: it runs without KVM, and so several times slower.
 //!
-//! Its disk is made here, with its programs and images on it, and is as good as new at each start. Its link is on the cluster's
+//! Its disk is made here, once for a cluster, with its programs and images on it, and is as good as new at each start. Its link is on the cluster's
 //! bridge as those of other nodes are, so it is reached from everywhere; it can't be entered by its namespaces, though.
 
 mod images;
@@ -38,29 +38,50 @@ const MEMORY: &str = "1536";
 const PROCESSORS: &str = "2";
 
 /// The disk, of which only what is written takes space.
-const DISK: &str = "16G";
+const DISK_SIZE: &str = "16G";
+
+/// The file that is the disk, and the one that says what it was made of.
+const DISK: &str = "disk";
+const RECIPE: &str = "recipe";
 
 /// The programs of which the machine has logs of their own on this machine, beside its console.
 const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
-/// Makes the machine with the images of these archives, in which their names are, on its disk.
-pub fn make(
+/// What a disk was made of: another one has to be made where any of this has changed. `images` says which images, with their digests.
+pub fn recipe(binaries: &Binaries, block: Block, images: &str) -> Result<String> {
+    let (_, modules) = kernel::ensure()?.modules();
+    let (settings, processes) = (settings(block), tree::process_lines(binaries, block));
+    let script = include_str!("guest/init");
+    Ok(format!("{images}{}\n{settings}{processes}{script}", modules.display()))
+}
+
+/// Whether there is a disk that was made so.
+pub fn has_disk(layout: &Layout, recipe: &str) -> bool {
+    let folder = layout.machine(&name(MACHINE));
+    std::fs::read_to_string(folder.join(RECIPE)).is_ok_and(|made| made == recipe)
+}
+
+/// Makes the machine's disk, with the images of these archives, in which their names are, on it.
+pub fn make_disk(
     layout: &Layout,
     binaries: &Binaries,
     authority: &Authority,
     block: Block,
     images: &[PathBuf],
+    recipe: &str,
 ) -> Result<()> {
     packages::ensure_machine_packages()?;
     let kernel = kernel::ensure()?;
     let node = name(MACHINE);
     let folder = layout.machine(&node);
-    make_folder(&folder)?;
-    let disk = folder.join("disk");
+    // What an earlier one had must not shine through.
+    for file in [RECIPE, DISK] {
+        let _ = std::fs::remove_file(folder.join(file));
+    }
     let made = tree::fill(layout, binaries, authority, block, &kernel)
         .and_then(|root| {
             images::import(binaries, images, &root.join("var/lib/containerd"), &folder)?;
-            make_disk(&root, &disk)
+            make_file_system(&root, &folder.join(DISK))
         })
         .with_context(|| format!("failed to make the disk of {node}"));
     // All of it is on the disk, or of no use.
@@ -69,15 +90,28 @@ pub fn make(
         let _ = std::fs::remove_file(image);
     }
     made?;
+    // Last, since it is what is looked for.
+    write_file(&folder.join(RECIPE), recipe)
+}
+
+/// Writes down how the machine is started from its disk.
+pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
+    packages::ensure_machine_packages()?;
+    let kernel = kernel::ensure()?;
+    let node = name(MACHINE);
+    let folder = layout.machine(&node);
     let initramfs = folder.join("initramfs");
     write_file(&initramfs, first_root(&kernel)?)?;
 
     let logs = layout.logs(&node);
     make_folder(&logs)?;
+    let mut environment = environment(&binaries.search_path());
+    // Where qemu puts what the machine writes to its disk, in a file without a name.
+    environment.insert("TMPDIR".to_owned(), folder.to_string_lossy().into_owned());
     let qemu = find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not on the PATH")?;
     let spec = InitSpec {
         logs: logs.clone(),
-        environment: environment(&binaries.search_path()),
+        environment,
         node: None,
         processes: vec![ProcessSpec {
             name: "qemu".to_owned(),
@@ -116,15 +150,13 @@ fn program_logs(layout: &Layout) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Makes a file system in a file of all that is below `root`.
-fn make_disk(root: &Path, disk: &Path) -> Result<()> {
-    // Removed first: what an earlier one had must not shine through.
-    let _ = std::fs::remove_file(disk);
+fn make_file_system(root: &Path, disk: &Path) -> Result<()> {
     let mke2fs = find_program("mke2fs").context("mke2fs is not on the PATH")?;
     let mut make = command(
         mke2fs,
         ["-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1", "-d"],
     );
-    output(make.arg(root).arg(disk).arg(DISK))?;
+    output(make.arg(root).arg(disk).arg(DISK_SIZE))?;
     Ok(())
 }
 
@@ -160,10 +192,10 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
             logs.join("console.log").display()
         ),
         "-serial chardev:console -device virtio-serial-pci".to_owned(),
-        // Nobody needs it after a crash of this machine.
+        // Each start begins with the disk as it was made, and nobody needs what is written after a crash of this machine.
         format!(
-            "-drive file={},format=raw,if=none,id=disk,cache=unsafe",
-            folder.join("disk").display()
+            "-drive file={},format=raw,if=none,id=disk,cache=unsafe,snapshot=on",
+            folder.join(DISK).display()
         ),
         "-device virtio-blk-pci,drive=disk".to_owned(),
         format!(

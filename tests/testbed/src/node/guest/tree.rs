@@ -76,7 +76,7 @@ pub(super) fn fill(
 }
 
 /// A line for each process of a node: its name, its program, its arguments, none of which has a blank in it.
-fn process_lines(binaries: &Binaries, block: Block) -> String {
+pub(super) fn process_lines(binaries: &Binaries, block: Block) -> String {
     let mut lines = String::new();
     for process in processes(binaries, block, MACHINE, Flavour::Plain) {
         let _ = write!(lines, "{} /usr/bin/{}", process.name, process.name);
