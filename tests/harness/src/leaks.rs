@@ -26,7 +26,7 @@ pub(super) const TESTS_LABEL: &str = "testbed.mooring.dev/test";
 
 /// How long a client Pod that nobody uses stays in the tests' installation, and how long all may take to go, also on a node in a
 /// virtual machine.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(4);
 const LEFT_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long the cluster may take to be looked at before a test: the one before may have restarted the API server.

@@ -56,7 +56,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::FutureExt;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
@@ -364,6 +364,15 @@ impl Scope {
             .delete(&self.namespace, &DeleteParams::default())
             .await
             .with_context(|| format!("failed to delete the namespace {}", self.namespace))?;
+        // Kubernetes itself begins with what is in the namespace only after five seconds.
+        self.api::<Pod>()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await
+            .context("failed to delete the test's Pods")?;
+        self.api::<PersistentVolumeClaim>()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await
+            .context("failed to delete the test's claims")?;
         let what = format!("the namespace {} to be gone", self.namespace);
         wait_until(&what, self.limit(GONE_LIMIT), async || {
             Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
