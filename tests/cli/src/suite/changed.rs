@@ -73,7 +73,13 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/testbed/src/earlier.rs", &["chaos_upgrade"]),
     ("tests/testbed/src/virtual_machine", &["vm_"]),
     ("tests/testbed/src/node/guest", &["vm_"]),
+    ("tests/testbed/src/cluster/guest.rs", &["vm_"]),
     ("tests/testbed/", &["smoke_", "mount_local", "provision_local"]),
+    (
+        "tests/harness/src/guest_node.rs",
+        &["vm_node", "vm_daemons", "vm_silent", "vm_ceph"],
+    ),
+    ("tests/harness/src/bare_machine", &["vm_nfs", "vm_smb"]),
     (
         "tests/harness/",
         &["smoke_", "mount_local", "provision_local", "chaos_kube_proxy"],
@@ -181,7 +187,13 @@ mod tests {
         assert_eq!(titles("docs/administrators.md"), ["chaos_installation"]);
         assert!(titles("configmaps/install/mounter.yaml").contains(&"chaos_installation".to_owned()));
         assert_eq!(titles("tests/testbed/src/earlier.rs"), ["chaos_upgrade"]);
-        for machine in ["virtual_machine/kernel.rs", "node/guest/images.rs", "node/guest.rs"] {
+        assert_eq!(titles("tests/harness/src/bare_machine/hung.rs"), ["vm_nfs", "vm_smb"]);
+        for machine in [
+            "virtual_machine/kernel.rs",
+            "node/guest/images.rs",
+            "node/guest.rs",
+            "cluster/guest.rs",
+        ] {
             let touched = titles(&format!("tests/testbed/src/{machine}"));
             assert!(
                 touched.len() > 3 && touched.iter().all(|title| title.starts_with("vm_")),
