@@ -6,26 +6,26 @@
 //! container, as daemons do.
 //!
 //! Files: [`call`] (what can be asked for), [`command`] (asking), `daemon` (starting one), `process` (ending one), `silence` (a server that
-//! does not answer), `directory` (a volume's own).
+//! does not answer), `directory` (a volume's own), `volume` (what is known of one), `release` (its end).
 
 pub mod call;
 pub mod command;
 mod daemon;
 mod directory;
+mod error;
 mod process;
+mod release;
 mod silence;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use serde::{Deserialize, Serialize};
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -34,11 +34,11 @@ use tracing::{info, warn};
 use self::call::Service;
 use self::command::{SOCKET, VOLUME};
 use self::daemon::{Ear, Foreground};
+pub use self::error::ServiceError;
 use self::process::{GRACE, Identity, Process};
-use super::protocol::Category;
-use super::run::{ProgramError, Words};
+use self::volume::{Kept, Live, Record, Volume, end_apart};
 use super::store::{self, StoreError};
-use crate::sys::{SysError, loop_device, thread};
+use crate::sys::{loop_device, thread};
 
 /// Where a program finds the command for services.
 const AGENT: &str = "MOORING_AGENT";
@@ -49,148 +49,8 @@ const STATE: &str = "MOORING_STATE";
 /// How long a daemon that shows a device may take until it does.
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in memory.
-const LOOP_LIMIT: Duration = Duration::from_secs(15);
-
-/// How often it is looked at.
-const LOOP_PERIOD: Duration = Duration::from_millis(100);
-
-/// How long a file system on its way may take to be unmounted before its daemon is ended all the same.
-const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
-
 /// How long what a daemon said last may take to be read after its end.
 const OUTPUT_GRACE: Duration = Duration::from_millis(100);
-
-/// Why a service was not to be had, or does not end.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// Nothing runs for the volume.
-    #[error("no program of the image is mounting volume {0}: a service is for a volume that is being mounted")]
-    NotMounting(String),
-    /// No words.
-    #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
-    NoProgram,
-    /// It ended or could not be started.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// It has written no number.
-    #[error("{program} has gone to the background and wrote no process number to {path}")]
-    PidFile {
-        /// The program.
-        program: String,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Its output can't be read.
-    #[error("failed to listen to {program}")]
-    Listen {
-        /// The program.
-        program: String,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// It ended before it was ready.
-    #[error("{program} ended before it was ready: {words}")]
-    Ended {
-        /// The program.
-        program: String,
-        /// Its last lines.
-        words: Words,
-    },
-    /// It is not ready.
-    #[error("{program} was not ready after {limit:?}: {words}")]
-    NotReady {
-        /// The program.
-        program: String,
-        /// Its time.
-        limit: Duration,
-        /// Its last lines.
-        words: Words,
-    },
-    /// It can't be ended.
-    #[error("{0} does not end: what was written may not have got to the server yet; it is tried again")]
-    NotEnded(String),
-    /// There is none to watch.
-    #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
-    NoDaemon,
-    /// The file can't be opened.
-    #[error("failed to open {path}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// No loop device.
-    #[error(transparent)]
-    Loop(#[from] SysError),
-    /// The file hangs.
-    #[error("{0} can't be put behind a loop device: it does not answer")]
-    LoopSilent(PathBuf),
-    /// A loop device is in use.
-    #[error("{0} is still in use: it goes when what was written has got to the server; it is tried again")]
-    InUse(PathBuf),
-    /// A volume's own directory.
-    #[error("failed to {attempted} {path}")]
-    Directory {
-        /// What was tried.
-        attempted: &'static str,
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The records.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl ServiceError {
-    /// What kind of failure it is.
-    pub fn category(&self) -> Category {
-        match self {
-            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => Category::Invalid,
-            Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => Category::TimedOut,
-            Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => Category::Refused,
-            Self::InUse(_) | Self::NotEnded(_) => Category::InUse,
-            Self::Listen { .. }
-            | Self::Open { .. }
-            | Self::Loop(_)
-            | Self::LoopSilent(_)
-            | Self::Directory { .. }
-            | Self::Store(_) => Category::System,
-        }
-    }
-
-    /// What the image's program is told: a daemon's own words where it has said some, line by line.
-    fn words(&self) -> &[String] {
-        match self {
-            Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
-            | Self::Ended { words, .. }
-            | Self::NotReady { words, .. } => words.lines(),
-            _ => &[],
-        }
-    }
-
-    /// [`Self::words`], or else what it is.
-    pub fn told(&self) -> String {
-        use std::error::Error as _;
-        let words = self.words();
-        if !words.is_empty() {
-            return words.join("\n");
-        }
-        match self.source() {
-            Some(source) => format!("{self}: {source}"),
-            None => self.to_string(),
-        }
-    }
-}
 
 /// For what a program of the image is run.
 #[derive(Debug, Clone)]
@@ -201,81 +61,6 @@ pub struct Run {
     pub source: String,
     /// When it has to be done.
     pub until: Instant,
-}
-
-/// A service as it is found again after the agent was started again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Record {
-    Daemon {
-        program: String,
-        process: Identity,
-        /// The pipe with its words, if it is in the foreground.
-        said: Option<PathBuf>,
-    },
-    Loop {
-        device: PathBuf,
-        /// As the kernel names the file behind it.
-        file: String,
-    },
-    Watch {
-        file: PathBuf,
-        limit: Duration,
-        source: String,
-    },
-}
-
-/// What a service has in this process.
-#[derive(Debug)]
-enum Live {
-    Daemon {
-        process: Arc<Process>,
-        _watcher: AbortOnDropHandle<()>,
-    },
-    /// Keeps the device until it is mounted.
-    Loop(Option<OwnedFd>),
-    Watch {
-        _task: AbortOnDropHandle<()>,
-    },
-    /// What was there before the agent and is not any more.
-    Gone,
-}
-
-#[derive(Debug)]
-struct Kept {
-    record: Record,
-    live: Live,
-}
-
-/// What is known of a volume.
-#[derive(Debug, Default)]
-struct Volume {
-    /// While a program of the image mounts it.
-    run: Option<Run>,
-    /// In the order of their beginning.
-    kept: Vec<Kept>,
-    /// They are being ended: none ends by itself.
-    ending: bool,
-}
-
-impl Volume {
-    fn daemons(&self) -> impl Iterator<Item = &Arc<Process>> {
-        self.kept.iter().filter_map(|kept| match &kept.live {
-            Live::Daemon { process, .. } => Some(process),
-            _ => None,
-        })
-    }
-
-    /// Whether a daemon has ended that an earlier agent had started.
-    fn has_lost_one(&self) -> bool {
-        self.kept.iter().any(|kept| matches!(kept.live, Live::Gone))
-    }
-}
-
-/// Ends a process without waiting for that.
-fn end_apart(process: &Arc<Process>) {
-    let process = Arc::clone(process);
-    tokio::spawn(async move { process.end(GRACE).await });
 }
 
 /// The services of all volumes.
@@ -434,70 +219,6 @@ impl Services {
             }
         }
         Ok(String::new())
-    }
-
-    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds; nothing there is fine.
-    pub async fn release(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
-        let released = self.release_all(volume).await;
-        if let Some(volume) = self.lock().get_mut(volume) {
-            volume.ending = false;
-        }
-        released
-    }
-
-    async fn release_all(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
-        let mut unmounted = false;
-        loop {
-            let (record, process) = {
-                let mut volumes = self.lock();
-                let Some(volume) = volumes.get_mut(volume) else {
-                    break;
-                };
-                volume.ending = true;
-                let Some(last) = volume.kept.last_mut() else {
-                    break;
-                };
-                let process = match &mut last.live {
-                    Live::Daemon { process, .. } => Some(Arc::clone(process)),
-                    Live::Loop(handle) => {
-                        handle.take();
-                        None
-                    }
-                    Live::Watch { .. } | Live::Gone => None,
-                };
-                (last.record.clone(), process)
-            };
-            match (&record, process) {
-                (Record::Daemon { program, .. }, Some(process)) => {
-                    if !unmounted {
-                        // What it has in memory goes through the daemon.
-                        self.unmount_on_the_way(volume).await;
-                        unmounted = true;
-                    }
-                    let ended = process.end(GRACE).await;
-                    ended.map_err(|_| ServiceError::NotEnded(program.clone()))?;
-                }
-                (Record::Loop { device, file }, _) => loop_is_gone(device, file).await?,
-                _ => {}
-            }
-            if let Record::Daemon { said: Some(said), .. } = &record {
-                let _ = fs::remove_file(said);
-            }
-            let mut volumes = self.lock();
-            if let Some(known) = volumes.get_mut(volume) {
-                known.kept.pop();
-                self.write(volume, known)?;
-            }
-        }
-        self.unmount_on_the_way(volume).await;
-        let path = self.state(volume);
-        directory::remove(&path).map_err(|source| ServiceError::Directory {
-            attempted: "remove directory",
-            path,
-            source,
-        })?;
-        self.lock().remove(volume);
-        Ok(())
     }
 
     /// Starts a daemon in the foreground and waits until it is ready.
@@ -727,20 +448,6 @@ impl Services {
         Ok(device.path.display().to_string())
     }
 
-    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to its daemon's end.
-    async fn unmount_on_the_way(&self, volume: &str) {
-        let path = self.state(volume);
-        let unmounted = thread::run({
-            let path = path.clone();
-            move || directory::unmount_all(&path)
-        });
-        match tokio::time::timeout(UNMOUNT_LIMIT, unmounted).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error)) | Err(error)) => warn!(path = %path.display(), %error, "could not unmount what is in it"),
-            Err(_) => warn!(path = %path.display(), "what is mounted in it does not answer"),
-        }
-    }
-
     fn state(&self, volume: &str) -> PathBuf {
         self.dir.join(volume)
     }
@@ -748,19 +455,6 @@ impl Services {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Volume>> {
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Waits until a loop device has let a file go. Another file may be behind it by then.
-async fn loop_is_gone(device: &Path, file: &str) -> Result<(), ServiceError> {
-    let is_ours = || loop_device::file_behind(device).is_some_and(|now| !file.is_empty() && now.starts_with(file));
-    let until = Instant::now() + LOOP_LIMIT;
-    while is_ours() {
-        if Instant::now() >= until {
-            return Err(ServiceError::InUse(device.to_owned()));
-        }
-        tokio::time::sleep(LOOP_PERIOD).await;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

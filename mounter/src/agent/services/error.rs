@@ -1,0 +1,141 @@
+//! Why a service was not to be had, or does not end.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::agent::protocol::Category;
+use crate::agent::run::{ProgramError, Words};
+use crate::agent::store::StoreError;
+use crate::sys::SysError;
+
+/// Why a service was not to be had, or does not end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Nothing runs for the volume.
+    #[error("no program of the image is mounting volume {0}: a service is for a volume that is being mounted")]
+    NotMounting(String),
+    /// No words.
+    #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
+    NoProgram,
+    /// It ended or could not be started.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// It has written no number.
+    #[error("{program} has gone to the background and wrote no process number to {path}")]
+    PidFile {
+        /// The program.
+        program: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its output can't be read.
+    #[error("failed to listen to {program}")]
+    Listen {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It ended before it was ready.
+    #[error("{program} ended before it was ready: {words}")]
+    Ended {
+        /// The program.
+        program: String,
+        /// Its last lines.
+        words: Words,
+    },
+    /// It is not ready.
+    #[error("{program} was not ready after {limit:?}: {words}")]
+    NotReady {
+        /// The program.
+        program: String,
+        /// Its time.
+        limit: Duration,
+        /// Its last lines.
+        words: Words,
+    },
+    /// It can't be ended.
+    #[error("{0} does not end: what was written may not have got to the server yet; it is tried again")]
+    NotEnded(String),
+    /// There is none to watch.
+    #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
+    NoDaemon,
+    /// The file can't be opened.
+    #[error("failed to open {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No loop device.
+    #[error(transparent)]
+    Loop(#[from] SysError),
+    /// The file hangs.
+    #[error("{0} can't be put behind a loop device: it does not answer")]
+    LoopSilent(PathBuf),
+    /// A loop device is in use.
+    #[error("{0} is still in use: it goes when what was written has got to the server; it is tried again")]
+    InUse(PathBuf),
+    /// A volume's own directory.
+    #[error("failed to {attempted} {path}")]
+    Directory {
+        /// What was tried.
+        attempted: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The records.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ServiceError {
+    /// What kind of failure it is.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => Category::Invalid,
+            Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => Category::TimedOut,
+            Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => Category::Refused,
+            Self::InUse(_) | Self::NotEnded(_) => Category::InUse,
+            Self::Listen { .. }
+            | Self::Open { .. }
+            | Self::Loop(_)
+            | Self::LoopSilent(_)
+            | Self::Directory { .. }
+            | Self::Store(_) => Category::System,
+        }
+    }
+
+    /// What the image's program is told: a daemon's own words where it has said some, line by line.
+    fn words(&self) -> &[String] {
+        match self {
+            Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
+            | Self::Ended { words, .. }
+            | Self::NotReady { words, .. } => words.lines(),
+            _ => &[],
+        }
+    }
+
+    /// [`Self::words`], or else what it is.
+    pub fn told(&self) -> String {
+        use std::error::Error as _;
+        let words = self.words();
+        if !words.is_empty() {
+            return words.join("\n");
+        }
+        match self.source() {
+            Some(source) => format!("{self}: {source}"),
+            None => self.to_string(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The end of a volume's services.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use super::process::GRACE;
+use super::volume::{Live, Record};
+use super::{ServiceError, Services, directory};
+use crate::sys::{loop_device, thread};
+
+/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in memory.
+const LOOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// How often it is looked at.
+const LOOP_PERIOD: Duration = Duration::from_millis(100);
+
+/// How long a file system on its way may take to be unmounted before its daemon is ended all the same.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+impl Services {
+    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds; nothing there is fine.
+    pub async fn release(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
+        let released = self.release_all(volume).await;
+        if let Some(volume) = self.lock().get_mut(volume) {
+            volume.ending = false;
+        }
+        released
+    }
+
+    async fn release_all(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
+        let mut unmounted = false;
+        loop {
+            let (record, process) = {
+                let mut volumes = self.lock();
+                let Some(volume) = volumes.get_mut(volume) else {
+                    break;
+                };
+                volume.ending = true;
+                let Some(last) = volume.kept.last_mut() else {
+                    break;
+                };
+                let process = match &mut last.live {
+                    Live::Daemon { process, .. } => Some(Arc::clone(process)),
+                    Live::Loop(handle) => {
+                        handle.take();
+                        None
+                    }
+                    Live::Watch { .. } | Live::Gone => None,
+                };
+                (last.record.clone(), process)
+            };
+            match (&record, process) {
+                (Record::Daemon { program, .. }, Some(process)) => {
+                    if !unmounted {
+                        // What it has in memory goes through the daemon.
+                        self.unmount_on_the_way(volume).await;
+                        unmounted = true;
+                    }
+                    let ended = process.end(GRACE).await;
+                    ended.map_err(|_| ServiceError::NotEnded(program.clone()))?;
+                }
+                (Record::Loop { device, file }, _) => loop_is_gone(device, file).await?,
+                _ => {}
+            }
+            if let Record::Daemon { said: Some(said), .. } = &record {
+                let _ = fs::remove_file(said);
+            }
+            let mut volumes = self.lock();
+            if let Some(known) = volumes.get_mut(volume) {
+                known.kept.pop();
+                self.write(volume, known)?;
+            }
+        }
+        self.unmount_on_the_way(volume).await;
+        let path = self.state(volume);
+        directory::remove(&path).map_err(|source| ServiceError::Directory {
+            attempted: "remove directory",
+            path,
+            source,
+        })?;
+        self.lock().remove(volume);
+        Ok(())
+    }
+
+    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to its daemon's end.
+    async fn unmount_on_the_way(&self, volume: &str) {
+        let path = self.state(volume);
+        let unmounted = thread::run({
+            let path = path.clone();
+            move || directory::unmount_all(&path)
+        });
+        match tokio::time::timeout(UNMOUNT_LIMIT, unmounted).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error)) | Err(error)) => warn!(path = %path.display(), %error, "could not unmount what is in it"),
+            Err(_) => warn!(path = %path.display(), "what is mounted in it does not answer"),
+        }
+    }
+}
+
+/// Waits until a loop device has let a file go. Another file may be behind it by then.
+async fn loop_is_gone(device: &Path, file: &str) -> Result<(), ServiceError> {
+    let is_ours = || loop_device::file_behind(device).is_some_and(|now| !file.is_empty() && now.starts_with(file));
+    let until = Instant::now() + LOOP_LIMIT;
+    while is_ours() {
+        if Instant::now() >= until {
+            return Err(ServiceError::InUse(device.to_owned()));
+        }
+        tokio::time::sleep(LOOP_PERIOD).await;
+    }
+    Ok(())
+}
