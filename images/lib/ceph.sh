@@ -1,7 +1,8 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
 # What the clients of a Ceph cluster have in common. Read after client.sh.
 
-# Sets $key, the file with the key of the volume's Secret, and $user, whose it is: by the names here, or by those of ceph-csi's Secrets.
+# Sets $key, the file with the key of the volume's Secret, and $user, whose it is: by the names here, or by those of
+# ceph-csi's Secrets.
 login() {
     key=
     user=${MOORING_OPTION_USER-}
@@ -32,8 +33,8 @@ key_itself() {
     esac
 }
 
-# The monitors as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak in one way. This has
-# $monitors, $shape and $no_such_monitor.
+# The monitors as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak
+# in one way. This has $monitors, $shape and $no_such_monitor.
 
 # Whether somebody listens.
 listens() {
@@ -53,8 +54,8 @@ address_of() {
     esac
 }
 
-# Makes $addresses of $monitors, and $ms_mode, where it takes one that is not said there yet. It speaks with all in one way: the older one,
-# for which it takes no mode, unless they have the newer alone.
+# Makes $addresses of $monitors, and $ms_mode, where it takes one that is not said there yet. It speaks with all in one
+# way: the older one, for which it takes no mode, unless they have the newer alone.
 monitors_for_kernel() {
     port=
     case $ms_mode in

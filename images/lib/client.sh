@@ -1,9 +1,10 @@
 # shellcheck shell=sh disable=SC2034 # variables pass between it and what reads it
-# Read first by each client's program, which Mooring's agent runs as "mount <source> <directory>" or "unmount <directory>". A program that
-# fails says why and what to do, and ends with 1.
+# Read first by each client's program, which Mooring's agent runs as "mount <source> <directory>" or "unmount
+# <directory>". A program that fails says why and what to do, and ends with 1.
 #
-# What a program has the agent do for its volume (service, below) ends with the volume, and so does what lies in $MOORING_STATE. Most have
-# nothing else to undo, so their "unmount" ends here. One that has sets $undoes before it reads this.
+# What a program has the agent do for its volume (service, below) ends with the volume, and so does what lies in
+# $MOORING_STATE. Most have nothing else to undo, so their "unmount" ends here. One that has sets $undoes before it
+# reads this.
 set -eu
 # What they write is for nobody else: keys are among it.
 umask 077

@@ -1,9 +1,10 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# Read after client.sh by clients whose volumes are block devices: the file system on one. With fs-type=raw there is none: the volume is a
-# directory with one file, "disk", that has the device's bytes (service show-device), and mount_file_system is not for it.
+# Read after client.sh by clients whose volumes are block devices: the file system on one. With fs-type=raw there is
+# none: the volume is a directory with one file, "disk", that has the device's bytes (service show-device), and
+# mount_file_system is not for it.
 #
-# A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while one
-# has it mounted; xfs has nothing of the kind.
+# A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while
+# one has it mounted; xfs has nothing of the kind.
 fs_type=${MOORING_FS_TYPE:-ext4}
 case $fs_type in
 ext4 | xfs | raw) ;;

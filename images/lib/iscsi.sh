@@ -6,8 +6,9 @@ own_initiator() {
     echo "iqn.2025-01.dev.mooring:$(hostname | tr 'A-Z_' 'a-z-')"
 }
 
-# Sets $user_key and $password_key, which of the keys of the volume's Secret hold a login: by their names here, or by those that Kubernetes'
-# own iSCSI volumes have. With "in", the login by which the target shows who it is. Fails if there is none.
+# Sets $user_key and $password_key, which of the keys of the volume's Secret hold a login: by their names here, or by
+# those that Kubernetes' own iSCSI volumes have. With "in", the login by which the target shows who it is. Fails if
+# there is none.
 chap() {
     for names in "chap-username${1:+-$1}:chap-password${1:+-$1}" \
         "node.session.auth.username${1:+_$1}:node.session.auth.password${1:+_$1}"; do

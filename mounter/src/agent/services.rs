@@ -1,12 +1,14 @@
-//! What a client image's program has the agent do for its volume beside the mount itself, by `"$MOORING_AGENT" service …`.
+//! What a client image's program has the agent do for its volume beside the mount itself, by `"$MOORING_AGENT" service
+//! …`.
 //!
-//! Each service belongs to a volume and ends with it: after the volume was unmounted, or when its mount has failed, the agent ends the
-//! volume's services in reverse order. That can be repeated, and an agent that was started again goes on where the last one was: records
-//! of all services (`<volume>.json`), the pipes that daemons write to and the volumes' own directories lie in memory that ends with the
-//! container, as daemons do.
+//! Each service belongs to a volume and ends with it: after the volume was unmounted, or when its mount has failed, the
+//! agent ends the volume's services in reverse order. That can be repeated, and an agent that was started again goes on
+//! where the last one was: records of all services (`<volume>.json`), the pipes that daemons write to and the volumes'
+//! own directories lie in memory that ends with the container, as daemons do.
 //!
-//! Files: [`call`] (what can be asked for), [`command`] (asking), `daemon` (starting one), `process` (ending one), `silence` (a server that
-//! does not answer), `directory` (a volume's own), `volume` (what is known of one), `release` (its end).
+//! Files: [`call`] (what can be asked for), [`command`] (asking), `daemon` (starting one), `process` (ending one),
+//! `silence` (a server that does not answer), `directory` (a volume's own), `volume` (what is known of one), `release`
+//! (its end).
 
 pub mod call;
 pub mod command;
@@ -75,7 +77,8 @@ pub struct Services {
     ended: Notify,
 }
 
-/// A program of the image mounts a volume. When this goes, no more services are taken for it, and loop devices are left to their mounts.
+/// A program of the image mounts a volume. When this goes, no more services are taken for it, and loop devices are left
+/// to their mounts.
 #[derive(Debug)]
 pub struct Running {
     services: Arc<Services>,
@@ -372,7 +375,8 @@ impl Services {
         }))
     }
 
-    /// Ends the daemons of a volume that came after one that has ended, so that its mount dies as a whole and is made anew.
+    /// Ends the daemons of a volume that came after one that has ended, so that its mount dies as a whole and is made
+    /// anew.
     fn ended_by_itself(&self, name: &str, program: &str, ended: Identity) {
         let volumes = self.lock();
         let Some(volume) = volumes.get(name).filter(|volume| !volume.ending) else {

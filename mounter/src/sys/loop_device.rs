@@ -18,7 +18,8 @@ const LOOP_CONTROL_MINOR: u32 = 237;
 /// How often a free one is looked for, since another may take it first.
 const TRIES: usize = 10;
 
-/// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading can't be written.
+/// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading
+/// can't be written.
 pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
     let attempted = || format!("put {} behind a loop device", path.display());
     let control = Path::new("/dev/loop-control");
@@ -58,7 +59,8 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
     Err(SysError::call(attempted(), Errno::BUSY))
 }
 
-/// The name of the file behind a loop device, as the kernel has it; none if there is no file. The device is not opened for that.
+/// The name of the file behind a loop device, as the kernel has it; none if there is no file. The device is not opened
+/// for that.
 pub fn file_behind(device: &Path) -> Option<String> {
     let backing = Path::new("/sys/block")
         .join(device.file_name()?)

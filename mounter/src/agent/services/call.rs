@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 pub enum Service {
     /// Start a program that the volume needs for as long as it is mounted, and return when it is ready.
     ///
-    /// When it ends by itself, the volume's later daemons are ended too, and a file system that died with them is mounted anew. After the
-    /// volume was unmounted the program gets SIGTERM, and SIGKILL after 10 s.
+    /// When it ends by itself, the volume's later daemons are ended too, and a file system that died with them is
+    /// mounted anew. After the volume was unmounted the program gets SIGTERM, and SIGKILL after 10 s.
     Daemon {
         /// The program goes to the background by itself, is ready then, and writes its process number here.
         #[arg(long, value_name = "FILE", conflicts_with = "ready")]
         pid_file: Option<PathBuf>,
-        /// The program stays in the foreground, and is ready when this is there; a directory when a file system is mounted on it and answers.
+        /// The program stays in the foreground, and is ready when this is there; a directory when a file system is
+        /// mounted on it and answers.
         #[arg(long, value_name = "PATH")]
         ready: Option<PathBuf>,
         /// The program and its arguments.
@@ -32,7 +33,8 @@ pub enum Service {
         #[arg(long)]
         read_only: bool,
     },
-    /// Kill the volume's daemons when their server has been silent for too long, so that who waits for it gets an error.
+    /// Kill the volume's daemons when their server has been silent for too long, so that who waits for it gets an
+    /// error.
     WatchServer {
         /// How many seconds that is; 0 for ever.
         #[arg(long, value_name = "SECONDS")]

@@ -1,4 +1,5 @@
-//! `mounter service …`: what an image's program runs, by `$MOORING_AGENT`, to have the agent do something for its volume.
+//! `mounter service …`: what an image's program runs, by `$MOORING_AGENT`, to have the agent do something for its
+//! volume.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -56,7 +57,8 @@ pub enum CommandError {
     Print(#[source] io::Error),
 }
 
-/// Asks the agent. What went wrong with the service is printed as it was said: the image's program has its own words besides.
+/// Asks the agent. What went wrong with the service is printed as it was said: the image's program has its own words
+/// besides.
 pub fn run(args: ServiceArgs) -> Result<ExitCode, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

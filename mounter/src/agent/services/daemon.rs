@@ -82,8 +82,8 @@ pub(super) struct Foreground {
     pub(super) ear: Ear,
 }
 
-/// Starts a program that stays in the foreground. What it says goes through a pipe with a name, `said`: it keeps that open itself, so that
-/// it does not notice when the agent is started again.
+/// Starts a program that stays in the foreground. What it says goes through a pipe with a name, `said`: it keeps that
+/// open itself, so that it does not notice when the agent is started again.
 pub(super) fn in_the_foreground(invocation: &Invocation, said: &Path) -> Result<Foreground, ServiceError> {
     let program = invocation.program.display().to_string();
     let listen = |source| ServiceError::Listen {

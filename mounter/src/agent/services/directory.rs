@@ -1,5 +1,6 @@
-//! A volume's own directory, `$MOORING_STATE`: for sockets, files with what a daemon is told, and file systems that are mounted on their
-//! way to the volume. It goes with the volume, and so does what is mounted in it, but never what is in that.
+//! A volume's own directory, `$MOORING_STATE`: for sockets, files with what a daemon is told, and file systems that are
+//! mounted on their way to the volume. It goes with the volume, and so does what is mounted in it, but never what is in
+//! that.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -58,7 +59,8 @@ fn empty(folder: &OwnedFd) -> Result<(), Errno> {
         }
         match unlinkat(folder, name, AtFlags::empty()) {
             Err(Errno::ISDIR) => {
-                // Into no other file system, even one that is mounted just now: what is in that may be the volume's data.
+                // Into no other file system, even one that is mounted just now: what is in that may be the volume's
+                // data.
                 empty(&openat2(folder, name, FOLDER, Mode::empty(), ResolveFlags::NO_XDEV)?)?;
                 unlinkat(folder, name, AtFlags::REMOVEDIR)?;
             }

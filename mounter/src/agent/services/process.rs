@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::raw;
 
-/// How long a process may take to end after SIGTERM. A server that does not take the last writes by then does not take them later.
+/// How long a process may take to end after SIGTERM. A server that does not take the last writes by then does not take
+/// them later.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// How long one that was killed is waited for: it may hang in the kernel.
@@ -76,7 +77,8 @@ impl Process {
         };
     }
 
-    /// Kills what is left of the process group that it led. Only before it was waited for: until then the group keeps its number.
+    /// Kills what is left of the process group that it led. Only before it was waited for: until then the group keeps
+    /// its number.
     pub(super) fn end_group(&self) {
         if let Some(group) = Pid::from_raw(self.identity.pid) {
             // ESRCH: there was nobody else.

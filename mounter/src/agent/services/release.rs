@@ -12,7 +12,8 @@ use super::volume::{Live, Record};
 use super::{ServiceError, Services, directory};
 use crate::sys::{loop_device, thread};
 
-/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in memory.
+/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in
+/// memory.
 const LOOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// How often it is looked at.
@@ -22,7 +23,8 @@ const LOOP_PERIOD: Duration = Duration::from_millis(100);
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
 impl Services {
-    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds; nothing there is fine.
+    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds;
+    /// nothing there is fine.
     pub async fn release(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
         let released = self.release_all(volume).await;
         if let Some(volume) = self.lock().get_mut(volume) {
@@ -86,7 +88,8 @@ impl Services {
         Ok(())
     }
 
-    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to its daemon's end.
+    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to
+    /// its daemon's end.
     async fn unmount_on_the_way(&self, volume: &str) {
         let path = self.state(volume);
         let unmounted = thread::run({

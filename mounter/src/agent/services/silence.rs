@@ -1,5 +1,5 @@
-//! A server that is silent for too long. Who waits for it waits in the kernel, where no signal reaches, so a volume is asked by a read of
-//! the agent's own, and its daemon is killed when that has no end: whoever waits gets an error then.
+//! A server that is silent for too long. Who waits for it waits in the kernel, where no signal reaches, so a volume is
+//! asked by a read of the agent's own, and its daemon is killed when that has no end: whoever waits gets an error then.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
