@@ -35,7 +35,7 @@ use crate::core::metrics::Metrics;
 use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
-use crate::drivers::{endpoint, uninstall};
+use crate::drivers::{csi, endpoint, uninstall};
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
@@ -168,6 +168,12 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         }
     };
     let endpoint = tokio::spawn(endpoint::keep(settings, Arc::clone(&core), installed, stop.clone()));
+    let settings = csi::endpoint::EndpointSettings {
+        kubelet_root: args.node.kubelet_root().to_owned(),
+        node: args.node_name.clone(),
+        call_timeout: args.call_timeout,
+    };
+    let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(&core), stop.clone()));
     let socket = args.status_socket.clone();
     tokio::spawn(status_socket::serve(socket, Arc::clone(&core), status.clone()));
     let listen = args.listen;
@@ -182,6 +188,9 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         error!(%error, "the endpoint's task broke");
         Vec::new()
     });
+    if let Err(error) = csi.await {
+        error!(%error, "the task of the CSI sockets broke");
+    }
     if let Some(kube) = kube {
         let unwanted =
             uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;

@@ -1,11 +1,17 @@
-//! How the kubelet reaches the mounter: what it calls, and what it needs for that in its plugin directory. Runs in the
-//! daemon.
+//! How the kubelet reaches the mounter: what it calls, and what it needs for that. Runs in the daemon. Two drivers, one core: nothing
+//! behind this room knows by which of them a volume came.
 //!
-//! Files: [`flexvolume`] (the call-outs, and their answers), [`plugin_directories`] (where the kubelet looks),
-//! [`install`] (the shim in there), [`endpoint`] (keeps shim and socket there), [`uninstall`] (takes them out).
+//! | driver | files |
+//! | --- | --- |
+//! | `FlexVolume` | [`flexvolume`] (the call-outs, and their answers), [`plugin_directories`] (where the kubelet looks), [`install`] (the shim in there), [`endpoint`] (keeps shim and socket there) |
+//! | CSI | [`csi`] |
+//! | both | [`socket`] (root's only), `event_text` (the words of an answer), [`uninstall`] (takes all of it out) |
 
+pub mod csi;
 pub mod endpoint;
+mod event_text;
 pub mod flexvolume;
 pub mod install;
 pub mod plugin_directories;
+pub mod socket;
 pub mod uninstall;

@@ -1,12 +1,15 @@
 //! What every process shares: a volume's mount, its target, and the mount table. Runs in the daemon, in workers, and in
 //! client containers.
 //!
-//! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`target`] (the only way
-//! to a volume's directory), [`mount_options`], [`mount_table`], [`registry`] (who serves which type of volume).
+//! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`kubelet_options`] (how
+//! the kubelet hands a volume on), [`target`] (the only way to a volume's directory), [`mount_options`],
+//! [`mount_table`], [`volume_data`] (whose a CSI volume is), [`registry`] (who serves which type of volume).
 
 pub mod cause;
 pub mod job;
+pub mod kubelet_options;
 pub mod mount_options;
 pub mod mount_table;
 pub mod registry;
 pub mod target;
+pub mod volume_data;

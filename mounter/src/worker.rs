@@ -5,8 +5,8 @@
 //! no signal reaches it, and then only a worker hangs. The daemon leaves it behind, and reaps it when it ends at last.
 //!
 //! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
-//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`graft`] (puts a new mount where a dead one is;
-//! agents use it too).
+//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`usage`] (how full a volume is), [`graft`] (puts a new mount
+//! where a dead one is; agents use it too).
 
 pub mod clients;
 pub mod force;
@@ -14,6 +14,7 @@ pub mod graft;
 mod process;
 pub mod task;
 pub mod unmount;
+pub mod usage;
 
 pub use process::{WorkerError, Workers};
 pub use task::{MountTask, Task};
@@ -85,6 +86,7 @@ fn look(sys: &impl Sys, target: &Target) -> Result<Found, MountError> {
 fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
     match task {
         Task::Look { target } => return look(sys, target).map(WorkerReport::Found),
+        Task::Usage { target } => return usage::usage(target).map(WorkerReport::Usage),
         Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use crate::node::pool_usage::PoolUsage;
 
 /// Call-outs that have a name of their own; any other is `other`.
-const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"];
+const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs", "stats"];
 
 /// Bounds of durations in seconds: from a system call to the shim's patience.
 const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];

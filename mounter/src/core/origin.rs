@@ -12,10 +12,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use mooring_contract::names::{FLEX_DRIVER, annotations};
-use mooring_contract::volume::{Volume, keys};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations};
+use mooring_contract::volume::Volume;
 
 use crate::volume::job::MountJob;
+use crate::volume::kubelet_options::{self, CSI_PREFIX, FLEX_PREFIX};
 
 /// Longest that the API may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -101,12 +102,23 @@ fn is_an_administrators(found: &PersistentVolume, asked: &Volume) -> Result<(), 
     {
         return Err("was provisioned");
     }
-    let flex = found.spec.as_ref().and_then(|spec| spec.flex_volume.as_ref());
-    let Some(flex) = flex.filter(|flex| flex.driver == FLEX_DRIVER) else {
+    let spec = found.spec.as_ref();
+    let flex = spec.and_then(|spec| spec.flex_volume.as_ref());
+    let csi = spec.and_then(|spec| spec.csi.as_ref());
+    let volume = if let Some(flex) = flex.filter(|flex| flex.driver == FLEX_DRIVER) {
+        volume_of(flex.options.clone(), FLEX_PREFIX, flex.fs_type.as_deref(), None)
+    } else if let Some(csi) = csi.filter(|csi| csi.driver == CSI_DRIVER) {
+        let mount_options = spec.and_then(|spec| spec.mount_options.as_deref());
+        volume_of(
+            csi.volume_attributes.clone(),
+            CSI_PREFIX,
+            csi.fs_type.as_deref(),
+            mount_options,
+        )
+    } else {
         return Err("has another driver");
     };
-    let options = flex.options.clone().unwrap_or_default();
-    match read(options, flex.fs_type.as_deref()) {
+    match volume {
         Some(volume) if volume == *asked => Ok(()),
         _ => Err("has other options"),
     }
@@ -119,13 +131,15 @@ fn is_provisioned(name: &str) -> bool {
 }
 
 /// As the kubelet's call is read.
-fn read(mut options: BTreeMap<String, String>, fs_type: Option<&str>) -> Option<Volume> {
-    options.retain(|key, _| !key.starts_with("kubernetes.io/"));
-    let stated = options.entry(keys::FS_TYPE.to_owned()).or_default();
-    if stated.is_empty() {
-        fs_type.unwrap_or_default().clone_into(stated);
-    }
-    Volume::from_options(&options).ok()
+fn volume_of(
+    options: Option<BTreeMap<String, String>>,
+    prefix: &str,
+    fs_type: Option<&str>,
+    mount_options: Option<&[String]>,
+) -> Option<Volume> {
+    let options = options.unwrap_or_default();
+    let (fs_type, mount_options) = (fs_type.unwrap_or_default(), mount_options.unwrap_or_default());
+    kubelet_options::volume(options, prefix, fs_type, mount_options).ok()
 }
 
 #[cfg(test)]
@@ -152,6 +166,27 @@ mod tests {
         assert_eq!(judged(|_| {}), Ok(()));
         assert_eq!(judged(|pv| pv["metadata"]["name"] = json!("pvc-mine")), Ok(()));
         assert_eq!(judged(|pv| pv["metadata"]["annotations"] = json!({"a": "b"})), Ok(()));
+    }
+
+    #[test]
+    fn by_csi_it_is_the_same_volume_with_the_mount_options_that_stand_beside_it() {
+        let csi = |options: Value, mount_options: Value| {
+            move |pv: &mut Value| {
+                pv["spec"] = json!({"mountOptions": mount_options, "csi": {
+                    "driver": "vcs.mooring.dev", "volumeHandle": "x", "fsType": "ext4", "volumeAttributes": options,
+                }});
+            }
+        };
+        let options = json!({"client": "disk", "source": "/dev/sdb", "csi.storage.k8s.io/ephemeral": "false"});
+        assert_eq!(judged(csi(options.clone(), json!(null))), Ok(()));
+        assert_eq!(judged(csi(options.clone(), json!(["ro"]))), Err("has other options"));
+        let other = json!({"client": "disk", "source": "/dev/sdc"});
+        assert_eq!(judged(csi(other, json!(null))), Err("has other options"));
+        let another = judged(|pv| {
+            csi(options, json!(null))(pv);
+            pv["spec"]["csi"]["driver"] = json!("other.example");
+        });
+        assert_eq!(another, Err("has another driver"));
     }
 
     #[test]

@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::core::Core;
-use crate::drivers::flexvolume::socket::{Socket, SocketError};
+use crate::drivers::flexvolume::socket::Socket;
 use crate::drivers::install::{ShimInstallError, driver_directory, install, is_whole, make, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
+use crate::drivers::socket::SocketError;
 use crate::node::args::NodeArgs;
 
 /// How often the kubelet's directory is looked at, and one that could not be used is tried again.

@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
 use tracing::{info, warn};
 
+use crate::drivers::csi;
 use crate::drivers::install::{ShimInstallError, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
 use crate::node::args::NodeArgs;
@@ -47,6 +48,14 @@ pub enum UninstallError {
     /// The files can't be removed.
     #[error(transparent)]
     Install(#[from] ShimInstallError),
+    /// Its sockets can't be removed.
+    #[error("failed to remove the sockets of the CSI driver beneath {root:?}")]
+    Csi {
+        /// The kubelet's root.
+        root: PathBuf,
+        /// The file system's answer.
+        source: std::io::Error,
+    },
 }
 
 /// `mounter uninstall`.
@@ -55,7 +64,7 @@ pub fn run(mut args: UninstallArgs) -> Result<(), UninstallError> {
     remove(&args.node, Vec::new())
 }
 
-/// Removes shim and socket, from the directories in which they are now, if the DaemonSet is gone or going, and nothing is mounted any
+/// Removes shim and sockets, from the directories in which they are now, if the DaemonSet is gone or going, and nothing is mounted any
 /// more; whether it is gone.
 pub async fn if_unwanted(
     client: Client,
@@ -86,6 +95,11 @@ fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), Uninstal
             example: example.clone(),
         });
     }
+    let root = node.kubelet_root();
+    csi::endpoint::remove(root).map_err(|source| UninstallError::Csi {
+        root: root.to_owned(),
+        source,
+    })?;
     let found = if plugins.is_empty() {
         vec![PluginDirectory::find(node, None)?]
     } else {

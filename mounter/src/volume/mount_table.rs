@@ -6,8 +6,10 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use mooring_contract::names::FLEX_DRIVER_DIR;
+use mooring_contract::names::{CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
 use serde::{Deserialize, Serialize};
+
+use crate::volume::volume_data;
 
 /// A device by its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,12 +86,25 @@ impl Table {
         path.ancestors().find_map(|ancestor| self.top(ancestor))
     }
 
-    /// Mooring's mounts: those on volume directories beneath the kubelet's root.
+    /// Mooring's mounts: those on volume directories beneath the kubelet's root. Of CSI volumes the kubelet's notes say which
+    /// are Mooring's.
     pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a Entry> {
         let pods = kubelet_root.join("pods");
         self.0.iter().filter(move |entry| {
-            let names = entry.mount_point.strip_prefix(&pods).map(|rest| rest.iter().collect::<Vec<_>>());
-            matches!(names.as_deref(), Ok([_, volumes, driver, _]) if *volumes == "volumes" && *driver == FLEX_DRIVER_DIR)
+            let names = entry
+                .mount_point
+                .strip_prefix(&pods)
+                .map(|rest| rest.iter().collect::<Vec<_>>());
+            match names.as_deref() {
+                Ok([_, volumes, driver, _]) => *volumes == "volumes" && *driver == FLEX_DRIVER_DIR,
+                Ok([_, volumes, csi, _, target]) => {
+                    *volumes == "volumes"
+                        && *csi == CSI_VOLUMES_DIR
+                        && *target == CSI_TARGET
+                        && volume_data::is_ours(&entry.mount_point)
+                }
+                _ => false,
+            }
         })
     }
 }
@@ -202,5 +217,23 @@ broken line
             .map(|entry| &entry.fs_type)
             .collect();
         assert_eq!(ours, ["fuse.sshfs", "ext4"]);
+    }
+
+    #[test]
+    fn of_csi_volumes_those_are_counted_that_the_kubelet_notes_as_ours() {
+        let root = tempfile::tempdir().unwrap();
+        let mut text = String::new();
+        for (name, driver) in [("ours", "vcs.mooring.dev"), ("other", "ebs.csi.aws.com"), ("gone", "")] {
+            let volume = root.path().join("pods/u/volumes/kubernetes.io~csi").join(name);
+            std::fs::create_dir_all(&volume).unwrap();
+            if !driver.is_empty() {
+                let data = format!("{{\"driverName\":\"{driver}\",\"volumeHandle\":\"x\"}}");
+                std::fs::write(volume.join("vol_data.json"), data).unwrap();
+            }
+            text.push_str(&format!("30 22 0:25 / {}/mount rw - {name} x rw\n", volume.display()));
+        }
+        let table = Table::parse(text.as_bytes());
+        let ours: Vec<_> = table.volumes(root.path()).map(|entry| &entry.fs_type).collect();
+        assert_eq!(ours, ["ours"]);
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! Nothing outside the kubelet's volume directories is ever touched. A target is checked twice: its text has exactly the
 //! form that the kubelet gives it, and it is opened beneath a handle of the kubelet's root with no symbolic link on the way.
+//!
+//! | driver | directory beneath the kubelet's root | who makes it |
+//! | --- | --- | --- |
+//! | `FlexVolume` | `pods/<uid>/volumes/mooring.dev~vcs/<name>` | the kubelet |
+//! | CSI | `pods/<uid>/volumes/kubernetes.io~csi/<name>/mount` | the driver; its parent is the kubelet's |
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use mooring_contract::names;
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat2, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +31,13 @@ pub enum TargetError {
         root: PathBuf,
     },
     /// Not a volume's directory.
-    #[error("{0:?} is not a directory of one of Mooring's volumes (pods/<uid>/volumes/{driver}/<name>): nothing was done", driver = names::FLEX_DRIVER_DIR)]
-    NotAVolume(PathBuf),
+    #[error("{path:?} is not a directory of one of Mooring's volumes ({wanted}): nothing was done")]
+    NotAVolume {
+        /// What was asked.
+        path: PathBuf,
+        /// What would be one.
+        wanted: &'static str,
+    },
     /// The directory is not there.
     #[error("volume directory {0:?} does not exist: the kubelet makes it again by itself")]
     Missing(PathBuf),
@@ -47,6 +57,50 @@ pub enum TargetError {
         /// The kernel's answer.
         source: Errno,
     },
+    /// It can't be made.
+    #[error("failed to make volume directory {path:?}: {source}")]
+    Make {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+    /// It stays.
+    #[error("failed to remove volume directory {path:?}: {source}")]
+    Remove {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+}
+
+/// By which driver the kubelet has a volume mounted: that gives its directory the form that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// `FlexVolume`.
+    FlexVolume,
+    /// CSI.
+    Csi,
+}
+
+impl Driver {
+    /// The directory that volumes of this driver have in their Pod's.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::FlexVolume => names::FLEX_DRIVER_DIR,
+            Self::Csi => names::CSI_VOLUMES_DIR,
+        }
+    }
+
+    /// The form, in words.
+    fn form(self) -> &'static str {
+        match self {
+            Self::FlexVolume => "pods/<uid>/volumes/mooring.dev~vcs/<name>",
+            Self::Csi => "pods/<uid>/volumes/kubernetes.io~csi/<name>/mount",
+        }
+    }
 }
 
 /// A volume's directory, in the form that the kubelet gives it.
@@ -54,22 +108,36 @@ pub enum TargetError {
 pub struct Target {
     root: PathBuf,
     pod_uid: String,
-    plugin: String,
+    driver: Driver,
     name: String,
 }
 
 impl Target {
-    /// Reads the directory that the kubelet names; `root` is the kubelet's root.
+    /// Reads the directory of a volume, whichever driver mounts it; `root` is the kubelet's root.
     ///
     /// # Errors
-    /// Anything that is not literally `<root>/pods/<uid>/volumes/mooring.dev~vcs/<name>`.
+    /// Anything that is not literally of the form that one of the drivers has.
     pub fn parse(root: &Path, directory: &str) -> Result<Self, TargetError> {
+        match Self::parse_as(Driver::Csi, root, directory) {
+            Err(TargetError::NotAVolume { .. }) => Self::parse_as(Driver::FlexVolume, root, directory),
+            parsed => parsed,
+        }
+    }
+
+    /// Reads the directory that the kubelet names to one driver; `root` is the kubelet's root.
+    ///
+    /// # Errors
+    /// Anything that is not literally of the form that this driver has.
+    pub fn parse_as(driver: Driver, root: &Path, directory: &str) -> Result<Self, TargetError> {
         let path = Path::new(directory);
         let relative = path.strip_prefix(root).map_err(|_| TargetError::OutsideRoot {
             path: path.to_owned(),
             root: root.to_owned(),
         })?;
-        let not_a_volume = || TargetError::NotAVolume(path.to_owned());
+        let not_a_volume = || TargetError::NotAVolume {
+            path: path.to_owned(),
+            wanted: driver.form(),
+        };
         let names: Vec<&str> = relative
             .components()
             .map(|component| match component {
@@ -78,15 +146,28 @@ impl Target {
             })
             .collect::<Option<_>>()
             .ok_or_else(not_a_volume)?;
-        match names.as_slice() {
-            ["pods", uid, "volumes", plugin, name] if *plugin == names::FLEX_DRIVER_DIR => Ok(Self {
-                root: root.to_owned(),
-                pod_uid: (*uid).to_owned(),
-                plugin: (*plugin).to_owned(),
-                name: (*name).to_owned(),
-            }),
-            _ => Err(not_a_volume()),
-        }
+        let (uid, name) = match (driver, names.as_slice()) {
+            (Driver::FlexVolume, ["pods", uid, "volumes", plugin, name]) if *plugin == driver.directory() => {
+                (uid, name)
+            }
+            (Driver::Csi, ["pods", uid, "volumes", plugin, name, leaf])
+                if *plugin == driver.directory() && *leaf == names::CSI_TARGET =>
+            {
+                (uid, name)
+            }
+            _ => return Err(not_a_volume()),
+        };
+        Ok(Self {
+            root: root.to_owned(),
+            pod_uid: (*uid).to_owned(),
+            driver,
+            name: (*name).to_owned(),
+        })
+    }
+
+    /// By which driver the kubelet has it mounted.
+    pub fn driver(&self) -> Driver {
+        self.driver
     }
 
     /// The Pod's uid, as it stands in the path.
@@ -94,7 +175,7 @@ impl Target {
         &self.pod_uid
     }
 
-    /// The directory's own name: the PV's name, or that of an inline volume.
+    /// The PV's name, or that of an inline volume.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -106,7 +187,7 @@ impl Target {
 
     /// The path beneath the kubelet's root.
     pub fn relative(&self) -> PathBuf {
-        self.parent_relative().join(&self.name)
+        self.parent_relative().join(self.file_name())
     }
 
     /// The whole path, for messages and for comparing with the mount table; open it by [`Self::open`] only.
@@ -129,11 +210,47 @@ impl Target {
 
     /// The target's name in its parent.
     pub fn file_name(&self) -> &OsStr {
-        OsStr::new(&self.name)
+        OsStr::new(match self.driver {
+            Driver::FlexVolume => self.name.as_str(),
+            Driver::Csi => names::CSI_TARGET,
+        })
+    }
+
+    /// Makes the directory, where that is the driver's to do. Its parent has to be there.
+    pub fn make(&self) -> Result<(), TargetError> {
+        let parent = self.open_parent()?;
+        match mkdirat(&parent, self.file_name(), Mode::from_raw_mode(0o750)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(source) => Err(TargetError::Make {
+                path: self.path(),
+                source,
+            }),
+        }
+    }
+
+    /// Takes the directory away, where that is the driver's to do. Nothing there is success.
+    pub fn remove(&self) -> Result<(), TargetError> {
+        let parent = match self.open_parent() {
+            Err(TargetError::Missing(_)) => return Ok(()),
+            parent => parent?,
+        };
+        match unlinkat(&parent, self.file_name(), AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(TargetError::Remove {
+                path: self.path(),
+                source,
+            }),
+        }
     }
 
     fn parent_relative(&self) -> PathBuf {
-        ["pods", &self.pod_uid, "volumes", &self.plugin].iter().collect()
+        let volumes: PathBuf = ["pods", &self.pod_uid, "volumes", self.driver.directory()]
+            .iter()
+            .collect();
+        match self.driver {
+            Driver::FlexVolume => volumes,
+            Driver::Csi => volumes.join(&self.name),
+        }
     }
 
     fn open_beneath(&self, relative: &Path) -> Result<OwnedFd, TargetError> {
@@ -172,10 +289,77 @@ fn is_plain(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Target, TargetError};
+    use super::{Driver, Target, TargetError};
     use std::path::Path;
 
     const ROOT: &str = "/var/lib/kubelet";
+
+    /// Proves: M3
+    #[test]
+    fn each_driver_has_its_own_form_of_directory_and_no_other_s() {
+        let root = Path::new(ROOT);
+        let csi = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount";
+        let flex = "/var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/pv-1";
+        let target = Target::parse(root, csi).unwrap();
+        assert_eq!(
+            (target.driver(), target.name(), target.pod_uid()),
+            (Driver::Csi, "pv-1", "u")
+        );
+        assert_eq!(target.path(), Path::new(csi));
+        assert_eq!(Target::parse(root, flex).unwrap().driver(), Driver::FlexVolume);
+        for (driver, bad) in [
+            (Driver::FlexVolume, csi),
+            (Driver::Csi, flex),
+            (Driver::Csi, "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1"),
+            (
+                Driver::Csi,
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/../mount",
+            ),
+            (
+                Driver::Csi,
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount/x",
+            ),
+            (
+                Driver::Csi,
+                "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/vol_data.json",
+            ),
+            (
+                Driver::Csi,
+                "/var/lib/kubelet/plugins/kubernetes.io/csi/pv/pv-1/globalmount",
+            ),
+            (Driver::Csi, "/etc"),
+        ] {
+            assert!(Target::parse_as(driver, root, bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Proves: M3
+    #[test]
+    fn a_directory_of_csi_s_is_made_and_removed_where_the_kubelet_wants_it_and_through_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        let volumes = root.path().join("pods/u/volumes/kubernetes.io~csi");
+        std::fs::create_dir_all(volumes.join("v")).unwrap();
+        let target = |name: &str| {
+            let text = volumes.join(name).join("mount");
+            Target::parse_as(Driver::Csi, root.path(), text.to_str().unwrap()).unwrap()
+        };
+        for _ in 0..2 {
+            target("v").make().unwrap();
+        }
+        target("v").open().unwrap();
+        for _ in 0..2 {
+            target("v").remove().unwrap();
+        }
+        assert!(!volumes.join("v/mount").exists() && volumes.join("v").exists());
+        assert!(matches!(target("gone").make(), Err(TargetError::Missing(_))));
+        target("gone").remove().unwrap();
+
+        let outside = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(outside.path(), volumes.join("linked")).unwrap();
+        assert!(matches!(target("linked").make(), Err(TargetError::Link { .. })));
+        assert!(target("linked").remove().is_err());
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
 
     /// Proves: M3
     #[test]

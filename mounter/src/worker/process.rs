@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tracing::{info, warn};
 
 use super::task::{END, Task, WorkerReport};
+use super::usage::Usage;
 use crate::sys::look::Found;
 use crate::volume::cause::chain;
 use crate::volume::job::MountError;
@@ -104,7 +105,17 @@ impl Workers {
         let task = Task::Look { target: target.clone() };
         match self.report_holding(&task, Instant::now() + limit, held).await? {
             WorkerReport::Found(found) => Ok(found),
-            WorkerReport::Done => Err(WorkerError::OtherReport),
+            WorkerReport::Done | WorkerReport::Usage(_) => Err(WorkerError::OtherReport),
+            WorkerReport::Failed(error) => Err(error.into()),
+        }
+    }
+
+    /// Has a worker ask what is mounted on a target how full it is, until `deadline` at the latest.
+    pub async fn usage(&self, target: &Target, deadline: Instant) -> Result<Usage, WorkerError> {
+        let task = Task::Usage { target: target.clone() };
+        match self.report(&task, deadline).await? {
+            WorkerReport::Usage(usage) => Ok(usage),
+            WorkerReport::Done | WorkerReport::Found(_) => Err(WorkerError::OtherReport),
             WorkerReport::Failed(error) => Err(error.into()),
         }
     }

@@ -10,6 +10,7 @@ use crate::sys::look::Found;
 use crate::volume::job::{MountError, MountJob, Secrets};
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
+use crate::worker::usage::Usage;
 
 /// One thing for a worker to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,6 +62,11 @@ pub enum Task {
     },
     /// See what is mounted on a target, and whether it answers. The report is [`WorkerReport::Found`].
     Look {
+        /// The target.
+        target: Target,
+    },
+    /// Ask what is mounted on a target how full it is.
+    Usage {
         /// The target.
         target: Target,
     },
@@ -142,6 +148,8 @@ pub enum WorkerReport {
     Done,
     /// It was a look, and this is what is mounted.
     Found(Found),
+    /// This is how full it is.
+    Usage(Usage),
     /// It is not, and this is why.
     Failed(MountError),
 }

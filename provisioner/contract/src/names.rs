@@ -23,6 +23,21 @@ pub const FLEX_SOCKET: &str = ".mounter.sock";
 /// Name of the CSI driver.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 
+/// Where a Pod has its CSI volumes, of whatever driver (`pkg/volume/csi` of the kubelet).
+pub const CSI_VOLUMES_DIR: &str = "kubernetes.io~csi";
+
+/// The directory that a CSI volume is mounted on, in its own in [`CSI_VOLUMES_DIR`].
+pub const CSI_TARGET: &str = "mount";
+
+/// What the kubelet notes of a CSI volume, beside [`CSI_TARGET`].
+pub const CSI_VOLUME_DATA: &str = "vol_data.json";
+
+/// The CSI driver's socket beneath the kubelet's root.
+pub const CSI_SOCKET: [&str; 3] = ["plugins", CSI_DRIVER, "csi.sock"];
+
+/// The socket by which the CSI driver registers itself, beneath the kubelet's root.
+pub const CSI_REGISTRATION_SOCKET: [&str; 2] = ["plugins_registry", "vcs.mooring.dev-reg.sock"];
+
 /// Namespace that Mooring runs in unless told otherwise.
 pub const NAMESPACE: &str = "mooring";
 

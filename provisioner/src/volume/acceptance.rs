@@ -113,10 +113,8 @@ pub enum Refusal {
     /// Its Secret belongs to somebody else.
     #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
     Secret(String),
-    /// It has `mountOptions`, which the kubelet refuses with flexVolume.
-    #[error(
-        "it has mountOptions, which the kubelet refuses with flexVolume: put them into the option \"mount-options\""
-    )]
+    /// It has `mountOptions`, which the kubelet refuses with `flexVolume` and which nobody has judged with `csi`.
+    #[error("it has mountOptions beside its options: put them into the option \"mount-options\"")]
     MountOptions,
     /// It can't be used on the node that was selected.
     #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
@@ -269,9 +267,7 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             return;
         }
         check_options(flex.options.as_ref(), flex.fs_type.as_deref(), expected, refusals);
-        if spec.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
-            refusals.push(Refusal::MountOptions);
-        }
+        check_mount_options(spec, refusals);
         let secret = flex.secret_ref.as_ref().and_then(|secret| secret.namespace.as_deref());
         check_secret(secret, expected, refusals);
     } else if let Some(csi) = &spec.csi {
@@ -285,6 +281,7 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             expected,
             refusals,
         );
+        check_mount_options(spec, refusals);
         let secrets = [
             &csi.node_stage_secret_ref,
             &csi.node_publish_secret_ref,
@@ -306,6 +303,12 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
         for secret in secrets.into_iter().flatten() {
             check_secret(secret.namespace.as_deref(), expected, refusals);
         }
+    }
+}
+
+fn check_mount_options(spec: &PersistentVolumeSpec, refusals: &mut Vec<Refusal>) {
+    if spec.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
+        refusals.push(Refusal::MountOptions);
     }
 }
 
@@ -563,6 +566,15 @@ pub(crate) mod tests {
             ),
             (
                 Box::new(|pv| pv["spec"]["mountOptions"] = json!(["ro"])),
+                "mountOptions",
+            ),
+            (
+                Box::new(|pv| {
+                    let options = pv["spec"]["flexVolume"]["options"].clone();
+                    let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
+                    swap(pv, "csi", by_csi);
+                    pv["spec"]["mountOptions"] = json!(["ro"]);
+                }),
                 "mountOptions",
             ),
             (

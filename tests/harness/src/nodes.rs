@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
+use mooring_contract::names::{CSI_VOLUMES_DIR, FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
 use serde_json::Value;
 
 use super::waiting::wait_for;
@@ -161,10 +161,10 @@ impl Scope {
     /// Lines of a node's mount table about volumes of this test: those whose PersistentVolume begins with the namespace's name.
     pub fn mounts_on(&self, index: u8) -> Result<Vec<String>> {
         let table = self.on_node(index, "cat /proc/self/mountinfo")?;
-        let ours = format!("/{FLEX_DRIVER_DIR}/{}", self.namespace);
+        let ours = [FLEX_DRIVER_DIR, CSI_VOLUMES_DIR].map(|driver| format!("/{driver}/{}", self.namespace));
         Ok(table
             .lines()
-            .filter(|line| line.contains(&ours))
+            .filter(|line| ours.iter().any(|volumes| line.contains(volumes)))
             .map(str::to_owned)
             .collect())
     }
@@ -228,8 +228,8 @@ impl Scope {
                     let mounts = self.mounts_on(node)?;
                     ensure!(mounts.is_empty(), "still mounted: {}", mounts.join("\n"));
                     let script = format!(
-                        "ls -d /var/lib/kubelet/pods/*/volumes/{FLEX_DRIVER_DIR}/{}* || true",
-                        self.namespace
+                        "cd /var/lib/kubelet/pods && ls -d */volumes/{FLEX_DRIVER_DIR}/{ours}* */volumes/{CSI_VOLUMES_DIR}/{ours}* || true",
+                        ours = self.namespace
                     );
                     let directories = self.on_node(node, &format!("({script}) 2>/dev/null"))?;
                     ensure!(directories.is_empty(), "still there: {directories}");

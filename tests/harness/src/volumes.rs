@@ -4,7 +4,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Preconditions};
-use mooring_contract::names::{FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
 use serde_json::{Value, json};
 
 use super::Scope;
@@ -17,15 +17,40 @@ impl Scope {
     /// Makes a PersistentVolume with these options (`client`, `source`, …; key `secret` is the Secret, in this namespace) and
     /// a claim called `name` that has it. Both go with the namespace.
     pub fn volume(&self, name: &str, options: &Value) -> Result<()> {
-        let volume = self.volume_name(name);
-        let mut options = options.clone();
-        let secret = options.as_object_mut().and_then(|options| options.remove("secret"));
+        let (options, secret) = self.split_secret(options);
         let mut source = json!({"driver": FLEX_DRIVER, "options": options});
         if let Some(secret) = secret {
-            source["secretRef"] = json!({"name": secret, "namespace": self.namespace});
+            source["secretRef"] = secret;
         }
+        self.volume_from(name, json!({"flexVolume": source}))
+    }
+
+    /// The same by CSI; `more` is laid over the spec of the PersistentVolume.
+    pub fn csi_volume(&self, name: &str, options: &Value, more: &Value) -> Result<()> {
+        let (options, secret) = self.split_secret(options);
+        let mut source =
+            json!({"driver": CSI_DRIVER, "volumeHandle": self.volume_name(name), "volumeAttributes": options});
+        if let Some(secret) = secret {
+            source["nodePublishSecretRef"] = secret;
+        }
+        let mut spec = json!({"csi": source});
+        merge(&mut spec, more.clone());
+        self.volume_from(name, spec)
+    }
+
+    /// Options without their `secret`, and the reference to that.
+    fn split_secret(&self, options: &Value) -> (Value, Option<Value>) {
+        let mut options = options.clone();
+        let secret = options.as_object_mut().and_then(|options| options.remove("secret"));
+        let reference = secret.map(|secret| json!({"name": secret, "namespace": self.namespace}));
+        (options, reference)
+    }
+
+    /// Makes a PersistentVolume with this laid over its spec, and a claim called `name` that has it.
+    fn volume_from(&self, name: &str, more: Value) -> Result<()> {
+        let volume = self.volume_name(name);
         let size = json!({"storage": "64Mi"});
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": [
+        let mut list = json!({"apiVersion": "v1", "kind": "List", "items": [
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolume",
@@ -36,7 +61,6 @@ impl Scope {
                     "persistentVolumeReclaimPolicy": "Retain",
                     "storageClassName": "",
                     "claimRef": {"namespace": self.namespace, "name": name},
-                    "flexVolume": source,
                 },
             },
             {
@@ -51,10 +75,11 @@ impl Scope {
                 },
             },
         ]});
+        merge(&mut list["items"][0]["spec"], more);
         self.apply(&list.to_string())
     }
 
-    /// The name of the PersistentVolume behind a claim of [`Scope::volume`].
+    /// The name of the PersistentVolume behind a claim of [`Scope::volume`] or [`Scope::csi_volume`].
     pub fn volume_name(&self, claim: &str) -> String {
         format!("{}-{claim}", self.namespace)
     }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::drivers::event_text;
+
 /// What the kubelet is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlexVolumeAnswer {
@@ -17,9 +19,6 @@ pub enum FlexVolumeAnswer {
     Failure(String),
 }
 
-/// Longest message in bytes: an Event holds 1024, and the kubelet puts its own words before it.
-const MAX_MESSAGE: usize = 800;
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire<'a> {
@@ -32,12 +31,8 @@ struct Wire<'a> {
 
 impl FlexVolumeAnswer {
     /// A failure, its message cut to what an Event can show.
-    pub fn failure(mut message: String) -> Self {
-        if message.len() > MAX_MESSAGE {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
-            message.push('…');
-        }
-        Self::Failure(message)
+    pub fn failure(message: String) -> Self {
+        Self::Failure(event_text::cut(message))
     }
 
     /// A word out of a fixed few, for metrics and the log.

@@ -6,13 +6,11 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mooring_contract::volume::{Volume, VolumeError, keys};
+use mooring_contract::volume::{Volume, VolumeError};
 
 use crate::volume::job::{MountJob, PodRef, Secrets};
-use crate::volume::target::{Target, TargetError};
-
-/// Options that the kubelet adds to the volume's own all begin like this.
-const KUBELET: &str = "kubernetes.io/";
+use crate::volume::kubelet_options::{self, FLEX_PREFIX};
+use crate::volume::target::{Driver, Target, TargetError};
 
 /// One call-out.
 #[derive(Debug)]
@@ -129,12 +127,12 @@ impl FlexVolumeCall {
             }),
             ("mount", [directory, json]) => Ok(Self::Mount(Box::new(mount_call(directory, json, root)?))),
             ("unmount", [directory]) => Ok(Self::Unmount {
-                target: Target::parse(root, directory)?,
+                target: Target::parse_as(Driver::FlexVolume, root, directory)?,
             }),
             // Options, device, directory, new size, old size.
             ("expandfs", [json, _, directory, size, _]) => Ok(Self::ExpandFs {
                 volume: Options::parse(json)?.into_volume()?,
-                target: Target::parse(root, directory)?,
+                target: Target::parse_as(Driver::FlexVolume, root, directory)?,
                 size: size.parse().map_err(|_| CallError::Size((*size).to_owned()))?,
             }),
             ("getvolumename", rest) => Err(count("getvolumename", rest, "1")),
@@ -157,7 +155,7 @@ fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallError 
 }
 
 fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMountCall, CallError> {
-    let target = Target::parse(root, directory)?;
+    let target = Target::parse_as(Driver::FlexVolume, root, directory)?;
     let mut options = Options::parse(json)?;
     let secrets = options.take_secrets()?;
     // A volume's own options go before those that the kubelet adds, so whoever writes an inline volume can forge these:
@@ -193,7 +191,7 @@ impl Options {
 
     /// One of the kubelet's; empty if it is not there.
     fn take(&mut self, name: &str) -> String {
-        self.0.remove(&format!("{KUBELET}{name}")).unwrap_or_default()
+        self.0.remove(&format!("{FLEX_PREFIX}{name}")).unwrap_or_default()
     }
 
     fn take_secrets(&mut self) -> Result<Secrets, CallError> {
@@ -216,12 +214,7 @@ impl Options {
     /// The volume; the kubelet's `fsType` (`fsType` of the PV) counts where the options have no `fs-type`.
     fn into_volume(mut self) -> Result<Volume, CallError> {
         let fs_type = self.take("fsType");
-        self.0.retain(|key, _| !key.starts_with(KUBELET));
-        let stated = self.0.entry(keys::FS_TYPE.to_owned()).or_default();
-        if stated.is_empty() {
-            *stated = fs_type;
-        }
-        Ok(Volume::from_options(&self.0)?)
+        Ok(kubelet_options::volume(self.0, FLEX_PREFIX, &fs_type, &[])?)
     }
 }
 

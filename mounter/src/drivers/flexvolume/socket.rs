@@ -1,16 +1,14 @@
-//! The socket beside the shim: root's only, private before it can be seen, limited in every direction.
+//! The socket beside the shim: root's only, limited in every direction.
 
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_contract::names::FLEX_SOCKET;
 use mooring_shim::request::{self, RequestError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,6 +16,7 @@ use tracing::{Instrument, debug, field, info, info_span, warn};
 
 use super::answer::FlexVolumeAnswer;
 use crate::core::Core;
+use crate::drivers::socket::{self, PrivateSocket, SocketError};
 
 /// Most call-outs at a time. Those of one server are limited to fewer (`crate::core::circuit_breaker`).
 const MOST: usize = 256;
@@ -28,89 +27,21 @@ const PEER_LIMIT: Duration = Duration::from_secs(5);
 /// Kept back of a call-out's time, for the answer's own way.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// The kubelet's user.
-const ROOT: u32 = 0;
-
-/// A pause after an accept that failed, as it does when there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-#[error("failed to {attempted} the socket in {directory:?}: {source}")]
-pub struct SocketError {
-    attempted: &'static str,
-    directory: PathBuf,
-    source: io::Error,
-}
-
-impl SocketError {
-    /// The same about a directory by another name.
-    #[must_use]
-    pub fn of(self, directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            ..self
-        }
-    }
-}
-
 /// The mounter's socket.
 #[derive(Debug)]
-pub struct Socket {
-    listener: UnixListener,
-    directory: PathBuf,
-    /// Which socket of that name it is: a newer mounter's is not ours to remove.
-    inode: u64,
-    /// The user who may ask.
-    asker: u32,
-}
+pub struct Socket(PrivateSocket);
 
 impl Socket {
     /// Makes the socket in the driver's directory, in the place of any other.
     pub fn bind(directory: &Path) -> Result<Self, SocketError> {
-        let failed = |attempted| {
-            move |source| SocketError {
-                attempted,
-                directory: directory.to_owned(),
-                source,
-            }
-        };
-        // By way of a handle, since an address holds 107 bytes only.
-        let handle = std::fs::File::open(directory).map_err(failed("open the directory of"))?;
-        let beneath = Path::new("/proc/self/fd").join(handle.as_raw_fd().to_string());
-        let new = beneath.join(format!("{FLEX_SOCKET}.new"));
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("make room for")(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&new).map_err(failed("make"))?;
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed("protect"))?;
-        let inode = std::fs::metadata(&new).map_err(failed("look at"))?.ino();
-        std::fs::rename(&new, beneath.join(FLEX_SOCKET)).map_err(failed("name"))?;
-        Ok(Self {
-            listener,
-            directory: directory.to_owned(),
-            inode,
-            asker: ROOT,
-        })
+        PrivateSocket::bind(directory, FLEX_SOCKET).map(Self)
     }
 
     /// Answers call-outs until told to stop, then those that are under way.
     pub async fn serve(self, core: Arc<Core>, limit: Duration, stop: CancellationToken) {
         let room = Arc::new(Semaphore::new(MOST));
         let calls = TaskTracker::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    warn!(%error, "failed to accept a call-out");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            if !is_of(&stream, self.asker) {
-                continue;
-            }
+        while let Some(stream) = stop.run_until_cancelled(self.0.accept()).await {
             let (core, room) = (Arc::clone(&core), Arc::clone(&room));
             calls.spawn(async move {
                 if let Ok(_room) = room.try_acquire() {
@@ -123,11 +54,7 @@ impl Socket {
             });
         }
         // From now on the shim says that there is no mounter, rather than to hang.
-        let path = self.directory.join(FLEX_SOCKET);
-        if std::fs::metadata(&path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = std::fs::remove_file(&path);
-        }
-        drop(self.listener);
+        self.0.remove();
         calls.close();
         info!(
             calls = calls.len(),
@@ -146,25 +73,7 @@ pub fn is_there(directory: &Path) -> bool {
 
 /// Takes the socket away.
 pub fn remove(directory: &Path) -> io::Result<()> {
-    match std::fs::remove_file(directory.join(FLEX_SOCKET)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Whether this user asks: only the kubelet's own may. The socket's file mode says the same.
-fn is_of(stream: &UnixStream, asker: u32) -> bool {
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == asker => true,
-        Ok(peer) => {
-            warn!(peer.uid = peer.uid(), "refused a call-out of another user than {asker}");
-            false
-        }
-        Err(error) => {
-            warn!(%error, "refused a call-out of an unknown peer");
-            false
-        }
-    }
+    socket::remove(&directory.join(FLEX_SOCKET))
 }
 
 async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {

@@ -2,6 +2,7 @@
 
 mod block;
 mod ceph;
+mod csi;
 mod glusterfs;
 mod hung;
 mod junk;

@@ -36,8 +36,8 @@ impl Daemon {
         let core = Core::new(places, Registry::default(), None, Metrics::default());
         let stop = CancellationToken::new();
         let mut socket = Socket::bind(directory.path()).unwrap();
-        assert_eq!(socket.asker, 0, "others than root may ask");
-        socket.asker = asker;
+        assert_eq!(socket.0.asker, 0, "others than root may ask");
+        socket.0.asker = asker;
         let served = tokio::spawn(socket.serve(Arc::new(core), Duration::from_secs(10), stop.clone()));
         Self {
             directory,

@@ -1,0 +1,143 @@
+//! What the kubelet is answered where something failed: the words of the Event, as a `FlexVolume`'s are, and a code.
+//!
+//! The kubelet takes some codes for an end, and removes the volume's directory (`isFinalError` in `pkg/volume/csi`). After the others
+//! the volume may be mounted or about to be: it asks again, or unpublishes it before it goes on. So whatever may still come about has
+//! one of these: `ABORTED`, `DEADLINE_EXCEEDED`, `UNAVAILABLE`.
+
+use tonic::{Code, Status};
+
+use super::publish::RequestError;
+use crate::drivers::event_text;
+use crate::volume::job::MountError;
+use crate::volume::target::TargetError;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The request makes no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The directory can't be made, removed or looked at.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The volume was not mounted or unmounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A question about a volume that is not there.
+    #[error("nothing is mounted on {0}")]
+    NotMounted(String),
+    /// Not known to the mounter.
+    #[error("the mounter does not know its node's name: set --node-name (NODE_NAME)")]
+    NoNode,
+}
+
+impl Failure {
+    /// A word out of a fixed few, for metrics.
+    pub(super) fn category(&self) -> &'static str {
+        match self {
+            Self::Request(_) => "bad-call",
+            Self::Target(_) => "bad-target",
+            Self::Mount(error) => error.category(),
+            Self::NotMounted(_) => "not-mounted",
+            Self::NoNode => "node",
+        }
+    }
+
+    fn code(&self) -> Code {
+        match self {
+            Self::Request(_) => Code::InvalidArgument,
+            Self::Target(_) => Code::Internal,
+            Self::Mount(error) => code(error),
+            Self::NotMounted(_) => Code::NotFound,
+            Self::NoNode => Code::FailedPrecondition,
+        }
+    }
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.code(), event_text::cut(failure.to_string()))
+    }
+}
+
+fn code(error: &MountError) -> Code {
+    match error {
+        MountError::BadOptions(_) | MountError::Target(_) => Code::InvalidArgument,
+        MountError::Forbidden(_) => Code::PermissionDenied,
+        MountError::NotServed { .. } | MountError::Node(_) | MountError::InUse { .. } | MountError::Shared { .. } => {
+            Code::FailedPrecondition
+        }
+        MountError::Occupied { .. } => Code::AlreadyExists,
+        MountError::InProgress { .. } => Code::Aborted,
+        MountError::Timeout { .. } => Code::DeadlineExceeded,
+        MountError::Tripped { .. } | MountError::Container { .. } => Code::Unavailable,
+        MountError::Failed { .. } => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::{Code, Status};
+
+    use super::Failure;
+    use crate::volume::job::MountError;
+
+    /// What the kubelet goes on after as if nothing had begun.
+    const FINAL: [Code; 6] = [
+        Code::InvalidArgument,
+        Code::PermissionDenied,
+        Code::FailedPrecondition,
+        Code::AlreadyExists,
+        Code::Internal,
+        Code::NotFound,
+    ];
+
+    fn words() -> String {
+        "x".to_owned()
+    }
+
+    #[test]
+    fn what_may_still_come_about_is_no_end_to_the_kubelet() {
+        let open = [
+            MountError::InProgress {
+                operation: words(),
+                seconds: 1,
+            },
+            MountError::Timeout {
+                attempted: words(),
+                seconds: 1,
+                server: words(),
+            },
+            MountError::Container {
+                client: words(),
+                message: words(),
+            },
+        ];
+        for error in open {
+            let text = error.to_string();
+            let status = Status::from(Failure::from(error));
+            assert!(!FINAL.contains(&status.code()), "{status:?}");
+            assert_eq!(status.message(), text);
+        }
+        let over = [
+            MountError::BadOptions(words()),
+            MountError::Forbidden(words()),
+            MountError::Node(words()),
+            MountError::NotServed { client: words() },
+            MountError::Failed {
+                attempted: words(),
+                message: words(),
+            },
+        ];
+        for error in over {
+            let status = Status::from(Failure::from(error));
+            assert!(FINAL.contains(&status.code()), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_no_longer_than_an_event() {
+        let status = Status::from(Failure::from(MountError::BadOptions("ü".repeat(4000))));
+        assert!(status.message().len() < 1000 && status.message().ends_with('…'));
+    }
+}

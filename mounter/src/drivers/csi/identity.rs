@@ -1,0 +1,39 @@
+//! CSI's service Identity: which driver this is.
+
+use mooring_contract::names::CSI_DRIVER;
+use mooring_csi_proto::csi::identity_server;
+use mooring_csi_proto::csi::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    ProbeRequest, ProbeResponse,
+};
+use tonic::{Request, Response, Status};
+
+/// Says which driver this is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity;
+
+#[tonic::async_trait]
+impl identity_server::Identity for Identity {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        Ok(Response::new(GetPluginInfoResponse {
+            name: CSI_DRIVER.to_owned(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..GetPluginInfoResponse::default()
+        }))
+    }
+
+    /// None: there is no controller service, and where a volume can be used its `PersistentVolume` says.
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+    }
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        Ok(Response::new(ProbeResponse { ready: Some(true) }))
+    }
+}

@@ -1,0 +1,242 @@
+//! CSI's service Node: mounts and unmounts, and how a volume is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooring_csi_proto::csi::node_server;
+use mooring_csi_proto::csi::node_service_capability::{Rpc, Type, rpc};
+use mooring_csi_proto::csi::volume_health::VolumeHealthEntry;
+use mooring_csi_proto::csi::volume_usage::Unit;
+use mooring_csi_proto::csi::{
+    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, VolumeHealth, VolumeHealthErrorType, VolumeUsage,
+};
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+use tracing::{Instrument, debug, field, info, info_span, warn};
+
+use super::failure::Failure;
+use super::publish;
+use crate::core::Core;
+use crate::sys::look;
+use crate::volume::job::MountError;
+use crate::volume::target::Target;
+use crate::worker::usage::Usage;
+
+/// Kept back of a call's time, for the answer's own way.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// How long a volume may take to say how full it is: the kubelet asks for one after another.
+const STATS_LIMIT: Duration = Duration::from_secs(10);
+
+/// What this service can do beyond what every one can.
+const CAPABILITIES: [rpc::Type; 2] = [rpc::Type::GetVolumeStats, rpc::Type::GetVolumeHealth];
+
+/// Mounts and unmounts by the core.
+#[derive(Clone)]
+pub(super) struct Node {
+    core: Arc<Core>,
+    name: Option<String>,
+    limit: Duration,
+    /// What is being done, whether or not somebody waits for it.
+    calls: TaskTracker,
+}
+
+impl Node {
+    /// Of the node of this name. A call has its answer within `limit`; `calls` are those under way.
+    pub(super) fn new(core: Arc<Core>, name: Option<String>, limit: Duration, calls: TaskTracker) -> Self {
+        Self {
+            core,
+            name,
+            limit: limit.saturating_sub(MARGIN),
+            calls,
+        }
+    }
+
+    /// Does what a call asks for, to its end: a kubelet that goes away half-way asks again, and is told that it is in progress.
+    async fn call<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        act: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let core = Arc::clone(&self.core);
+        let span = info_span!(
+            "call",
+            call,
+            volume.name = field::Empty,
+            volume.client = field::Empty,
+            volume.server = field::Empty,
+            serving = field::Empty,
+            pod = field::Empty
+        );
+        let told = async move {
+            let start = Instant::now();
+            let result = act.await;
+            let took = start.elapsed();
+            let milliseconds = took.as_millis();
+            match &result {
+                Ok(_) if call == STATS => debug!(milliseconds, "answered with success"),
+                Ok(_) => info!(milliseconds, "answered with success"),
+                Err(error) => {
+                    let category = error.category();
+                    warn!(milliseconds, category, "answered with a failure: {error}");
+                }
+            }
+            let (status, category) = match &result {
+                Ok(_) => ("Success", ""),
+                Err(error) => ("Failure", error.category()),
+            };
+            core.metrics().called(call, status, category, took);
+            result
+        };
+        match self.calls.spawn(told.instrument(span)).await {
+            Ok(result) => Ok(Response::new(result?)),
+            Err(error) => Err(Status::internal(format!("the call's task broke: {error}"))),
+        }
+    }
+}
+
+/// Call-outs by the names that metrics have for them, whichever driver they come by.
+const MOUNT: &str = "mount";
+const UNMOUNT: &str = "unmount";
+const STATS: &str = "stats";
+
+#[tonic::async_trait]
+impl node_server::Node for Node {
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
+        self.call(MOUNT, async move {
+            let job = publish::job(request.into_inner(), core.kubelet_root(), deadline)?;
+            // The kubelet has made its parent only.
+            job.target.make()?;
+            core.mount(job).await?;
+            Ok(NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
+        self.call(UNMOUNT, async move {
+            let request = request.into_inner();
+            publish::named(&request.volume_id)?;
+            let target = publish::target(core.kubelet_root(), &request.target_path)?;
+            core.unmount(&target, deadline).await?;
+            target.remove()?;
+            Ok(NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        let core = Arc::clone(&self.core);
+        self.call(STATS, async move {
+            let request = request.into_inner();
+            publish::named(&request.volume_id)?;
+            let usage = usage(&core, &request.volume_path).await??;
+            Ok(NodeGetVolumeStatsResponse { usage: usages(usage) })
+        })
+        .await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
+        let core = Arc::clone(&self.core);
+        self.call(STATS, async move {
+            let request = request.into_inner();
+            publish::named(&request.volume_id)?;
+            let usage = usage(&core, &request.volume_publish_path).await?;
+            Ok(NodeGetVolumeHealthResponse {
+                volume_health: Some(VolumeHealth {
+                    volume_id: request.volume_id,
+                    health_statuses: usage.err().as_ref().map(adverse).into_iter().collect(),
+                }),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        let capabilities = CAPABILITIES.map(|can| NodeServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: can.into() })),
+        });
+        Ok(Response::new(NodeGetCapabilitiesResponse {
+            capabilities: capabilities.into(),
+        }))
+    }
+
+    /// No topology: the kubelet would put it on the Node as labels, and which nodes can have a volume its `PersistentVolume` says by
+    /// labels that are there ([`crate::daemon::publish`]).
+    async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: self.name.clone().ok_or(Failure::NoNode)?,
+            ..NodeGetInfoResponse::default()
+        }))
+    }
+}
+
+/// How full a volume is, as a worker finds out; inner: why it does not say.
+async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Failure> {
+    let target = publish::target(core.kubelet_root(), path)?;
+    if !is_mounted(&target)? {
+        return Err(Failure::NotMounted(target.to_string()));
+    }
+    let used = core.workers().usage(&target, Instant::now() + STATS_LIMIT).await;
+    let attempted = format!("to ask how full {target} is");
+    Ok(used.map_err(|error| error.into_mount_error(&attempted, "what serves the volume")))
+}
+
+/// Asks the kernel only.
+fn is_mounted(target: &Target) -> Result<bool, Failure> {
+    look::is_mounted(target).map_err(|error| {
+        Failure::Mount(MountError::Failed {
+            attempted: format!("look at {target}"),
+            message: error.to_string(),
+        })
+    })
+}
+
+fn usages(usage: Usage) -> Vec<VolumeUsage> {
+    let one = |unit: Unit, total: u64, free: u64, available: u64| {
+        let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        VolumeUsage {
+            available: signed(available),
+            total: signed(total),
+            used: signed(total.saturating_sub(free)),
+            unit: unit.into(),
+        }
+    };
+    let bytes = one(Unit::Bytes, usage.bytes, usage.bytes_free, usage.bytes_available);
+    // Many file systems of servers count no files.
+    let inodes = (usage.inodes > 0).then(|| one(Unit::Inodes, usage.inodes, usage.inodes_free, usage.inodes_free));
+    std::iter::once(bytes).chain(inodes).collect()
+}
+
+/// What is wrong with a volume that does not say how full it is.
+fn adverse(error: &MountError) -> VolumeHealthEntry {
+    let reason = match error {
+        MountError::Timeout { .. } => "NoAnswer",
+        _ => "NotServed",
+    };
+    VolumeHealthEntry {
+        status: VolumeHealthErrorType::Inaccessible.into(),
+        reason: reason.to_owned(),
+        message: error.to_string(),
+    }
+}

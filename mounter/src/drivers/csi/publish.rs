@@ -1,0 +1,197 @@
+//! A request to mount a volume (`NodePublishVolume`), read as the kubelet writes it (`pkg/volume/csi` of Kubernetes).
+
+use std::path::Path;
+use std::time::Instant;
+
+use mooring_contract::volume::VolumeError;
+use mooring_csi_proto::csi::NodePublishVolumeRequest;
+use mooring_csi_proto::csi::volume_capability::AccessType;
+
+use crate::volume::job::{MountJob, PodRef, Secrets};
+use crate::volume::kubelet_options::{self, CSI_PREFIX};
+use crate::volume::target::{Driver, Target, TargetError};
+
+/// Why a request can't be understood.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// A field that every such request has.
+    #[error("the request has no {0}")]
+    Missing(&'static str),
+    /// Not a file system.
+    #[error("raw block volumes are not served by this version: leave volumeMode out, which is Filesystem then")]
+    Block,
+    /// A bad directory.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// A bad option.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// Not a number.
+    #[error("{0:?} is not the number of a group")]
+    Group(String),
+}
+
+/// The directory that a request names.
+pub(super) fn target(root: &Path, path: &str) -> Result<Target, RequestError> {
+    if path.is_empty() {
+        return Err(RequestError::Missing("target path"));
+    }
+    Ok(Target::parse_as(Driver::Csi, root, path)?)
+}
+
+/// Fails if a request says of no volume that it is about it.
+pub(super) fn named(volume_id: &str) -> Result<(), RequestError> {
+    if volume_id.is_empty() {
+        return Err(RequestError::Missing("volume id"));
+    }
+    Ok(())
+}
+
+/// The mount that is asked for; `root` is the kubelet's root.
+pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Instant) -> Result<MountJob, RequestError> {
+    named(&request.volume_id)?;
+    let target = target(root, &request.target_path)?;
+    let capability = request.volume_capability.and_then(|capability| capability.access_type);
+    let mount = match capability {
+        Some(AccessType::Mount(mount)) => mount,
+        Some(AccessType::Block(_)) => return Err(RequestError::Block),
+        None => return Err(RequestError::Missing("volume capability")),
+    };
+    let mut options: std::collections::BTreeMap<_, _> = request.volume_context.into_iter().collect();
+    // The kubelet's own go before those of the volume. They are for messages only; the uid comes from the directory.
+    let mut take = |name: &str| options.remove(&format!("{CSI_PREFIX}{name}")).unwrap_or_default();
+    let pod = PodRef {
+        name: take("pod.name"),
+        namespace: take("pod.namespace"),
+        uid: target.pod_uid().to_owned(),
+    };
+    let fs_group = match mount.volume_mount_group.as_str() {
+        "" => None,
+        group => Some(group.parse().map_err(|_| RequestError::Group(group.to_owned()))?),
+    };
+    let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
+    let read_only = request.readonly || volume.mount_options.iter().any(|option| option == "ro");
+    let secrets = request.secrets.into_iter();
+    Ok(MountJob {
+        volume,
+        secrets: Secrets(secrets.map(|(key, value)| (key, value.into_bytes())).collect()),
+        volume_name: target.name().to_owned(),
+        target,
+        read_only,
+        fs_group,
+        pod,
+        image: None,
+        deadline,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use mooring_csi_proto::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
+    use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
+
+    use super::{RequestError, job};
+    use crate::volume::job::MountJob;
+
+    const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
+
+    fn capability(access_type: AccessType) -> Option<VolumeCapability> {
+        Some(VolumeCapability {
+            access_type: Some(access_type),
+            ..VolumeCapability::default()
+        })
+    }
+
+    fn request(options: &[(&str, &str)]) -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: "handle".into(),
+            target_path: TARGET.into(),
+            volume_capability: capability(AccessType::Mount(MountVolume {
+                fs_type: "ext4".into(),
+                mount_flags: vec!["noatime".into()],
+                ..MountVolume::default()
+            })),
+            secrets: [("key".to_owned(), "hunter2".to_owned())].into(),
+            volume_context: options
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            ..NodePublishVolumeRequest::default()
+        }
+    }
+
+    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, RequestError> {
+        job(request, Path::new("/var/lib/kubelet"), Instant::now())
+    }
+
+    #[test]
+    fn a_request_is_read_as_the_kubelet_writes_it() {
+        let options = [
+            ("client", "sshfs"),
+            ("source", "tom@h:/x"),
+            ("port", "22"),
+            ("csi.storage.k8s.io/pod.name", "web-0"),
+            ("csi.storage.k8s.io/pod.namespace", "shop"),
+            ("csi.storage.k8s.io/pod.uid", "forged"),
+            ("csi.storage.k8s.io/serviceAccount.name", "default"),
+            ("csi.storage.k8s.io/ephemeral", "false"),
+        ];
+        let job = read(request(&options)).unwrap();
+        assert_eq!(job.volume.client.as_str(), "sshfs");
+        assert_eq!(job.volume.fs_type, "ext4");
+        assert_eq!(job.volume.mount_options, ["noatime"]);
+        assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
+        assert_eq!(job.secrets.0["key"], b"hunter2");
+        assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));
+        assert_eq!(
+            (job.volume_name.as_str(), job.read_only, job.fs_group),
+            ("pv-1", false, None)
+        );
+    }
+
+    #[test]
+    fn a_volume_is_read_only_by_the_request_and_by_its_mount_options() {
+        let options = [("client", "nfs"), ("source", "h:/x")];
+        let mut readonly = request(&options);
+        readonly.readonly = true;
+        assert!(read(readonly).unwrap().read_only);
+        let flagged = request(&[("client", "nfs"), ("source", "h:/x"), ("mount-options", "ro")]);
+        assert!(read(flagged).unwrap().read_only);
+    }
+
+    #[test]
+    fn malformed_requests_are_told_what_is_wrong() {
+        let options = [("client", "nfs"), ("source", "h:/x")];
+        let with = |change: &dyn Fn(&mut NodePublishVolumeRequest)| {
+            let mut request = request(&options);
+            change(&mut request);
+            read(request).unwrap_err().to_string()
+        };
+        for (found, words) in [
+            (with(&|request| request.volume_id.clear()), "no volume id"),
+            (with(&|request| request.target_path.clear()), "no target path"),
+            (
+                with(&|request| request.target_path = "/etc".into()),
+                "not under the kubelet's root",
+            ),
+            (
+                with(&|request| request.target_path = TARGET.replace("/mount", "")),
+                "not a directory of one of",
+            ),
+            (
+                with(&|request| request.volume_capability = None),
+                "no volume capability",
+            ),
+            (
+                with(&|request| request.volume_capability = capability(AccessType::Block(BlockVolume {}))),
+                "raw block",
+            ),
+            (with(&|request| request.volume_context.clear()), "\"client\" is missing"),
+        ] {
+            assert!(found.contains(words), "{found}");
+        }
+    }
+}

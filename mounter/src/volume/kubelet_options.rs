@@ -1,0 +1,62 @@
+//! The options of a volume as the kubelet hands them on: with some of its own among them, which are about the Pod, and with
+//! the file system's type and the mount options beside them.
+
+use std::collections::BTreeMap;
+
+use mooring_contract::volume::{Volume, VolumeError, keys};
+
+/// Options that the kubelet adds for a `FlexVolume` begin like this.
+pub const FLEX_PREFIX: &str = "kubernetes.io/";
+
+/// Those that it adds for a CSI volume (`podInfoOnMount`).
+pub const CSI_PREFIX: &str = "csi.storage.k8s.io/";
+
+/// The volume. Options that begin with `prefix` are the kubelet's own. `fs_type` (`fsType` of the PersistentVolume) counts where the
+/// options have no `fs-type`; `mount_options` (`mountOptions` of the PersistentVolume) come after those that the options have.
+pub fn volume(
+    mut options: BTreeMap<String, String>,
+    prefix: &str,
+    fs_type: &str,
+    mount_options: &[String],
+) -> Result<Volume, VolumeError> {
+    options.retain(|key, _| !key.starts_with(prefix));
+    let stated = options.entry(keys::FS_TYPE.to_owned()).or_default();
+    if stated.is_empty() {
+        fs_type.clone_into(stated);
+    }
+    if !mount_options.is_empty() {
+        let stated = options.entry(keys::MOUNT_OPTIONS.to_owned()).or_default();
+        let all = std::iter::once(stated.as_str()).chain(mount_options.iter().map(String::as_str));
+        *stated = all.filter(|some| !some.is_empty()).collect::<Vec<_>>().join(",");
+    }
+    Volume::from_options(&options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CSI_PREFIX, volume};
+
+    #[test]
+    fn what_stands_beside_the_options_joins_them_and_what_the_kubelet_added_goes() {
+        let options = [
+            ("client", "nfs"),
+            ("source", "h:/x"),
+            ("mount-options", "noatime"),
+            ("csi.storage.k8s.io/ephemeral", "false"),
+        ];
+        let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let found = volume(
+            options.clone().into(),
+            CSI_PREFIX,
+            "nfs4",
+            &["hard".to_owned(), "vers=4.2".to_owned()],
+        )
+        .unwrap();
+        assert_eq!(found.mount_options, ["noatime", "hard", "vers=4.2"]);
+        assert_eq!(found.fs_type, "nfs4");
+        assert!(found.rest.is_empty());
+        let mut own = std::collections::BTreeMap::from(options);
+        own.insert("fs-type".to_owned(), "nfs".to_owned());
+        assert_eq!(volume(own, CSI_PREFIX, "nfs4", &[]).unwrap().fs_type, "nfs");
+    }
+}

@@ -1,0 +1,69 @@
+//! How full a volume is. Its server or its daemon is asked, which may take as long as that pleases.
+
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::volume::job::MountError;
+use crate::volume::target::{Target, TargetError};
+
+/// How full a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What is free of that.
+    pub bytes_free: u64,
+    /// What is free for others than root.
+    pub bytes_available: u64,
+    /// How many files it can hold; 0 where its file system does not count them.
+    pub inodes: u64,
+    /// How many more.
+    pub inodes_free: u64,
+}
+
+/// Asks what is mounted on a target.
+pub fn usage(target: &Target) -> Result<Usage, MountError> {
+    let failed = |message: String| MountError::Failed {
+        attempted: format!("ask how full {target} is"),
+        message,
+    };
+    let directory = target.open().map_err(|error| match error {
+        TargetError::Open { source, .. } => failed(words(source)),
+        error => error.into(),
+    })?;
+    let found = fstatvfs(&directory).map_err(|errno| failed(words(errno)))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(Usage {
+        bytes: bytes(found.f_blocks),
+        bytes_free: bytes(found.f_bfree),
+        bytes_available: bytes(found.f_bavail),
+        inodes: found.f_files,
+        inodes_free: found.f_ffree,
+    })
+}
+
+fn words(errno: Errno) -> String {
+    match errno {
+        Errno::NOTCONN | Errno::CONNABORTED => "the program that served it has ended".to_owned(),
+        errno => std::io::Error::from(errno).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usage;
+    use crate::volume::target::Target;
+
+    #[test]
+    fn a_directory_says_how_full_its_file_system_is_and_a_missing_one_that_it_is_not_there() {
+        let root = tempfile::tempdir().unwrap();
+        let volumes = root.path().join("pods/u/volumes/mooring.dev~vcs");
+        std::fs::create_dir_all(volumes.join("v")).unwrap();
+        let of = |name: &str| usage(&Target::parse(root.path(), volumes.join(name).to_str().unwrap()).unwrap());
+        let found = of("v").unwrap();
+        assert!(found.bytes >= found.bytes_free && found.bytes_free >= found.bytes_available);
+        assert!(found.bytes > 0);
+        assert!(of("gone").unwrap_err().to_string().contains("does not exist"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Volumes that the kubelet has mounted by CSI: the same volumes and the same mounter as by FlexVolume. Alone: mounter and kubelet of a
+//! node are started anew.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
+use mooring_contract::names::{CSI_DRIVER, CSI_REGISTRATION_SOCKET, NAMESPACE, annotations};
+use mooring_harness::nodes::{POOL, on_own_nodes};
+use mooring_harness::{Scope, wait_until};
+use serde_json::{Value, json};
+
+const NODE: &str = "node-1";
+
+/// Longest until the kubelet has noticed a socket, or that it is gone, and says so in the API.
+const REGISTERED_LIMIT: Duration = Duration::from_secs(30);
+
+/// Longest until another mounter or the kubelet runs and does what was asked meanwhile.
+const RESTART_LIMIT: Duration = Duration::from_mins(2);
+
+/// Makes a blank image file in the pool of node-1, and a claim called like it whose volume comes by CSI.
+fn blank(scope: &Scope, name: &str, more: &Value) -> Result<()> {
+    let file = scope.volume_name(name);
+    scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
+    scope.csi_volume(name, &json!({"client": "local", "source": file}), more)
+}
+
+/// Waits until the API says that the kubelet has, or has not, the driver.
+async fn registered(scope: &Scope, wanted: bool) -> Result<()> {
+    wait_until("the kubelet to have the driver or not", REGISTERED_LIMIT, async || {
+        let drivers = scope.kubectl(["get", "csinode", NODE, "-o", "jsonpath={.spec.drivers[*].name}"])?;
+        Ok((drivers.split(' ').any(|name| name == CSI_DRIVER) == wanted).then_some(()))
+    })
+    .await
+}
+
+/// Waits until nothing of this test's is mounted, and the kubelet has cleared up.
+async fn nothing_left(scope: &Scope) -> Result<()> {
+    let directories = format!(
+        "ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/{}* 2>/dev/null || true",
+        scope.namespace
+    );
+    wait_until("nothing to be left", RESTART_LIMIT, async || {
+        let (mounts, left) = (scope.mounts_on(1)?, scope.on_node(1, &directories)?);
+        let loops = scope.loop_devices()?;
+        Ok((mounts.is_empty() && left.is_empty() && loops.is_empty()).then_some(()))
+    })
+    .await
+}
+
+/// Deletes a Pod and waits until it is gone.
+async fn end(scope: &Scope, pod: &str) -> Result<()> {
+    scope.delete(&format!("pod/{pod}"))?;
+    scope.pod_gone(pod).await
+}
+
+#[test]
+fn a_volume_is_read_and_written_by_two_pods_and_the_last_leaves_nothing() {
+    on_own_nodes("mount-csi", async |scope| {
+        registered(&scope, true).await?;
+        blank(&scope, "data", &json!({"mountOptions": ["noatime"]}))?;
+        let group = json!({"securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}});
+        scope.pod("one", NODE, "data", group)?;
+        scope.pod("two", NODE, "data", Value::Null)?;
+        scope.pod_ready("one").await?;
+        scope.pod_ready("two").await?;
+        let mounted = scope.exec("one", ["grep", " /data ext4 ", "/proc/mounts"])?;
+        ensure!(mounted.contains("nosuid,nodev,noatime"), "{mounted}");
+        scope.exec("one", ["sh", "-c", "echo hello >/data/letter"])?;
+        assert_eq!(
+            scope.exec("one", ["stat", "-c", "%u:%g", "/data/letter"])?,
+            "1000:2000\n"
+        );
+        assert_eq!(scope.exec("two", ["cat", "/data/letter"])?, "hello\n");
+        scope.exec("two", ["dd", "if=/dev/zero", "of=/data/big", "bs=1M", "count=20"])?;
+        scope.exec("two", ["sync"])?;
+        assert_eq!((scope.mounts_on(1)?.len(), scope.loop_devices()?.len()), (2, 1));
+        let status = scope.mounter_status(NODE).await?.to_string();
+        ensure!(
+            status.contains(&format!("kubernetes.io~csi/{}", scope.namespace)),
+            "{status}"
+        );
+        end(&scope, "one").await?;
+
+        let claim = json!({"claimName": "data", "readOnly": true});
+        let more = json!({"volumes": [{"name": "data", "persistentVolumeClaim": claim}]});
+        scope.pod("reader", NODE, "data", more)?;
+        scope.pod_ready("reader").await?;
+        assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
+        let error = scope.exec("reader", ["touch", "/data/x"]).unwrap_err();
+        ensure!(error.to_string().contains("Read-only file system"), "{error:#}");
+        // It measures once a minute.
+        wait_until("the kubelet to see 20 MiB used", Duration::from_mins(3), async || {
+            Ok(scope.usage(NODE, "data")?.filter(|used| *used >= 20 << 20))
+        })
+        .await?;
+        end(&scope, "reader").await?;
+        end(&scope, "two").await?;
+        nothing_left(&scope).await
+    });
+}
+
+/// Proves: M2
+#[test]
+fn a_mounter_and_a_kubelet_that_are_started_anew_lose_nothing() {
+    on_own_nodes("mount-csi-again", async |scope| {
+        scope.require_mooring().await?;
+        blank(&scope, "data", &Value::Null)?;
+        scope.pod("old", NODE, "data", Value::Null)?;
+        scope.pod_ready("old").await?;
+        let before = scope.mounts_on(1)?;
+        assert_eq!(before.len(), 1);
+
+        let mounter = scope.mounter(NODE).await?;
+        let mounters: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        mounters.delete(&mounter, &DeleteParams::default()).await?;
+        wait_until("another mounter", RESTART_LIMIT, async || {
+            Ok((scope.mounter(NODE).await? != mounter).then_some(()))
+        })
+        .await?;
+        scope.require_mooring().await?;
+        assert_eq!(scope.mounts_on(1)?, before);
+        scope.exec("old", ["touch", "/data/after-the-mounter"])?;
+        scope.pod("new", NODE, "data", Value::Null)?;
+        scope.pod_ready("new").await?;
+        end(&scope, "new").await?;
+        assert_eq!(scope.mounts_on(1)?, before);
+
+        // Its registry is where a kubelet that starts finds the driver.
+        scope.own_cluster()?.kill_in_node(1, "kubelet")?;
+        scope.pod("newer", NODE, "data", Value::Null)?;
+        scope.pod_ready("newer").await?;
+        registered(&scope, true).await?;
+        assert_eq!(scope.mounts_on(1)?.len(), 2);
+        end(&scope, "newer").await?;
+
+        let socket = format!("/var/lib/kubelet/{}", CSI_REGISTRATION_SOCKET.join("/"));
+        scope.on_node(1, &format!("rm {socket}"))?;
+        wait_until("the socket to be back", REGISTERED_LIMIT, async || {
+            Ok(scope.on_node(1, &format!("test -S {socket}")).ok())
+        })
+        .await?;
+        registered(&scope, true).await?;
+
+        assert_eq!(scope.mounts_on(1)?, before);
+        scope.exec("old", ["ls", "/data/after-the-mounter"])?;
+        end(&scope, "old").await?;
+        nothing_left(&scope).await
+    });
+}
+
+#[test]
+fn a_client_container_s_volume_has_its_secret_is_revived_and_a_pod_s_own_needs_leave() {
+    on_own_nodes("mount-csi-sshfs", async |scope| {
+        let server = scope.ssh_server("node-2", &["letters"]).await?;
+        scope.csi_volume("letters", &server.volume("letters"), &Value::Null)?;
+        scope.pod("user", NODE, "letters", Value::Null)?;
+        scope.pod_ready("user").await?;
+        scope.exec("user", ["sh", "-c", "echo hello >/data/letter"])?;
+        assert_eq!(scope.exec("ssh", ["cat", "/srv/volumes/letters/letter"])?, "hello\n");
+
+        let source = server.source("letters");
+        let kill = format!(
+            "for process in /proc/[0-9]*; do
+               [ \"$(cat $process/comm 2>/dev/null)\" = sshfs ] || continue
+               tr '\\0' ' ' <$process/cmdline | grep -qF ' {source} ' && kill -9 ${{process#/proc/}} && echo killed
+             done"
+        );
+        let killed = scope.on_node(1, &format!("{kill} || true"))?;
+        assert_eq!(killed, "killed\n");
+        wait_until("the volume to be revived", RESTART_LIMIT, async || {
+            Ok(scope
+                .exec("user", ["cat", "/data/letter"])
+                .ok()
+                .filter(|text| text == "hello\n"))
+        })
+        .await?;
+        scope.event("user", "mounted anew").await?;
+
+        let own = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own"},
+            "spec": {
+                "nodeName": NODE, "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }],
+                "volumes": [{"name": "data", "csi": {
+                    "driver": CSI_DRIVER,
+                    "volumeAttributes": {"client": "sshfs", "source": source},
+                    "nodePublishSecretRef": {"name": "ssh"},
+                }}],
+            },
+        });
+        let refused = scope.apply(&own.to_string()).unwrap_err().to_string();
+        ensure!(refused.contains(annotations::INLINE_CLIENTS), "{refused}");
+        for (key, value) in [
+            (annotations::INLINE_CLIENTS, "sshfs"),
+            (annotations::INLINE_SOURCES, "*@*:/**"),
+        ] {
+            let pair = format!("{key}={value}");
+            scope.kubectl(["annotate", "namespace", &scope.namespace, &pair])?;
+        }
+        wait_until("the Pod to be let in", REGISTERED_LIMIT, async || {
+            Ok(scope.apply(&own.to_string()).ok())
+        })
+        .await?;
+        scope.pod_ready("own").await?;
+        assert_eq!(scope.exec("own", ["cat", "/data/letter"])?, "hello\n");
+        end(&scope, "own").await?;
+        end(&scope, "user").await?;
+        nothing_left(&scope).await
+    });
+}
+
+#[test]
+fn what_can_t_be_mounted_is_said_in_an_event_in_the_words_that_flex_volumes_have() {
+    on_own_nodes("mount-csi-refused", async |scope| {
+        let source = scope.volume_name("nowhere");
+        let cases = [
+            (
+                "type",
+                json!({"client": "local", "source": source, "fs-type": "btrfs"}),
+                "use ext4 or xfs",
+            ),
+            (
+                "missing",
+                json!({"client": "local", "source": source}),
+                "there is no image file",
+            ),
+            ("typo", json!({"client": "local", "sourec": source}), "sourec"),
+            ("nobody", json!({"client": "nobodys", "source": "x"}), "mounter-config"),
+        ];
+        for (name, options, _) in &cases {
+            scope.csi_volume(name, options, &Value::Null)?;
+            scope.pod(name, NODE, name, Value::Null)?;
+        }
+        for (name, _, words) in &cases {
+            scope.event(name, words).await?;
+        }
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        for (name, _, _) in &cases {
+            end(&scope, name).await?;
+        }
+        nothing_left(&scope).await
+    });
+}
