@@ -179,6 +179,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::Table;
+    use std::fmt::Write as _;
     use std::path::Path;
 
     const TEXT: &[u8] = b"\
@@ -230,7 +231,7 @@ broken line
                 let data = format!("{{\"driverName\":\"{driver}\",\"volumeHandle\":\"x\"}}");
                 std::fs::write(volume.join("vol_data.json"), data).unwrap();
             }
-            text.push_str(&format!("30 22 0:25 / {}/mount rw - {name} x rw\n", volume.display()));
+            writeln!(text, "30 22 0:25 / {}/mount rw - {name} x rw", volume.display()).unwrap();
         }
         let table = Table::parse(text.as_bytes());
         let ours: Vec<_> = table.volumes(root.path()).map(|entry| &entry.fs_type).collect();

@@ -569,7 +569,7 @@ pub(crate) mod tests {
                 "mountOptions",
             ),
             (
-                Box::new(|pv| {
+                Box::new(move |pv| {
                     let options = pv["spec"]["flexVolume"]["options"].clone();
                     let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
                     swap(pv, "csi", by_csi);

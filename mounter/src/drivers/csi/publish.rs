@@ -98,22 +98,22 @@ mod tests {
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
 
-    fn capability(access_type: AccessType) -> Option<VolumeCapability> {
-        Some(VolumeCapability {
+    fn capability(access_type: AccessType) -> VolumeCapability {
+        VolumeCapability {
             access_type: Some(access_type),
             ..VolumeCapability::default()
-        })
+        }
     }
 
     fn request(options: &[(&str, &str)]) -> NodePublishVolumeRequest {
         NodePublishVolumeRequest {
             volume_id: "handle".into(),
             target_path: TARGET.into(),
-            volume_capability: capability(AccessType::Mount(MountVolume {
+            volume_capability: Some(capability(AccessType::Mount(MountVolume {
                 fs_type: "ext4".into(),
                 mount_flags: vec!["noatime".into()],
                 ..MountVolume::default()
-            })),
+            }))),
             secrets: [("key".to_owned(), "hunter2".to_owned())].into(),
             volume_context: options
                 .iter()
@@ -186,7 +186,7 @@ mod tests {
                 "no volume capability",
             ),
             (
-                with(&|request| request.volume_capability = capability(AccessType::Block(BlockVolume {}))),
+                with(&|request| request.volume_capability = Some(capability(AccessType::Block(BlockVolume {})))),
                 "raw block",
             ),
             (with(&|request| request.volume_context.clear()), "\"client\" is missing"),
