@@ -117,7 +117,10 @@ impl ContainerClient {
             Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) | Answer::Served { .. }) => {
                 Err(container_error(
                     job,
-                    format!("the agent of Pod {} answered something else than what it was asked", lease.name),
+                    format!(
+                        "the agent of Pod {} answered something else than what it was asked",
+                        lease.name
+                    ),
                 ))
             }
             Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),

@@ -120,9 +120,9 @@ mod tests {
             assert_eq!(status.message(), text);
         }
         let over = [
-            MountError::BadOptions(words()),
-            MountError::Forbidden(words()),
-            MountError::Node(words()),
+            MountError::BadOptions(words().into()),
+            MountError::Forbidden(words().into()),
+            MountError::Node(words().into()),
             MountError::NotServed { client: words() },
             MountError::Failed {
                 attempted: words(),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_message_is_no_longer_than_an_event() {
-        let status = Status::from(Failure::from(MountError::BadOptions("ü".repeat(4000))));
+        let status = Status::from(Failure::from(MountError::BadOptions("ü".repeat(4000).into())));
         assert!(status.message().len() < 1000 && status.message().ends_with('…'));
     }
 }
