@@ -18,6 +18,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/client-block/", &["mount_block", "mount_ceph", "vm_ceph"]),
     ("images/client-iscsi/", &["vm_daemons"]),
     ("images/nfs-locks/", &["vm_daemons"]),
+    ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
     ("images/provisioner-tgt/", &["mount_block"]),
