@@ -28,3 +28,20 @@ fn socket(kubelet_root: &Path) -> PathBuf {
 fn registration_socket(kubelet_root: &Path) -> PathBuf {
     kubelet_root.join(CSI_REGISTRATION_SOCKET.iter().collect::<PathBuf>())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use http::uri::Authority;
+
+    use super::registration_socket;
+
+    #[test]
+    fn the_kubelet_s_name_for_the_registration_socket_is_an_authority_of_http() {
+        let path = registration_socket(Path::new("/var/lib/kubelet"));
+        let escaped = path.to_str().unwrap().replace('/', "%2F");
+        Authority::try_from(escaped.as_str()).unwrap();
+        Authority::try_from(escaped.replace('@', "-").as_str()).unwrap_err();
+    }
+}

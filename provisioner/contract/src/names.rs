@@ -36,7 +36,11 @@ pub const CSI_VOLUME_DATA: &str = "vol_data.json";
 pub const CSI_SOCKET: [&str; 3] = ["plugins", CSI_DRIVER, "csi.sock"];
 
 /// The socket by which the CSI driver registers itself, beneath the kubelet's root.
-pub const CSI_REGISTRATION_SOCKET: [&str; 2] = ["plugins_registry", "vcs.mooring.dev-reg.sock"];
+///
+/// Its name has an `@` on purpose. Calls on this socket name its escaped path as their HTTP authority (`dial` in
+/// `pkg/kubelet/pluginmanager/operationexecutor`, and grpc-go's `encodeAuthority`). A `%` is valid before an `@` only,
+/// and an HTTP library that checks it refuses the call otherwise.
+pub const CSI_REGISTRATION_SOCKET: [&str; 2] = ["plugins_registry", "registration@vcs.mooring.dev.sock"];
 
 /// Namespace that Mooring runs in unless told otherwise.
 pub const NAMESPACE: &str = "mooring";
