@@ -177,7 +177,7 @@ fn a_client_container_s_volume_has_its_secret_is_revived_and_a_pod_s_own_needs_l
                 .filter(|text| text == "hello\n"))
         })
         .await?;
-        scope.event("user", "mounted anew").await?;
+        scope.event("user", "mounted again").await?;
 
         let own = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own"},
