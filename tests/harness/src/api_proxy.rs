@@ -1,7 +1,7 @@
-//! Between the controller and the real API server: records every call, and has chosen ones go wrong.
+//! A proxy between the controller and the real API server. It records every call, and makes chosen calls fail.
 //!
-//! A fault belongs to one claim and one step of its life, so many claims can each have their own at the same time. What counts
-//! as a step is learnt by recording a life in which nothing goes wrong; nothing is listed by hand.
+//! A fault belongs to one claim and one step of its life, so many claims can each have a fault of their own at the same
+//! time. The steps are learned by recording a life without faults; there is no list of them.
 
 mod call;
 mod fault;
@@ -36,21 +36,21 @@ use super::Scope;
 use super::provisioner::claim;
 use mooring_testbed::command::output;
 
-/// Largest request that is passed on.
+/// Largest request that the proxy forwards.
 const LARGEST: usize = 8 << 20;
 
-/// How many of a claim's calls are shown when it fails.
+/// How many of a claim's calls the message of a failure shows.
 const LAST_STEPS: usize = 40;
 
-/// A claim and what is to happen in its life.
+/// A claim, and what is planned for its life.
 #[derive(Debug, Default)]
 struct Life {
     known: Known,
     /// The calls that concern it, in order.
     steps: Vec<Step>,
-    /// What is to go wrong, and where.
+    /// Which fault is to happen at which step.
     planned: Vec<(Step, Fault)>,
-    /// What did.
+    /// The faults that happened.
     done: Vec<(Step, Fault)>,
 }
 
@@ -58,14 +58,14 @@ struct Shared {
     upstream: Client,
     /// By the claim's name.
     lives: Mutex<BTreeMap<String, Life>>,
-    /// Shut while a claim is made whose uid has to be known first.
+    /// Held while a claim is created whose uid has to be known before any call about it.
     gate: tokio::sync::RwLock<()>,
     /// Changes when all watches are to end.
     cut: watch::Sender<u64>,
-    /// How much later than they happened watches tell of things, in milliseconds.
+    /// How late watches deliver changes, in milliseconds.
     lag: AtomicU64,
     events_fail: AtomicBool,
-    /// What kills the controller, waits until it is dead, and starts another.
+    /// Kills the controller, waits until it is dead, and starts another.
     kill: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
@@ -98,7 +98,7 @@ impl Drop for ApiProxy {
 }
 
 impl ApiProxy {
-    /// Starts one that speaks to the API server as Mooring's controller.
+    /// Starts a proxy that talks to the API server with the rights of Mooring's controller.
     pub async fn start(scope: &Scope) -> Result<Self> {
         let account = ["-n", NAMESPACE, "create", "token", "flex-provisioner", "--duration=2h"];
         let token = output(&mut scope.target.kubectl(account))?;
@@ -131,16 +131,17 @@ impl ApiProxy {
         })
     }
 
-    /// Says how to kill the controller, wait until it is dead, and start another.
+    /// Sets how to kill the controller, wait until it is dead, and start another.
     pub fn on_kill(&self, kill: impl Fn() + Send + Sync + 'static) {
         *lock(&self.shared.kill) = Some(Arc::new(kill));
     }
 
-    /// Makes a claim in whose life this goes wrong; gives its uid.
+    /// Creates a claim with this fault in its life; returns its uid.
     pub async fn claim(&self, scope: &Scope, name: &str, class: &str, fault: Option<(&Step, Fault)>) -> Result<String> {
         let wanted = serde_json::from_value(claim(name, class, "16Mi")).context("no claim")?;
         let claims: Api<PersistentVolumeClaim> = scope.api();
-        // Nothing of it is passed on before its uid is known here. One call and no program, so that no controller gives up meanwhile.
+        // No call about the claim is forwarded before its uid is known here. This is a single call, and no program such
+        // as kubectl: it is over before a waiting controller times out.
         let _shut = self.shared.gate.write().await;
         let made = claims.create(&PostParams::default(), &wanted).await;
         let made = made.with_context(|| format!("failed to make the claim {name}"))?;
@@ -158,7 +159,7 @@ impl ApiProxy {
         Ok(uid)
     }
 
-    /// Plans a fault in the further life of a claim, whose steps are counted anew from here.
+    /// Plans a fault for the rest of a claim's life, whose steps count from 1 again.
     pub fn plan(&self, name: &str, fault: Option<(&Step, Fault)>) {
         if let Some(life) = lock(&self.shared.lives).get_mut(name) {
             life.steps.clear();
@@ -166,7 +167,7 @@ impl ApiProxy {
         }
     }
 
-    /// The calls for a claim since it was made or last planned for.
+    /// The calls for a claim since it was created or last planned for.
     pub fn steps(&self, name: &str) -> Vec<Step> {
         lock(&self.shared.lives)
             .get(name)
@@ -174,7 +175,7 @@ impl ApiProxy {
             .unwrap_or_default()
     }
 
-    /// Faults that have not come about yet, by claim.
+    /// Faults that have not happened yet, by claim.
     pub fn pending(&self) -> Vec<String> {
         let lives = lock(&self.shared.lives);
         let waiting = lives.iter().flat_map(|(name, life)| {
@@ -185,7 +186,7 @@ impl ApiProxy {
         waiting.collect()
     }
 
-    /// What has happened to whom, for a failure's message.
+    /// The calls and faults of a claim, for the message of a failure.
     pub fn story(&self, name: &str) -> String {
         let lives = lock(&self.shared.lives);
         let Some(life) = lives.get(name) else {
@@ -196,18 +197,18 @@ impl ApiProxy {
         format!("{name} ({:?}):{}", life.done, steps.concat())
     }
 
-    /// Ends all watches, one time as a server does and the other as a broken line does.
+    /// Ends all watches: now as a server does, now as a broken connection does.
     pub fn cut_watches(&self) {
         self.shared.cut.send_modify(|count| *count += 1);
     }
 
-    /// Has watches tell of things later than they happen.
+    /// Makes watches deliver changes late.
     pub fn lag_watches(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.shared.lag.store(millis, Ordering::Relaxed);
     }
 
-    /// Has every Event refused.
+    /// Makes the proxy refuse every Event.
     pub fn fail_events(&self, fail: bool) {
         self.shared.events_fail.store(fail, Ordering::Relaxed);
     }
@@ -234,7 +235,8 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
         }
         return pass_on(&shared, &parts, body).await;
     }
-    // A client that gives up at the gate ends this: its call was none, and what is planned is for its next.
+    // A client that gives up here drops this future. Its call does not count then, and the fault stays for its next
+    // call.
     let fault = {
         let _open = shared.gate.read().await;
         take_fault(&shared, &parts.method, path, &body)
@@ -242,14 +244,14 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let Some(fault) = fault else {
         return pass_on(&shared, &parts, body).await;
     };
-    // In a task of its own: what was taken comes, however long its client waits.
+    // A task of its own: a fault that was taken happens even if the client gives up.
     let carried_out = tokio::spawn(async move { carry_out(&shared, fault, &parts, body).await });
     let answer = match carried_out.await {
         Ok(answer) => answer,
         Err(error) => return fault::bad_gateway(&error.to_string()),
     };
     match fault {
-        // Until the client has had enough.
+        // Until the client gives up.
         Fault::Silence => std::future::pending().await,
         Fault::Late(by) => {
             tokio::time::sleep(by).await;
@@ -259,7 +261,7 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
 }
 
-/// Does to a call what was planned; gives the answer that is left for its client.
+/// Applies the planned fault to a call; returns the answer that the client still gets.
 async fn carry_out(shared: &Shared, fault: Fault, parts: &http::request::Parts, body: Bytes) -> Response {
     match fault {
         Fault::KilledBefore => {
@@ -277,7 +279,7 @@ async fn carry_out(shared: &Shared, fault: Fault, parts: &http::request::Parts, 
     }
 }
 
-/// Notes the call in the life that it belongs to; gives what is to go wrong with it.
+/// Notes the call in the claim's life; returns the fault planned for it.
 fn take_fault(shared: &Shared, method: &http::Method, path: &str, body: &[u8]) -> Option<Fault> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let mut lives = lock(&shared.lives);
@@ -324,7 +326,7 @@ async fn pass_on(shared: &Shared, parts: &http::request::Parts, body: Bytes) -> 
     match send(shared, parts, body).await {
         Ok(answer) => {
             let (head, body) = answer.into_parts();
-            // Whole, so that what comes after is after its effect.
+            // Read to the end, so that what follows happens after the call's effect.
             match to_bytes(Body::new(body), usize::MAX).await {
                 Ok(body) => answered(&head, Body::from(body)),
                 Err(error) => fault::bad_gateway(&error.to_string()),
@@ -334,7 +336,7 @@ async fn pass_on(shared: &Shared, parts: &http::request::Parts, body: Bytes) -> 
     }
 }
 
-/// A watch: passed on piece by piece, later if wanted, until it is cut.
+/// A watch: forwarded chunk by chunk, late if wanted, until it is cut.
 async fn watched(shared: &Arc<Shared>, parts: &http::request::Parts, body: Bytes) -> Response {
     let mut cut = shared.cut.subscribe();
     let answer = match send(shared, parts, body).await {
@@ -343,7 +345,7 @@ async fn watched(shared: &Arc<Shared>, parts: &http::request::Parts, body: Bytes
     };
     let (head, body) = answer.into_parts();
     let lag = Duration::from_millis(shared.lag.load(Ordering::Relaxed));
-    // Each as much later as the others: they are taken in as they come.
+    // The delay is the same for each chunk, since this reads them as they arrive.
     let (late, mut due) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut pieces = Body::new(body).into_data_stream();
@@ -400,7 +402,7 @@ mod tests {
 
     use super::{Fault, Known, Life, Shared, Step, handle, lock};
 
-    /// Longer than a client of these tests waits.
+    /// Longer than a client in these tests waits.
     const SLOW: Duration = Duration::from_millis(600);
     const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -411,7 +413,8 @@ mod tests {
         Client::try_from(Config::new(address.parse().unwrap())).unwrap()
     }
 
-    /// A proxy with a claim in whose life its first patch goes wrong so; what reached the API server, and what was killed.
+    /// A proxy and a claim whose first patch has this fault, and counters of the patches that reached the API server
+    /// and of the kills.
     async fn proxy(fault: Fault) -> (Arc<Shared>, Client, [Arc<AtomicUsize>; 2]) {
         let [arrived, killed] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         let (count, kills) = (arrived.clone(), killed.clone());
@@ -451,11 +454,11 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_call_given_up_at_the_gate_is_none_and_its_fault_comes_at_the_next() {
+    async fn a_call_that_is_given_up_at_the_gate_leaves_its_fault_to_the_next() {
         let (shared, client, [arrived, _]) = proxy(Fault::Status(500)).await;
         let shut = shared.gate.write().await;
         assert!(timeout(PATIENCE, patch(&client)).await.is_err());
-        // The proxy hears of it a moment later.
+        // The proxy notices a moment later.
         sleep(PATIENCE).await;
         drop(shut);
         sleep(PATIENCE).await;
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_fault_that_was_taken_comes_although_its_client_has_given_up() {
+    async fn a_fault_that_was_taken_happens_although_its_client_gave_up() {
         let (shared, client, [arrived, killed]) = proxy(Fault::KilledAfter).await;
         assert!(timeout(PATIENCE, patch(&client)).await.is_err());
         sleep(2 * SLOW).await;

@@ -1,5 +1,5 @@
-//! What the API server says was written through it, and by whom. Its audit log is the only honest witness: what a program
-//! counts of itself it may count wrongly.
+//! What was written through the API server and by whom, from its audit log. Only that log proves it: a program's own
+//! count may be wrong.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Scope;
 use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
 
-/// One request that was to change something.
+/// One request to change something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// As RBAC calls it.
@@ -21,12 +21,12 @@ pub struct Write {
     pub resource: String,
     /// `namespace/name`, without the slash if it has no namespace.
     pub object: String,
-    /// What the API server answered.
+    /// The status code of the API server's answer.
     pub code: u64,
 }
 
 impl Write {
-    /// Whether it stores nothing: a token is made and handed out.
+    /// Whether it stores nothing: creating a token only returns one.
     pub fn is_token(&self) -> bool {
         self.resource == "serviceaccounts/token"
     }
@@ -58,13 +58,14 @@ impl fmt::Display for Write {
     }
 }
 
-/// Writes one a line, for a failure's message.
+/// The writes one a line, for the message of a failure.
 pub fn listed(writes: &[Write]) -> String {
     let lines: Vec<String> = writes.iter().map(|write| format!("\n  {write}")).collect();
     lines.concat()
 }
 
-/// The lines of the log with this text, the oldest first: a file that was full has its time in its name, which sorts before the one in use.
+/// The lines of the log with this text, the oldest first. The name of a rotated file has its time in it, and sorts
+/// before the file in use.
 fn audit_lines(folder: &Path, with: &str) -> Result<Vec<String>> {
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .with_context(|| format!("failed to list {}", folder.display()))?
@@ -90,8 +91,8 @@ fn audit_lines(folder: &Path, with: &str) -> Result<Vec<String>> {
 }
 
 impl Scope {
-    /// What Mooring's controller has asked to be written for a claim, in order: to the claim itself, to whatever has the
-    /// claim's uid in its name, and the tokens of `account`, which have no such name.
+    /// What Mooring's controller asked to write for a claim, in order: to the claim itself, to every object with the
+    /// claim's uid in its name, and the tokens of `account`, whose names have no uid.
     pub fn controller_writes(&self, claim: &str, uid: &str, account: Option<&str>) -> Result<Vec<Write>> {
         let user = format!("system:serviceaccount:{NAMESPACE}:flex-provisioner");
         let folder = self.own_cluster()?.layout.logs(ROLE);
@@ -104,7 +105,7 @@ impl Scope {
             };
             let write = Write::read(&event);
             let changes = ["create", "update", "patch", "delete", "deletecollection"].contains(&write.verb.as_str());
-            // The one are told in their own time, the others renewed by the clock.
+            // Events are recorded in the background, and leases are renewed by the clock.
             let apart = ["events", "leases"].contains(&write.resource.as_str());
             if event["user"]["username"] != user.as_str() || !changes || apart {
                 continue;

@@ -1,4 +1,4 @@
-//! A backend that can be looked at: each volume is a directory in the pool of the node that it was made on.
+//! A backend whose volumes tests can see: each is a directory in the pool of the node that it was created on.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::nodes::POOL;
 use super::provisioner::Provisioner;
 use super::{Scope, wait_until};
 
-/// The image that runs the ConfigMap's own script as root, whose the pool is (tests/images/pooled).
+/// The image that runs the ConfigMap's own script as root, since the pool is root's (tests/images/pooled).
 pub const POOLED: &str = concat!("mooring.dev/testbed-pooled:", env!("CARGO_PKG_VERSION"));
 
 /// Longest wait for a volume to be gone from the backend.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What the image of [`Provisioner::on_pool`] prints of a volume.
+/// What the image of [`Provisioner::on_pool`] prints about a volume.
 pub const PRINT: &str = "pv options client=sshfs source=nobody@192.0.2.1:/x";
 
 impl Provisioner {
-    /// With volumes that can be counted: `provision` first makes the volume in the pool and then runs `script`, `delete`
-    /// removes it. An attempt that finds the volume there is content.
+    /// A provisioner whose volumes can be counted: `provision` first creates the volume in the pool and then runs
+    /// `script`, `delete` removes it. `provision` accepts a volume that exists already.
     #[must_use]
     pub fn on_pool(self, script: &str) -> Self {
         let volume = format!("{}/$PV_NAME", paths::BACKEND);
@@ -33,8 +33,8 @@ impl Provisioner {
 }
 
 impl Scope {
-    /// Volumes on the nodes of the testbed's own cluster whose names have this text in them; `node:path` each. On another
-    /// cluster nothing is seen.
+    /// Volumes on the nodes of the testbed's own cluster whose names contain this text, each as `node:path`. Empty on
+    /// another cluster, whose nodes tests can't enter.
     pub fn on_backend(&self, text: &str) -> Result<Vec<String>> {
         let nodes = self.target.own_cluster().map_or(0, |cluster| cluster.description.nodes);
         let mut found = Vec::new();
@@ -46,7 +46,7 @@ impl Scope {
         Ok(found)
     }
 
-    /// Waits until nothing is left of a claim anywhere: neither it, nor what Kubernetes had of it, nor its volume.
+    /// Waits until nothing is left of a claim anywhere: the claim, its objects in Kubernetes, and its volume.
     pub async fn gone_without_trace(&self, claim: &str, uid: &str) -> Result<()> {
         self.claim_until(claim, "to be gone", |seen| seen.is_none()).await?;
         self.nothing_left(uid).await?;

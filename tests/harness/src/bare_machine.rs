@@ -1,8 +1,8 @@
-//! A virtual machine with Debian's stock kernel, for what the kernel of this machine lacks, such as NFS.
+//! A virtual machine with Debian's stock kernel, for features that this machine's kernel lacks, such as NFS.
 //!
-//! It is a node with nothing on it: no kubelet, no mount helper, no package; a kernel, its modules for NFS, and the programs
-//! that are put into it. It runs without KVM, so a process takes long to start there, and a mount does not. It reaches what the
-//! network that it is started in reaches, under the same addresses. Commands go in and answers come out by a serial line.
+//! It has no kubelet, no mount helper and no package: only a kernel, its modules for NFS, and the programs that the
+//! test puts into it. It runs without KVM, so starting a process takes long there; mounting does not. It shares the
+//! network that it is started in, with the same addresses. Commands and answers go over a serial line.
 
 pub mod hung;
 mod mounter;
@@ -32,22 +32,22 @@ use mooring_testbed::wait::tails;
 /// How long a test with such a machine may take.
 pub const LIMIT: Duration = Duration::from_mins(20);
 
-/// Longest until it takes commands: on two busy processors it took a quarter of this.
+/// Longest wait until it takes commands: four times what it took on two busy processors.
 const BOOT_LIMIT: Duration = Duration::from_mins(2);
 
-/// Longest until qemu has opened its end of the serial line.
+/// Longest wait until qemu has opened its end of the serial line.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often that is looked for.
+/// How often to look for that.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Longest for a command that nobody has to wait for.
+/// Time limit of a command that has nothing to wait for.
 const COMMAND_LIMIT: Duration = Duration::from_mins(1);
 
 /// Memory in MiB.
 const MEMORY: &str = "512";
 
-/// The modules that are loaded; what they depend on comes with them.
+/// The modules to load; those that they depend on are loaded too.
 const WANTED: &[&str] = &[
     "virtio_pci",
     "virtio_net",
@@ -55,7 +55,8 @@ const WANTED: &[&str] = &[
     "nfsv3",
     "nfsv4",
     "cifs",
-    // The kernel asks for these by what they do, so nothing depends on them: the cryptography of SMB, and UTF-8 in its names.
+    // The kernel requests these by function, so no module depends on them: the cryptography of SMB, and UTF-8 in its
+    // names.
     "aes_generic",
     "cmac",
     "ccm",
@@ -69,36 +70,37 @@ const WANTED: &[&str] = &[
     "nls_utf8",
 ];
 
-/// A file to be put into the machine.
+/// A file to put into the machine.
 #[derive(Debug, Clone)]
 pub struct Put {
-    /// Where it is on this machine.
+    /// Its path on this machine.
     pub from: PathBuf,
-    /// Where it goes.
+    /// Its path in the machine.
     pub to: &'static str,
 }
 
-/// What a command in the machine did.
+/// The result of a command in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// Exit code.
     pub code: i32,
-    /// What it printed, on either output.
+    /// What it printed, on standard output and standard error.
     pub output: String,
 }
 
-/// A virtual machine that runs. It ends when this is dropped, and also when the thread that started it ends in any way.
+/// A running virtual machine. It ends when this is dropped, and when the thread that started it ends.
 pub struct Machine {
     child: Child,
     serial: UnixStream,
-    /// What came over the line and is not a whole line yet.
+    /// Bytes received that do not make a whole line yet.
     received: Vec<u8>,
     folder: PathBuf,
     sent: u32,
 }
 
 impl Machine {
-    /// Starts a machine in the network of a process, and waits until it takes commands. The kernel and qemu are fetched once.
+    /// Starts a machine in the network of a process, and waits until it takes commands. The kernel and qemu are fetched
+    /// once and kept.
     pub fn boot(network_of: i32, files: &[Put]) -> Result<Self> {
         packages::ensure_machine_packages()?;
         let kernel = kernel::ensure()?;
@@ -150,7 +152,7 @@ impl Machine {
     /// Runs a shell script in the machine to its end.
     ///
     /// # Errors
-    /// If it does not end in time; the machine takes no other command then.
+    /// If it does not end in time; the machine takes no further command then.
     pub fn run(&mut self, script: &str, limit: Duration) -> Result<Ran> {
         let deadline = Instant::now() + limit;
         self.sent += 1;
@@ -177,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Runs a shell script in the machine that has to end well; gives what it printed.
+    /// Runs a shell script in the machine that has to succeed; returns what it printed.
     pub fn sh(&mut self, script: &str) -> Result<String> {
         let ran = self.run(script, COMMAND_LIMIT)?;
         ensure!(
@@ -210,7 +212,7 @@ impl Machine {
         }
     }
 
-    /// The last lines of its console, and of what qemu said.
+    /// The last lines of its console and of qemu's log.
     fn console(&self) -> String {
         tails(&[self.folder.join("console"), self.folder.join("qemu.log")])
     }
@@ -218,7 +220,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -231,7 +233,7 @@ fn unique() -> u32 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-/// The whole of the machine's root file system.
+/// The machine's whole root file system.
 fn contents(kernel: &kernel::Kernel, files: &[Put]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in [
@@ -252,7 +254,7 @@ fn contents(kernel: &kernel::Kernel, files: &[Put]) -> Result<Vec<u8>> {
 fn qemu(network_of: i32, kernel: &Path, initramfs: &Path, folder: &Path) -> Result<Child> {
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let log = File::create(folder.join("qemu.log")).context("failed to make qemu's log")?;
-    // In the network alone; and it goes with the thread that starts it, whatever becomes of that.
+    // It enters only the network. It ends with the thread that starts it, however that ends.
     let mut enter: Command = command("nsenter", ["--net"]);
     enter
         .arg(format!("--target={network_of}"))

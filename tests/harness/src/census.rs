@@ -1,4 +1,4 @@
-//! All processes of the testbed's cluster, as the machine sees them.
+//! All processes of the testbed's cluster, as this machine sees them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,10 +15,10 @@ const UID_LENGTH: usize = 36;
 /// A process of the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
-    /// As the machine numbers it.
+    /// Its number on this machine.
     pub(super) pid: i32,
     parent: i32,
-    /// As it calls itself.
+    /// Its name, which it can set itself.
     pub(super) name: String,
     command: String,
     /// Its control groups, one a line.
@@ -32,7 +32,7 @@ pub(super) struct Process {
     pub(super) network: u64,
 }
 
-/// The processes, and those that are process 1 of a node or of the control plane, by role.
+/// The processes, and process 1 of each node and of the control plane, by role.
 #[derive(Debug, Default)]
 pub(super) struct Census {
     pub(super) inits: BTreeMap<String, i32>,
@@ -40,7 +40,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Those of a cluster, now: the processes in its nodes' namespaces and in its control groups.
+    /// The processes of a cluster at this moment: those in its nodes' namespaces and in its control groups.
     pub(super) fn of(cluster: &Cluster) -> Result<Self> {
         let inits: BTreeMap<_, _> = find_inits(&cluster.layout)?.into_iter().collect();
         let roles: BTreeMap<u64, &String> = inits
@@ -94,7 +94,7 @@ impl Census {
             .groups
             .lines()
             .map(|line| line.rsplit(':').next().unwrap_or(line));
-        // The longest is the one that a container has.
+        // The longest path is the container's.
         let group = group.max_by_key(|path| path.len()).unwrap_or_default();
         let command = if process.command.trim().is_empty() {
             &process.name

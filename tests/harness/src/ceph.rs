@@ -8,7 +8,7 @@ use super::Scope;
 use super::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
 use super::server::Server;
 
-/// Keys of the clients of tests/images/ceph/serve, all of which end alike.
+/// Keys of the clients of tests/images/ceph/serve, which all end in the same way.
 const KEYS: [(&str, &str); 4] = [
     ("cephfs-provisioner", "AQBnIHlnAAAAABAAbm90LXRvLWJlLXNlZW4tMQ=="),
     ("cephfs-nodes", "AQBnIHlnAAAAABAAbm90LXRvLWJlLXNlZW4tMg=="),
@@ -19,7 +19,7 @@ const KEYS: [(&str, &str); 4] = [
 /// A key that the cluster does not know.
 pub const WRONG_KEY: &str = "AQBnIHlnAAAAABAAbm90LXRvLWJlLXNlZW4tNQ==";
 
-/// What all keys have in common, to look for where none may be.
+/// What all keys have in common. Tests search for it where no key may be.
 pub const IN_EVERY_KEY: &str = "bm90LXRvLWJlLXNlZW4t";
 
 /// The key of a client.
@@ -28,14 +28,15 @@ pub fn key_of(user: &str) -> &'static str {
 }
 
 impl Scope {
-    /// Starts Ceph as Pod `ceph` on a node, for clients of one kind (`cephfs` or `rbd`): the Secret is that of the provisioner.
+    /// Starts Ceph as Pod `ceph` on a node, for clients of one kind (`cephfs` or `rbd`). The server's Secret is the
+    /// provisioner's.
     pub async fn ceph(&self, node: &str, kind: &str) -> Result<Server> {
         let user = format!("{kind}-provisioner");
         let login = json!({"ceph-user": user, "ceph-key": key_of(&user)});
         self.storage_server("ceph", node, &login).await
     }
 
-    /// The example of one kind with this server, and a Secret for mounts beside it.
+    /// The example of one kind with this server, and a Secret for mounts.
     pub fn ceph_example(&self, kind: &str, server: &Server) -> Result<Provisioner> {
         let secret = format!("{}-nodes", self.namespace);
         let user = format!("{kind}-nodes");
@@ -47,7 +48,7 @@ impl Scope {
             .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}")))
     }
 
-    /// Makes a Secret for mounts. It goes with the test.
+    /// Makes a Secret for mounts. It is deleted with the test.
     pub fn ceph_secret(&self, namespace: &str, name: &str, user: &str, key: &str) -> Result<()> {
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
@@ -57,7 +58,7 @@ impl Scope {
         self.apply_anywhere(&secret.to_string())
     }
 
-    /// Runs a script on the server; gives what it printed.
+    /// Runs a script on the server; returns what it printed.
     pub fn on_ceph(&self, script: &str) -> Result<String> {
         self.exec("ceph", ["sh", "-euc", script])
     }

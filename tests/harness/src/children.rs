@@ -1,7 +1,7 @@
-//! Programs that a test starts and that end when it does, whatever ends it.
+//! Starts programs that end when the test ends, however it ends.
 //!
-//! The kernel takes the end of the thread that started a program for the end of its parent. Threads of tests and of their runtimes
-//! end long before their program does, so one thread that stays starts them all.
+//! The kernel sends a program its parent-death signal when the thread that started it ends. Threads of tests and of
+//! their runtimes end long before the test's process does. So one thread that stays starts them all.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,10 +12,10 @@ use std::sync::mpsc::{Sender, channel};
 use anyhow::{Context, Result};
 use mooring_testbed::command::find_program;
 
-/// What to start, and where to say what became of it.
+/// What to start, and where to send the result.
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// A command to be started by [`start`], which is killed when this program ends.
+/// A command for [`start`] that the kernel kills when this program ends.
 pub fn tied(program: impl AsRef<OsStr>) -> Result<Command> {
     let setpriv = find_program("setpriv").context("setpriv is not on the PATH: install util-linux")?;
     let mut tied = Command::new(setpriv);
@@ -23,14 +23,14 @@ pub fn tied(program: impl AsRef<OsStr>) -> Result<Command> {
     Ok(tied)
 }
 
-/// Starts a command of [`tied`], whose life does not depend on this thread's.
+/// Starts a command of [`tied`]. The child outlives the calling thread.
 pub fn start(command: Command) -> io::Result<Child> {
     static STARTER: OnceLock<Sender<Order>> = OnceLock::new();
     let starter = STARTER.get_or_init(|| {
         let (sender, orders) = channel::<Order>();
         std::thread::spawn(move || {
             for (mut command, told) in orders {
-                // Who asked waits for it.
+                // The caller waits for it.
                 let _ = told.send(command.spawn());
             }
         });
@@ -54,7 +54,8 @@ mod tests {
     use super::{start, tied};
     use crate::processes::has_ended;
 
-    /// Set for the program that this test starts: itself, to be killed. Its value is a file for the number of what it started.
+    /// Set for the program that this test starts: itself, to be killed. The value is the path of a file, into which it
+    /// writes the process id of what it started.
     const INNER: &str = "MOORING_TEST_CHILDREN";
 
     fn be_killed(file: &std::ffi::OsStr) {
@@ -74,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_outlives_its_thread_and_ends_with_a_program_that_is_killed() {
+    fn a_child_outlives_its_thread_and_ends_with_a_program_that_is_killed() {
         if let Some(file) = std::env::var_os(INNER) {
             return be_killed(&file);
         }
         let file = std::env::temp_dir().join(format!("mooring-children-{}", std::process::id()));
-        let name = "children::tests::what_was_started_outlives_its_thread_and_ends_with_a_program_that_is_killed";
+        let name = "children::tests::a_child_outlives_its_thread_and_ends_with_a_program_that_is_killed";
         let inner = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])
             .env(INNER, &file)

@@ -1,4 +1,4 @@
-//! Client Pods, and client images of a test's own.
+//! Client Pods, and client images that only one test uses.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use mooring_testbed::oci::{Runs, write_archive};
 /// The mounter's image.
 pub const MOUNTER_IMAGE: &str = "mooring.dev/mounter";
 
-/// Where its programs are in it, from its root.
+/// Where the mounter is in its image, relative to the root.
 const MOUNTER_IN_IMAGE: &str = "mounter";
 const SHIM_IN_IMAGE: &str = "usr/libexec/mooring/vcs";
 
@@ -27,12 +27,12 @@ pub const SSH_CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
 /// The client image for block devices.
 pub const BLOCK_CLIENT_IMAGE: &str = "mooring.dev/client-block";
 
-/// The sshfs client image under another name, on all nodes, which no other test uses.
+/// The sshfs client image under a name that no other test uses, on all nodes.
 pub fn image_of_its_own(scope: &Scope, tag: &str) -> Result<String> {
     own_image(scope, SSH_CLIENT_IMAGE, tag)
 }
 
-/// A client image under another name, on all nodes, which no other test uses.
+/// A client image under a name that no other test uses, on all nodes.
 pub fn own_image(scope: &Scope, usual: &str, tag: &str) -> Result<String> {
     let image = format!("{usual}:{}-{tag}", scope.namespace);
     for node in 1..=scope.own_cluster()?.description.nodes {
@@ -43,7 +43,7 @@ pub fn own_image(scope: &Scope, usual: &str, tag: &str) -> Result<String> {
     Ok(image)
 }
 
-/// The mounter's image under another name, on all nodes, with another shim in it: it does the same, and is not the same file.
+/// The mounter's image under another name, on all nodes. Its shim behaves the same, and is another file.
 pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
     mounter_with(scope, tag, |root| {
         let shim = root.join(SHIM_IN_IMAGE);
@@ -53,7 +53,7 @@ pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
     })
 }
 
-/// The mounter's image of an earlier commit, by its programs, on all nodes.
+/// The mounter's image of an earlier commit, from that commit's programs, on all nodes.
 pub fn earlier_mounter(scope: &Scope, earlier: &Earlier, tag: &str) -> Result<String> {
     mounter_with(scope, tag, |root| {
         for (program, place) in [(earlier.mounter(), MOUNTER_IN_IMAGE), (earlier.shim(), SHIM_IN_IMAGE)] {
@@ -65,7 +65,7 @@ pub fn earlier_mounter(scope: &Scope, earlier: &Earlier, tag: &str) -> Result<St
     })
 }
 
-/// The mounter's image under another name, on all nodes, with something changed in its file system.
+/// The mounter's image under another name, on all nodes, with a changed file system.
 fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<()>) -> Result<String> {
     let image = format!("{MOUNTER_IMAGE}:{}-{tag}", scope.namespace);
     let cluster = scope.own_cluster()?;
@@ -81,7 +81,7 @@ fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<(
     let copied = scope.on_node(1, &format!("cp -a {at} /{folder}/root"));
     ctr(&["unmount", "--rm", &at])?;
     copied?;
-    // As the machine sees it, and the nodes as well.
+    // The folder as the machine sees it; the nodes see it too.
     let outside = cluster.layout.node("node-1").join(&folder);
     change(&outside.join("root"))?;
     scope.on_node(1, &format!("cd /{folder} && tar -C root -cf layer.tar ."))?;
@@ -100,7 +100,7 @@ fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<(
     Ok(image)
 }
 
-/// Takes such a name away.
+/// Removes an image with such a name.
 pub fn remove_image(scope: &Scope, image: &str) -> Result<()> {
     for node in 1..=scope.own_cluster()?.description.nodes {
         let args = ["-n", "k8s.io", "images", "remove", image];

@@ -1,4 +1,4 @@
-//! Controllers that a test runs itself, on this machine and through an [`ApiProxy`], in place of those in the cluster.
+//! Controllers that a test runs on this machine, behind an [`ApiProxy`], in place of the cluster's own.
 
 use std::fs::File;
 use std::panic::AssertUnwindSafe;
@@ -23,10 +23,10 @@ use mooring_testbed::images;
 use mooring_testbed::layout::{repository, write_file};
 use mooring_testbed::progress::note;
 
-/// Longest wait for Mooring's own Pods to go or to come.
+/// Longest wait for Mooring's own Pods to end or to start.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// How long a controller of a test waits for an answer: [`super::api_proxy::Fault::Silence`] lasts as long.
+/// How long a test's controller waits for an answer. [`super::api_proxy::Fault::Silence`] lasts as long.
 pub const ANSWER: Duration = Duration::from_secs(4);
 
 /// The Deployment of the cluster's own controllers.
@@ -54,7 +54,7 @@ impl Controller {
         let arguments = [
             ("kubeconfig", kubeconfig.to_string_lossy().into_owned()),
             ("kube-api", server(block)),
-            // As tests/install has it.
+            // As in tests/install.
             ("config-namespaces", "mooring,mooring-e2e,admin".to_owned()),
             ("allowed-images", "mooring.dev/**,custom/*".to_owned()),
             ("leader-elect", "false".to_owned()),
@@ -62,7 +62,7 @@ impl Controller {
             ("listen", "127.0.0.1:0".to_owned()),
             ("api-timeout", format!("{}s", ANSWER.as_secs())),
             ("max-backoff", "2s".to_owned()),
-            // What is missed is not to be made good by looking at everything again.
+            // A resync would repair what the controller misses, and hide it.
             ("resync", "1h".to_owned()),
             ("log", "info,flex_provisioner::controllers::retry=debug".to_owned()),
         ];
@@ -109,7 +109,7 @@ impl Controller {
         }
     }
 
-    /// Holds it up between any two instructions, or lets it go on.
+    /// Stops it between two instructions, or continues it.
     pub fn hold(&self, held: bool) -> Result<()> {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = child.as_ref().context("the controller does not run")?.id();
@@ -132,8 +132,8 @@ pub struct Rig {
     pub controllers: Vec<Arc<Controller>>,
 }
 
-/// Runs a test with `count` controllers of its own, each of which believes that it leads, in place of the cluster's; those are
-/// back afterwards, whatever has become of the test.
+/// Runs a test with `count` controllers in place of the cluster's, each of which believes that it leads. Afterwards the
+/// cluster's controllers run again, whatever happened to the test.
 pub async fn with_controllers(scope: &Scope, count: usize, test: impl AsyncFnOnce(&Rig) -> Result<()>) -> Result<()> {
     let folder = scope.own_cluster()?.layout.state.join(&scope.namespace);
     let outcome = match AssertUnwindSafe(on_rig(scope, count, folder.clone(), test))

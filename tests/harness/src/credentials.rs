@@ -9,7 +9,7 @@ use kube::{Api, Client, Config, ResourceExt};
 
 use super::{Scope, client};
 
-/// What is only asked, and never done.
+/// Parameters for a request that the API server only checks.
 pub fn dry_run() -> PostParams {
     PostParams {
         dry_run: true,
@@ -17,10 +17,10 @@ pub fn dry_run() -> PostParams {
     }
 }
 
-/// What the API server says to a request that it must refuse.
+/// The API server's answer to a request that it must refuse.
 ///
 /// # Panics
-/// If it did not refuse.
+/// If it accepted the request.
 pub fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> String {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => status.message,
@@ -29,12 +29,12 @@ pub fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> String {
 }
 
 impl Scope {
-    /// A client that has nothing but a token.
+    /// A client that has only a token.
     pub async fn with_token(&self, token: &str) -> Result<Client> {
         self.with_token_as(token, None).await
     }
 
-    /// A client that has nothing but a token, and asks in somebody else's name.
+    /// A client that has only a token, and impersonates another user.
     pub async fn with_token_as(&self, token: &str, user: Option<&str>) -> Result<Client> {
         let kubeconfig = match &self.target.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -57,7 +57,7 @@ impl Scope {
         client(&self.target, Some((user, groups))).await
     }
 
-    /// A token of a service account: bound to a Pod, as the kubelet gets them, or to nothing.
+    /// A token of a service account. With `pod`, it is bound to that Pod, like those that the kubelet gets.
     pub async fn token_of(&self, namespace: &str, account: &str, pod: Option<&str>) -> Result<String> {
         let bound_object_ref = match pod {
             None => None,

@@ -1,4 +1,4 @@
-//! The drop-in of `configmaps/drop-in`, turned on for what one test makes and for nothing else.
+//! The drop-in of `configmaps/drop-in`, active only for the objects of one test.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -8,17 +8,17 @@ use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use mooring_testbed::layout::repository;
 use mooring_testbed::manifests::documents;
 
-/// Its file.
+/// Its manifest.
 const FILE: &str = "configmaps/drop-in/drop-in.yaml";
 
 impl Scope {
-    /// Applies the drop-in under names of the test's own, for objects that carry [`Scope::own_label`]: Pods of the namespace as
-    /// its annotations say, `PersistentVolumes` of these kinds. It goes with the test.
+    /// Applies the drop-in under names of the test's own, for objects that carry [`Scope::own_label`]: Pods as the
+    /// namespace's annotations allow, and `PersistentVolumes` of these kinds. It is deleted with the test.
     pub fn drop_in(&self, volume_kinds: &str) -> Result<()> {
         self.drop_in_with(volume_kinds, "")
     }
 
-    /// The same, with the client of iSCSI volumes unless that is empty.
+    /// [`Self::drop_in`] with a client for iSCSI volumes, unless that is empty.
     pub fn drop_in_with(&self, volume_kinds: &str, iscsi_client: &str) -> Result<()> {
         let path = repository().join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
@@ -49,12 +49,12 @@ impl Scope {
         self.apply_anywhere(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())
     }
 
-    /// The label of what belongs to the test.
+    /// The label of the test's objects.
     pub fn own_label(&self) -> Value {
         json!({TEST_LABEL: self.namespace})
     }
 
-    /// Lets Pods of the namespace have volumes of these kinds rewritten, and mount these sources.
+    /// Allows the drop-in to rewrite Pods' volumes of these kinds in the namespace, and these sources.
     pub fn allow_drop_in(&self, kinds: &str, clients: &str, sources: &str) -> Result<()> {
         self.kubectl([
             "annotate",

@@ -1,4 +1,4 @@
-//! Tests with a node in a virtual machine beside the testbed's others, which is there for as long as the test.
+//! Tests that have a further node in a virtual machine, which exists as long as the test.
 
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ pub const MACHINE_NODE: &str = "machine-1";
 /// How long such a test may take: without KVM the machine is slow.
 const LIMIT: Duration = Duration::from_mins(25);
 
-/// How much longer waits may take: a container takes half a minute to start there while other tests have the processors.
+/// By what factor waits may be longer: a container takes half a minute to start there while other tests use the
+/// processors.
 const PATIENCE: u32 = 4;
 
-/// The images of Mooring's that tests use there beside the mounter's: all of them have the same, so that the machine's disk is made once.
+/// Mooring's images that tests use there besides the mounter's. All tests have the same, so that the machine's disk is
+/// made once.
 const IMAGES: &[&str] = &[
     "client-block",
     "client-cephfs",
@@ -28,7 +30,7 @@ const IMAGES: &[&str] = &[
     "provisioner-directory",
 ];
 
-/// Takes the machine away when dropped, whatever has become of the test.
+/// Removes the machine when dropped, whatever happened to the test.
 struct MachineNode(Cluster);
 
 impl Drop for MachineNode {
@@ -39,7 +41,8 @@ impl Drop for MachineNode {
     }
 }
 
-/// [`super::in_namespace_within`] with that node. On another cluster than the testbed's own the test is skipped, and says so.
+/// [`super::in_namespace_within`] with that node. On a cluster other than the testbed's own, the test is skipped and
+/// says so.
 ///
 /// # Panics
 /// If the machine does not start, or the test fails.
@@ -55,7 +58,7 @@ where
     if let Err(error) = cluster.start_machine(IMAGES) {
         panic!("{name}: {error:#}");
     }
-    // Before the machine goes, the namespace does: its volumes' deletion may need that node.
+    // The namespace has to be gone before the machine: deleting its volumes may need that node.
     let limits = Limits {
         test: LIMIT,
         patience: PATIENCE,
@@ -64,11 +67,11 @@ where
     drop(machine);
 }
 
-/// The Pod that looks at the machine from where its process 1 is.
+/// The Pod that sees the machine as its process 1 does.
 const OBSERVER: &str = "observer";
 
 impl Scope {
-    /// Starts a Pod by which [`Self::on_machine`] works.
+    /// Starts the Pod that [`Self::on_machine`] needs.
     pub async fn observe_machine(&self) -> Result<()> {
         let observer = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OBSERVER},
@@ -89,7 +92,7 @@ impl Scope {
         self.exec(OBSERVER, ["sh", "-c", script])
     }
 
-    /// The volumes that are mounted on the machine, by its mount table.
+    /// The volumes in the machine's mount table.
     pub fn mounts_on_machine(&self) -> Result<Vec<String>> {
         let table = self.on_machine("cat /proc/1/mountinfo")?;
         let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));

@@ -1,4 +1,5 @@
-//! A device of a node out of its mounter's sight, as if the node did not have it; a daemon of the node's own, as if it had one.
+//! Hides a node's device from its mounter, as if the node lacked it, and makes a node look as if it ran a daemon of its
+//! own.
 
 use std::fs::File;
 use std::os::linux::net::SocketAddrExt as _;
@@ -13,17 +14,18 @@ use super::Scope;
 use mooring_testbed::namespaces::find_init;
 use mooring_testbed::progress::note;
 
-/// By this name iscsiadm finds the iscsid of its network.
+/// iscsiadm finds the iscsid of its network by this name.
 const ISCSID: &str = "ISCSIADM_ABSTRACT_NAMESPACE";
 
-/// The device is back when this is dropped, or when the mounter's container ends.
+/// A hidden device. The mounter sees it again when this is dropped, or when the mounter's container ends.
 pub struct Hidden {
     mounter: i32,
     device: &'static str,
 }
 
 impl Scope {
-    /// Has a node look as if an iscsid of its own ran, or would be started by systemd, until what comes back is dropped.
+    /// Makes a node look as if it ran an iscsid of its own, or as if systemd would start one, until the returned
+    /// listener is dropped.
     pub fn iscsid_on(&self, node: &str) -> Result<UnixListener> {
         let init = find_init(&self.own_cluster()?.layout, node)?.with_context(|| format!("{node} does not run"))?;
         let namespace = File::open(format!("/proc/{init}/ns/net")).context("failed to open a node's network")?;
@@ -37,7 +39,7 @@ impl Scope {
         }
     }
 
-    /// Puts another device over one that a node's mounter sees.
+    /// Mounts another device over one that a node's mounter sees.
     pub async fn hide_from_mounter(&self, node: &str, device: &'static str) -> Result<Hidden> {
         let pod = self.mounter(node).await?;
         let pids = self.processes_of(NAMESPACE, &pod).await?;
@@ -60,11 +62,11 @@ impl Drop for Hidden {
     }
 }
 
-/// Does something in the mount namespace of a process.
+/// Runs a function in the mount namespace of a process.
 fn inside(pid: i32, act: impl FnOnce() -> nix::Result<()> + Send + 'static) -> Result<()> {
     let path = format!("/proc/{pid}/ns/mnt");
     let namespace = File::open(&path).with_context(|| format!("failed to open {path}"))?;
-    // A thread of its own, since it does not come back from where it goes.
+    // A thread of its own, since it can't return from that namespace.
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_FS)?;
         setns(namespace, CloneFlags::CLONE_NEWNS)?;

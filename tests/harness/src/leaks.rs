@@ -1,8 +1,9 @@
-//! The leak sweep: what the testbed's own cluster holds when no test runs any more is what it held before the first began.
+//! The leak sweep: after the tests, the testbed's own cluster must hold the same things as before them.
 //!
-//! Several tests of a program run at once on one cluster, and what one of them uses is no leak of another's. So a picture is taken
-//! when no test runs and compared when none runs again; what is left then fails the test that ended last, and the tests that ran
-//! are named. What bears a test's own name is looked for after each test besides, in `Scope::close`.
+//! Several tests of a program run at once on one cluster, and things that one test uses are not another's leak. So the
+//! sweep takes a picture when no test runs, and compares when none runs again. If something is left, the test that
+//! ended last fails, and its message names all tests that ran. In addition, `Scope::close` looks after each test for
+//! what carries that test's own name.
 
 mod collect;
 mod mounted;
@@ -24,28 +25,28 @@ use picture::Picture;
 /// The label of tests' namespaces.
 pub(super) const TESTS_LABEL: &str = "testbed.mooring.dev/test";
 
-/// How long a client Pod that nobody uses stays in the tests' installation, and how long all may take to go, also on a node in a
-/// virtual machine.
+/// How long an unused client Pod stays in the tests' installation, and how long all may take to go, on a node in a
+/// virtual machine too.
 const IDLE: Duration = Duration::from_secs(4);
 const LEFT_LIMIT: Duration = Duration::from_mins(1);
 
-/// How long the cluster may take to be looked at before a test: the one before may have restarted the API server.
+/// How long the first picture may take: the test before may have restarted the API server.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often it is looked at.
+/// How often to look at it.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The file in the cluster's state folder that says that another program runs tests there.
+/// A file in the cluster's state folder, locked while another program runs tests there.
 const LOCK: &str = "tests.lock";
 
 /// The tests of this program.
 struct Tests {
     running: usize,
-    /// Those since the picture.
+    /// The names of those that began since the picture.
     names: Vec<String>,
-    /// What is in the names of their volumes' files.
+    /// What the names of their volumes' files contain.
     words: Vec<String>,
-    /// One of them failed, and may have left anything.
+    /// Whether one of them failed: it may have left anything.
     failed: bool,
     before: Option<Picture>,
     lock: Option<File>,
@@ -60,18 +61,19 @@ static TESTS: Mutex<Tests> = Mutex::new(Tests {
     lock: None,
 });
 
-/// Others that begin or end wait for the one that looks at the cluster.
+/// The caller that looks at the cluster holds this lock, so tests that begin or end meanwhile wait.
 fn tests() -> MutexGuard<'static, Tests> {
     TESTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A test under way on the testbed's own cluster.
+/// A running test on the testbed's own cluster.
 pub(super) struct Counted {
     cluster: Cluster,
     over: bool,
 }
 
-/// A test begins. The first one takes the picture; on a cluster that is not the testbed's own there is nothing to look at.
+/// Counts a test that begins. The first one takes the picture. On a cluster other than the testbed's own there is
+/// nothing to look at.
 pub(super) fn begin(target: &Target, name: &str) -> Result<Option<Counted>> {
     let Some(cluster) = target.own_cluster() else {
         return Ok(None);
@@ -116,13 +118,13 @@ fn first(cluster: &Cluster) -> Result<Picture> {
     }
 }
 
-/// What is in the names of this test's volumes' files: its namespace, its claims' uids.
+/// Remembers what the names of this test's volumes' files contain: its namespace, and its claims' uids.
 pub(super) fn remember(words: impl IntoIterator<Item = String>) {
     tests().words.extend(words);
 }
 
 impl Counted {
-    /// The test is over, and all that bears its name is gone. The last one of those that run compares.
+    /// Ends a test after everything with its name is gone. The last of the running tests compares.
     pub(super) fn end(mut self, failed: bool) -> Result<()> {
         let _waiting = wait_for("other tests' leak sweep, and for nothing to be left");
         let mut tests = tests();
@@ -155,7 +157,7 @@ impl Counted {
             left.join("\n  ")
         );
         if tests.failed {
-            // It fails the run already, and this test is not to blame.
+            // A failed test fails the run already, and this test did not cause the leak.
             note(words);
             return Ok(());
         }
@@ -177,7 +179,7 @@ impl Drop for Counted {
     }
 }
 
-/// What is there that was not, once it had time to go.
+/// What is there now and was not before, after it had time to go.
 fn left(cluster: &Cluster, before: &Picture, ours: &Ours) -> Result<Vec<String>> {
     let deadline = Instant::now() + IDLE + LEFT_LIMIT;
     loop {

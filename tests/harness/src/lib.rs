@@ -1,5 +1,5 @@
-//! What the end-to-end tests in `tests/e2e/` stand on: a cluster, a namespace per test that must be gone after it, a folder with
-//! all there is when the test fails, and limits for the test and its waits.
+//! The base of the end-to-end tests in `tests/e2e/`: a cluster; a namespace per test, which must be gone after it; a
+//! folder with all information when a test fails; and time limits for the test and its waits.
 //!
 //! ```no_run
 //! use mooring_harness::in_namespace;
@@ -76,7 +76,7 @@ pub use skip::{SKIPPED_MARK, skip};
 pub use time_limit::TEST_LIMIT;
 pub use waits::wait_until;
 
-/// Environment variable: leave the namespaces of failed tests for a person to look at.
+/// Environment variable: keep the namespaces of failed tests for a person to look at.
 pub const KEEP_VARIABLE: &str = "MOORING_TESTBED_KEEP";
 
 /// Longest wait for a test's namespace and volumes to be gone.
@@ -91,16 +91,16 @@ pub struct Scope {
     pub client: Client,
     /// The namespace's name.
     pub namespace: String,
-    /// How much longer a wait may take here than on the testbed's usual nodes.
+    /// By what factor a wait may be longer here than on the testbed's usual nodes.
     patience: u32,
 }
 
-/// Runs a test in a namespace of its own, called after `name`, for [`TEST_LIMIT`] at most.
+/// Runs a test in a namespace of its own, named after `name`, for [`TEST_LIMIT`] at most.
 ///
 /// # Panics
-/// If the test fails or does not end in time; all there is is written into a folder first. Also if the namespace, or a
-/// PersistentVolume of a claim in it that is not to be retained, is still there two minutes after the test, or if the cluster
-/// holds more than before once no test runs: such a leak is a failure of Mooring, not of the test.
+/// If the test fails or does not end in time; a folder then has all information. Also if the namespace, or a
+/// PersistentVolume of one of its claims that is not to be retained, still exists two minutes after the test, or if the
+/// cluster holds more than before once no test runs: such a leak is a failure of Mooring, not of the test.
 pub fn in_namespace<F>(name: &str, test: F)
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
@@ -113,7 +113,7 @@ where
 struct Limits {
     /// The whole test.
     test: Duration,
-    /// By how much a wait for Kubernetes or Mooring is longer than on the testbed's usual nodes.
+    /// By what factor a wait for Kubernetes or Mooring may be longer than on the testbed's usual nodes.
     patience: u32,
 }
 
@@ -126,7 +126,7 @@ impl From<Duration> for Limits {
 /// [`in_namespace`] for a test that takes longer than others.
 ///
 /// # Panics
-/// As that.
+/// Like [`in_namespace`].
 pub fn in_namespace_within<F>(limit: Duration, name: &str, test: F)
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
@@ -151,7 +151,8 @@ where
     }
 }
 
-/// Does something in a namespace of its own, with the same end as [`in_namespace_within`], on a cluster that is open already.
+/// Runs a function in a namespace of its own, with the same checks at the end as [`in_namespace_within`], on a cluster
+/// that is open already.
 pub async fn run<F>(target: Target, limit: Duration, name: &str, test: F) -> Result<()>
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
@@ -209,9 +210,9 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .to_owned()
 }
 
-/// The cluster that tests run on; the testbed's own is brought up if it does not run.
+/// The cluster that tests run on; starts the testbed's own if it does not run.
 pub fn open_target() -> Result<Target> {
-    // Tests of one program start at once: one of them brings the cluster up, the others find it.
+    // Tests of one program start at once: the first one starts the cluster, the others wait for it.
     static OPENED: Mutex<Option<Target>> = Mutex::new(None);
     let mut opened = OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(target) = &*opened {
@@ -226,7 +227,7 @@ pub fn open_target() -> Result<Target> {
     Ok(target)
 }
 
-/// A client of the cluster with all rights, or as a user who has none but what RBAC gives.
+/// A client of the cluster, with all rights or as a user who has only what RBAC gives.
 pub async fn client(target: &Target, user: Option<(&str, &[&str])>) -> Result<Client> {
     let kubeconfig = match &target.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
@@ -243,7 +244,8 @@ pub async fn client(target: &Target, user: Option<(&str, &[&str])>) -> Result<Cl
     Client::try_from(config).context("failed to make a client")
 }
 
-/// Runs a command to its end and gives what it printed; a test that takes too long says that it waits for it.
+/// Runs a command to its end and returns what it printed. A test that takes too long says that it waits for the
+/// command.
 pub(crate) fn said_by(command: &mut std::process::Command) -> Result<String> {
     let _waiting = wait_for(line(command));
     Ok(output(command)?)
@@ -252,7 +254,7 @@ pub(crate) fn said_by(command: &mut std::process::Command) -> Result<String> {
 impl Scope {
     async fn open(target: Target, name: &str, patience: u32) -> Result<Self> {
         let client = client(&target, None).await?;
-        // Unique without coordination: generateName draws lots until it finds a free one.
+        // The name is unique without coordination: the API server tries generated names until one is free.
         let namespace: Namespace = serde_json::from_value(json!({
             "metadata": {"generateName": format!("{name}-"), "labels": {leaks::TESTS_LABEL: name}},
         }))
@@ -268,7 +270,7 @@ impl Scope {
             namespace,
             patience,
         };
-        // Until it has its service account, no Pod can be made in it.
+        // No Pod can be created in it before its service account exists.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = scope.api();
         wait_until("the namespace's service account", Duration::from_secs(30), async || {
             Ok(accounts.get_opt("default").await?)
@@ -277,7 +279,7 @@ impl Scope {
         Ok(scope)
     }
 
-    /// The same in another namespace, which is not this test's to delete.
+    /// The same test in another namespace, which the test does not delete.
     #[must_use]
     pub fn elsewhere(&self, namespace: &str) -> Self {
         Self {
@@ -286,7 +288,7 @@ impl Scope {
         }
     }
 
-    /// How long a wait may take that takes `usual` at most on the testbed's usual nodes.
+    /// The limit of a wait that takes `usual` at most on the testbed's usual nodes.
     fn limit(&self, usual: Duration) -> Duration {
         usual * self.patience
     }
@@ -300,17 +302,17 @@ impl Scope {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Runs kubectl in the namespace, with all rights; gives what it printed.
+    /// Runs kubectl in the namespace, with all rights; returns what it printed.
     pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         said_by(self.target.kubectl(["-n", &self.namespace]).args(args))
     }
 
-    /// Applies a manifest in the namespace: YAML, as many documents as there are.
+    /// Applies a manifest in the namespace: YAML with any number of documents.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         self.apply_as(None, manifest)
     }
 
-    /// Applies a manifest in the namespace as a user; who that is reaches admission.
+    /// Applies a manifest in the namespace as a user, whose name admission sees.
     pub fn apply_as(&self, user: Option<&str>, manifest: &str) -> Result<()> {
         let mut apply = self.target.kubectl(["-n", &self.namespace, "apply", "-f", "-"]);
         if let Some(user) = user {
@@ -321,8 +323,8 @@ impl Scope {
         Ok(())
     }
 
-    /// Applies a manifest whose objects name their namespaces, or have none. Several tests may apply the same at once,
-    /// which only the server can sort out.
+    /// Applies a manifest whose objects name their namespaces, or have none. Several tests may apply the same object at
+    /// once; only server-side apply copes with that.
     pub fn apply_anywhere(&self, manifest: &str) -> Result<()> {
         let manifest = self.target.with_image_names(manifest);
         let mut apply = self
@@ -333,19 +335,19 @@ impl Scope {
         Ok(())
     }
 
-    /// Runs a command in a Pod's first container; gives what it printed on standard output.
+    /// Runs a command in a Pod's first container; returns what it printed on standard output.
     pub fn exec<S: AsRef<std::ffi::OsStr>>(&self, pod: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
         let mut kubectl = self.target.kubectl(["-n", &self.namespace, "exec", pod, "--"]);
         said_by(kubectl.args(args))
     }
 
-    /// Deletes an object by kind and name (`pod/writer`) without waiting for it to be gone.
+    /// Deletes an object by kind and name (`pod/writer`) without waiting until it is gone.
     pub fn delete(&self, object: &str) -> Result<()> {
         self.kubectl(["delete", "--wait=false", "--ignore-not-found", object])?;
         Ok(())
     }
 
-    /// Says clearly that a test needs Mooring on the cluster, where there is none.
+    /// Fails with a clear message if Mooring is not installed on the cluster.
     pub async fn require_mooring(&self) -> Result<()> {
         let namespace = mooring_contract::names::NAMESPACE;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
@@ -355,7 +357,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Deletes the namespace and waits until it and all that was made for its claims are gone.
+    /// Deletes the namespace and waits until it and everything made for its claims are gone.
     async fn close(&self) -> Result<()> {
         let claims = self.claims().await?;
         leaks::remember(claims.iter().cloned().chain([self.namespace.clone()]));
@@ -364,7 +366,7 @@ impl Scope {
             .delete(&self.namespace, &DeleteParams::default())
             .await
             .with_context(|| format!("failed to delete the namespace {}", self.namespace))?;
-        // Kubernetes itself begins with what is in the namespace only after five seconds.
+        // Kubernetes itself starts to delete the namespace's content only after five seconds.
         self.api::<Pod>()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await
@@ -397,7 +399,7 @@ impl Scope {
         self.remove_outside().await
     }
 
-    /// Names of the volumes (PersistentVolume) of this namespace's claims that are to go with them.
+    /// Names of the `PersistentVolumes` that are to be deleted with this namespace's claims.
     async fn volumes(&self) -> Result<Vec<String>> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let all = volumes

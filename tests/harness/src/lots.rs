@@ -1,28 +1,28 @@
-//! Numbers drawn by lot, the same ones for the same seed, so that a failed test can be run again as it was.
+//! Random numbers that are the same for the same seed, so that a failed test can be repeated exactly.
 
-/// Environment variable: the seed of tests that draw lots.
+/// Environment variable: the seed of tests that draw random numbers.
 pub const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
 
-/// The seed where nobody gives one.
+/// The seed if none is given.
 const USUAL_SEED: u64 = 20_261_121;
 
-/// A source of numbers, from a seed. `SplitMix64`: small, and good enough to choose by.
+/// A source of random numbers. `SplitMix64`: small, and good enough for such choices.
 #[derive(Debug, Clone)]
 pub struct Lots(u64);
 
 impl Lots {
-    /// The seed to use: the environment's, or else always the same.
+    /// The seed to use: the environment's, else a fixed one.
     pub fn seed() -> u64 {
         let given = std::env::var(SEED_VARIABLE).ok();
         given.and_then(|seed| seed.parse().ok()).unwrap_or(USUAL_SEED)
     }
 
-    /// Lots of a seed.
+    /// The source for a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Others, that depend on these.
+    /// Another source, which depends on this one.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self(self.draw())

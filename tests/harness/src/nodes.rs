@@ -1,4 +1,4 @@
-//! What tests do on the nodes themselves, and what they must leave there: nothing.
+//! What tests do on the nodes themselves. They must leave nothing there.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -22,7 +22,7 @@ pub fn driver_directory(cluster: &Cluster) -> PathBuf {
     Path::new(cluster.description.flavour.plugin_dir()).join(FLEX_DRIVER_DIR)
 }
 
-/// That of one node, seen from outside the node.
+/// [`driver_directory`] of one node, as this machine sees it.
 pub fn driver_directory_outside(node: &str) -> Result<PathBuf> {
     let cluster = cluster::connect(&Layout::from_env()?)?;
     let directory = driver_directory(&cluster);
@@ -32,11 +32,11 @@ pub fn driver_directory_outside(node: &str) -> Result<PathBuf> {
 /// The pool of local volumes on every node.
 pub const POOL: &str = "/var/lib/mooring/pool";
 
-/// Longest wait for what a test used on a node to be gone.
+/// Longest wait until things that a test used on a node are gone.
 const LEFT_LIMIT: Duration = Duration::from_secs(30);
 
-/// [`in_namespace`] for a test that works on the nodes themselves, by their names in the testbed: on another cluster it is
-/// skipped, and says so.
+/// [`in_namespace`] for a test that works on the nodes themselves, by their names in the testbed. On another cluster
+/// the test is skipped and says so.
 pub fn on_own_nodes<F>(name: &str, test: F)
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
@@ -55,14 +55,14 @@ where
     in_namespace_within(limit, name, test);
 }
 
-/// Whether Pods that tolerate nothing may run there.
+/// Whether Pods without tolerations may run there.
 fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.clone().unwrap_or_default();
     let taints = spec.taints.unwrap_or_default();
     spec.unschedulable != Some(true) && taints.iter().all(|taint| taint.effect == "PreferNoSchedule")
 }
 
-/// What the shim printed and how it ended.
+/// What the shim printed, and how it ended.
 #[derive(Debug)]
 pub struct CallOut {
     /// Exit code.
@@ -82,7 +82,7 @@ impl CallOut {
         self.answer["message"].as_str().unwrap_or_default()
     }
 
-    /// Fails unless it is a refusal whose message has all these words in it.
+    /// Fails unless it is a refusal whose message contains all these words.
     pub fn refused(&self, words: &[&str]) -> Result<()> {
         let all = words.iter().all(|word| self.message().contains(word));
         ensure!(self.status() == "Failure" && all, "not {words:?}: {self:?}");
@@ -91,15 +91,15 @@ impl CallOut {
 }
 
 impl Scope {
-    /// The testbed's own cluster, for what can't be done to another one.
+    /// The testbed's own cluster, for what tests can't do to another one.
     pub fn own_cluster(&self) -> Result<&Cluster> {
         self.target.own_cluster().context(
             "this test works on the nodes themselves, so it needs the testbed's own: run it without --existing",
         )
     }
 
-    /// The name of a node on which tests' Pods can run, counted from 1: on another cluster than the testbed's own, which may have
-    /// fewer, the same may come again.
+    /// The name of a node on which tests' Pods can run, counted from 1. A cluster other than the testbed's own may have
+    /// fewer nodes, so two indexes may get the same one.
     pub async fn node(&self, index: u8) -> Result<String> {
         if self.target.own_cluster().is_some() {
             return Ok(format!("node-{index}"));
@@ -117,15 +117,16 @@ impl Scope {
         Ok(names[usize::from(index.saturating_sub(1)) % names.len()].clone())
     }
 
-    /// Runs a shell script with a node's folders and in its namespaces, by the machine's shell and programs: an immutable node has
-    /// neither. Gives what it printed.
+    /// Runs a shell script with a node's folders and in its namespaces, but with the machine's shell and programs: an
+    /// immutable node has neither. Returns what it printed.
     pub fn on_node(&self, index: u8, script: &str) -> Result<String> {
         said_by(&mut self.own_cluster()?.in_node(index, "sh", ["-euc", script])?)
     }
 
-    /// Makes the directory of a Pod that the kubelet does not know, of the namespace's name, and gives where the Pod has its volumes of
-    /// our driver. The kubelet removes such a Pod's directories every two seconds, but not where one of its volumes is mounted, as it
-    /// takes a link to a mounted directory to be; so this one comes with such a link, all at once.
+    /// Makes a Pod directory that the kubelet does not know, named after the namespace; returns where that Pod has its
+    /// volumes of our driver. Every two seconds, the kubelet removes the directories of unknown Pods, but not where one
+    /// of the volumes is mounted. It takes a link to a mounted directory for such a volume; so this directory appears
+    /// together with such a link.
     pub fn pod_directory(&self, index: u8) -> Result<String> {
         let ours = &self.namespace;
         let pod = format!("/var/lib/kubelet/pods/{ours}");
@@ -142,23 +143,24 @@ impl Scope {
         Ok(volumes)
     }
 
-    /// Runs the installed shim on a node as the kubelet does, and reads what it prints as the kubelet does.
+    /// Runs the installed shim on a node as the kubelet does, and reads its answer as the kubelet does.
     ///
     /// # Errors
-    /// Also if it prints anything but one JSON object on standard output, or if its exit code does not fit that.
+    /// Also if standard output is anything but one JSON object, or if the exit code does not fit the answer.
     pub fn call_out(&self, index: u8, args: &[&str]) -> Result<CallOut> {
         let shim = driver_directory(self.own_cluster()?).join(FLEX_EXECUTABLE);
         self.call_out_of(index, &shim.to_string_lossy(), args)
     }
 
-    /// Does the same with another shim than the installed one.
+    /// [`Self::call_out`] with another shim than the installed one.
     pub fn call_out_of(&self, index: u8, shim: &str, args: &[&str]) -> Result<CallOut> {
         let _waiting = wait_for(format!("{shim} {} on node-{index}", args.join(" ")));
         let run = self.own_cluster()?.on_host(index, shim, args)?.output();
         read_call_out(&run.with_context(|| format!("failed to run {shim}"))?)
     }
 
-    /// Lines of a node's mount table about volumes of this test: those whose PersistentVolume begins with the namespace's name.
+    /// Lines of a node's mount table for volumes of this test: those whose PersistentVolume's name begins with the
+    /// namespace's.
     pub fn mounts_on(&self, index: u8) -> Result<Vec<String>> {
         let table = self.on_node(index, "cat /proc/self/mountinfo")?;
         let ours = [FLEX_DRIVER_DIR, CSI_VOLUMES_DIR].map(|driver| format!("/{driver}/{}", self.namespace));
@@ -169,9 +171,9 @@ impl Scope {
             .collect())
     }
 
-    /// Loop devices over files whose name begins with the namespace's.
+    /// Loop devices over files whose names begin with the namespace's.
     pub fn loop_devices(&self) -> Result<Vec<String>> {
-        // A kernel's loop devices are the same on all nodes of one machine.
+        // All nodes of one machine share the kernel's loop devices.
         let ours = format!(
             "for file in /sys/block/loop*/loop/backing_file; do \
              if grep -q '/{}' \"$file\" 2>/dev/null; then echo \"$file\"; fi; done",
@@ -193,28 +195,28 @@ impl Scope {
             .with_context(|| format!("no mounter runs on {node}: is Mooring installed?"))
     }
 
-    /// What the mounter of a node says of itself.
+    /// The status page of a node's mounter.
     pub async fn mounter_status(&self, node: &str) -> Result<Value> {
         let pod = self.mounter(node).await?;
         self.status_of(NAMESPACE, &pod)
     }
 
-    /// What the mounter of a node counts, as Prometheus reads it.
+    /// The metrics of a node's mounter, as Prometheus reads them.
     pub async fn mounter_metrics(&self, node: &str) -> Result<String> {
         let pod = self.mounter(node).await?;
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/metrics");
         said_by(&mut self.target.kubectl(["get", "--raw", &path]))
     }
 
-    /// What a mounter says of itself, by its Pod.
+    /// The status page of a mounter, by its Pod.
     pub fn status_of(&self, namespace: &str, pod: &str) -> Result<Value> {
         let ask = ["-n", namespace, "exec", pod, "--", "/mounter", "status", "--json"];
         let text = said_by(&mut self.target.kubectl(ask))?;
         serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
     }
 
-    /// Fails if a volume of this test is left on a node half a minute after it; then takes away what the test itself put
-    /// there: whatever is called after its namespace in the pool, in Mooring's and the kubelet's folders, and in `/run`.
+    /// Fails if a volume of this test is still on a node after half a minute. Then removes what the test itself put
+    /// there: everything named after its namespace in the pool, in Mooring's and the kubelet's folders, and in `/run`.
     pub(super) async fn clean_nodes(&self) -> Result<()> {
         let Some(cluster) = self.target.own_cluster() else {
             return Ok(());
@@ -259,7 +261,7 @@ impl Scope {
     }
 }
 
-/// A node without power. It has it again when this is dropped, whatever has become of the test.
+/// A node without power. The power is back when this is dropped, whatever happened to the test.
 pub struct PowerCut {
     cluster: Cluster,
     index: u8,
@@ -267,7 +269,7 @@ pub struct PowerCut {
 }
 
 impl PowerCut {
-    /// Takes the power from a node.
+    /// Cuts the power of a node.
     pub fn of(cluster: &Cluster, index: u8) -> Result<Self> {
         let cut = Self {
             cluster: cluster.clone(),
@@ -278,7 +280,7 @@ impl PowerCut {
         Ok(cut)
     }
 
-    /// Gives it back, and waits until the node is ready.
+    /// Restores the power, and waits until the node is ready.
     pub fn end(mut self) -> Result<()> {
         self.over = true;
         self.cluster.power_on(self.index)
@@ -295,7 +297,7 @@ impl Drop for PowerCut {
     }
 }
 
-/// Reads what a shim has printed.
+/// Parses what a shim has printed.
 pub fn read_call_out(run: &Output) -> Result<CallOut> {
     let printed = String::from_utf8_lossy(&run.stdout);
     let complaints = String::from_utf8_lossy(&run.stderr);
@@ -310,7 +312,7 @@ pub fn read_call_out(run: &Output) -> Result<CallOut> {
         answer,
     };
     match (call_out.code, call_out.status()) {
-        // At another exit code the kubelet writes the arguments, secrets and all, into its log.
+        // After any other exit code, the kubelet writes the arguments, with their secrets, into its log.
         (0, "Success" | "Failure" | "Not supported") => Ok(call_out),
         (code, status) => bail!("status {status:?} and exit code {code} do not belong together: {printed}"),
     }

@@ -1,7 +1,7 @@
-//! A mounter of a test's own, as a process of a node rather than in a Pod: it can be killed, starved and started again in
-//! milliseconds, and has a kubelet's root, a plugin directory and a pool that nobody else uses.
+//! A mounter for one test, which runs as a process of a node rather than in a Pod: it can be killed, starved and
+//! restarted in milliseconds. Nothing else uses its kubelet root, plugin directory and pool.
 //!
-//! As in its container it has a mount namespace of its own, which shares the kubelet's root with the node.
+//! As in its container, it has a mount namespace of its own, which shares the kubelet's root with the node.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -24,31 +24,31 @@ use mooring_testbed::namespaces::find_init;
 /// The node that it runs on.
 const NODE: u8 = 1;
 
-/// Longest that it may take to open its socket, on a busy machine.
+/// Longest wait for its socket, on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often its socket is looked for.
+/// How often to look for its socket.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// A mounter of a test's own. It ends when this is dropped; its folder goes with the test.
+/// A mounter for one test. It ends when this is dropped; its folder is removed with the test.
 pub struct OwnMounter {
     scope: Scope,
     /// Its folder, as the node sees it.
     root: PathBuf,
-    /// The same, as the machine sees it: without what is mounted there.
+    /// The same folder as the machine sees it: without what is mounted there.
     outside: PathBuf,
     /// Process 1 of the node.
     init: i32,
     flags: Vec<String>,
     set_up: String,
     child: Option<Child>,
-    /// The mount namespaces of all that were started.
+    /// The mount namespaces of all mounters that were started.
     namespaces: Vec<PathBuf>,
 }
 
 impl OwnMounter {
-    /// A mounter in a folder of its own, not started yet. `set_up` is a shell script that its mount namespace is made poorer with,
-    /// where `$root` is the folder.
+    /// A mounter in a folder of its own, not started yet. `set_up` is a shell script that removes things from its mount
+    /// namespace; `$root` is the folder.
     pub fn new(scope: &Scope, name: &str, flags: &[&str], set_up: &str) -> Result<Self> {
         let layout = Layout::from_env()?;
         let folder = format!("var/lib/mooring/{}-{name}", scope.namespace);
@@ -73,12 +73,12 @@ impl OwnMounter {
         &self.root
     }
 
-    /// Another set-up, from its next start on.
+    /// Replaces the set-up script, from the next start on.
     pub fn set_up(&mut self, set_up: &str) {
         set_up.clone_into(&mut self.set_up);
     }
 
-    /// A path of the node's, with all that is mounted there, as the machine can reach it.
+    /// A path on the node, with everything that is mounted there, as the machine can reach it.
     pub fn on_node(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
         Path::new("/proc")
@@ -87,16 +87,16 @@ impl OwnMounter {
             .join(relative)
     }
 
-    /// A volume's directory, as the kubelet names it.
+    /// A volume's directory, with a path as the kubelet makes it.
     pub fn target(&self, pod: &str, volume: &str) -> PathBuf {
         let relative = format!("kubelet/pods/{pod}/volumes/{FLEX_DRIVER_DIR}/{volume}");
         self.root.join(relative)
     }
 
-    /// Starts it, and waits until its socket is there.
+    /// Starts it, and waits until its socket exists.
     pub fn start(&mut self) -> Result<()> {
         self.kill()?;
-        // One that was killed leaves it.
+        // A killed mounter leaves its socket behind.
         let socket = self.outside.join("plugins").join(FLEX_DRIVER_DIR).join(FLEX_SOCKET);
         let _ = std::fs::remove_file(&socket);
         let shim = self.outside.join("plugins").join(FLEX_DRIVER_DIR).join(FLEX_EXECUTABLE);
@@ -136,7 +136,7 @@ impl OwnMounter {
             .stderr(log);
         let mut child = enter.spawn().context("failed to start a mounter")?;
         let deadline = Instant::now() + START_LIMIT;
-        // The shim comes after the socket, where there was none.
+        // A first start writes the shim after the socket.
         while !socket.exists() || !shim.exists() {
             let ended = child.try_wait()?;
             if ended.is_some() || Instant::now() > deadline {
@@ -154,12 +154,12 @@ impl OwnMounter {
         Ok(())
     }
 
-    /// Ends it as a crash would; its workers are left to themselves.
+    /// Ends it like a crash; its workers stay as they are.
     pub fn kill(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
-        // By its folder: the number of a namespace that is gone may be that of another test's mounter by now.
+        // By its folder: another test's mounter may have got the number of a namespace that is gone.
         kill_all(&self.processes(&format!("--kubelet-root={}/kubelet", self.root.display()))?);
         child.wait().context("failed to wait for the mounter")?;
         Ok(())
@@ -173,27 +173,27 @@ impl OwnMounter {
         })
     }
 
-    /// Its processes, and those that earlier ones of it left behind, with an argument that has this in it. They are known by
-    /// their mount namespace.
+    /// Its processes, and those that earlier starts left behind, with an argument that contains this text. They are
+    /// recognized by their mount namespace.
     pub fn processes(&self, argument: &str) -> Result<Vec<i32>> {
         let all = std::fs::read_dir("/proc").context("failed to list processes")?;
         let pids = all
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_own = |pid: &i32| {
-            // First what most are told by: some of those that are looked for live for a few milliseconds only.
+            // The test that rules out most of them comes first: some of the processes live for only a few milliseconds.
             let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            // One that has ended has none.
+            // A process that has ended has no arguments.
             !arguments.is_empty()
                 && String::from_utf8_lossy(&arguments).contains(argument)
                 && mount_namespace(*pid).is_some_and(|namespace| self.namespaces.contains(&namespace))
-                // The number of a mount namespace that is gone is given to the next, such as a container's.
+                // The kernel gives the number of a mount namespace that is gone to the next one, such as a container's.
                 && namespace(*pid, "pid") == namespace(self.init, "pid")
         };
         Ok(pids.filter(is_own).collect())
     }
 
-    /// Those of its workers that have a task.
+    /// Its workers that have a task.
     pub fn busy_workers(&self) -> Result<Vec<i32>> {
         let is_busy = |pid: &i32| {
             let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -208,7 +208,7 @@ impl OwnMounter {
         read_call_out(&run)
     }
 
-    /// Runs its shim and kills it after a while; none if it had ended by then.
+    /// Runs its shim and kills it after a while; none if it ended before.
     pub fn call_cut_short(&self, args: &[&str], after: Duration) -> Result<Option<CallOut>> {
         let mut child = self
             .shim(args)
@@ -231,7 +231,7 @@ impl OwnMounter {
         shim
     }
 
-    /// Makes a volume's directory and mounts there, as the kubelet does.
+    /// Creates a volume's directory and mounts there, as the kubelet does.
     pub fn mount(&self, pod: &str, volume: &str, options: &Value) -> Result<CallOut> {
         let target = self.target(pod, volume);
         std::fs::create_dir_all(self.on_node(&target))?;
@@ -249,7 +249,7 @@ impl OwnMounter {
         Ok(call_out)
     }
 
-    /// Lines of the node's mount table with this in them.
+    /// Lines of the node's mount table that contain this text.
     pub fn mounts(&self, text: &str) -> Result<Vec<String>> {
         let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.init))?;
         let ours = |line: &&str| line.contains(text);
@@ -274,7 +274,7 @@ fn namespace(pid: i32, kind: &str) -> Option<PathBuf> {
 impl Drop for OwnMounter {
     fn drop(&mut self) {
         let ended = self.kill();
-        // Where a test failed, its volumes are mounted still, and loop devices hold on to them.
+        // If the test failed, its volumes are still mounted, and keep loop devices busy.
         let script = format!(
             "for point in $(awk '$5 ~ \"^{0}/\" {{print $5}}' /proc/self/mountinfo | sort -r); do umount -l \"$point\"; done",
             self.root.display()

@@ -1,4 +1,4 @@
-//! The processes of a Pod on the testbed's nodes: stopped, killed, and let go on whatever becomes of the test.
+//! Stops and kills the processes of a Pod on the testbed's nodes, and continues them whatever happens to the test.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use nix::unistd::Pid;
 use super::Scope;
 use mooring_testbed::base_images::SANDBOX_NAP;
 
-/// How long stopping may take: a process that is being started is not seen yet.
+/// Longest wait for processes to stop: one that is just being started can't be seen yet.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 impl Scope {
-    /// The processes of a Pod of any namespace, without its sandbox's, as the machine numbers them.
+    /// The processes of a Pod of any namespace, without its sandbox's, with their numbers on this machine.
     pub async fn processes_of(&self, namespace: &str, pod: &str) -> Result<Vec<i32>> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let uid = pods.get(pod).await?.metadata.uid.context("a Pod without a uid")?;
         processes(&uid)
     }
 
-    /// Stops all processes of a Pod of this namespace: its sockets stay open, and nobody answers.
+    /// Stops all processes of a Pod of this namespace: its sockets stay open, and nothing answers.
     pub async fn stop(&self, pod: &str) -> Result<Stopped> {
         let pids = self.processes_of(&self.namespace, pod).await?;
         ensure!(!pids.is_empty(), "Pod {pod} has no processes");
@@ -36,7 +36,7 @@ impl Scope {
             .context("a Pod without a uid")?;
         let stopped = Stopped { uid };
         let deadline = Instant::now() + STOP_LIMIT;
-        // One of them may have started another just now.
+        // One of them may have started another meanwhile.
         loop {
             let running: Vec<_> = processes(&stopped.uid)?
                 .into_iter()
@@ -56,7 +56,7 @@ impl Scope {
     }
 }
 
-/// A Pod's processes that were stopped. They go on when this is dropped.
+/// A Pod's stopped processes. They continue when this is dropped.
 pub struct Stopped {
     uid: String,
 }
@@ -69,14 +69,15 @@ impl Drop for Stopped {
     }
 }
 
-/// The number of processes of a container, limited as the kubelet's `podPidsLimit` does. It is as before when this is dropped.
+/// A limit on the number of a container's processes, as the kubelet's `podPidsLimit` sets it. The earlier limit is back
+/// when this is dropped.
 pub struct Limited {
     file: PathBuf,
     before: String,
 }
 
 impl Limited {
-    /// Lets the container of these processes have no more, also where one of them ends.
+    /// Forbids the container of these processes to start any more, even after one of them ended.
     pub fn now(pids: &[i32]) -> Result<Self> {
         let pid = pids.first().context("no process to limit")?;
         let groups =
@@ -103,12 +104,12 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Gone with its container, or as it was.
+        // Fails if the group is gone with its container.
         let _ = std::fs::write(&self.file, self.before.trim());
     }
 }
 
-/// Has the kernel choose a process first when memory is short.
+/// Makes the kernel kill a process first when memory is short.
 pub fn first_to_go(pid: i32) -> Result<()> {
     std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")
         .with_context(|| format!("failed to have the kernel choose {pid} first"))
@@ -120,7 +121,7 @@ pub fn name_of(pid: i32) -> String {
     name.trim().to_owned()
 }
 
-/// Whether a process has ended, with all that it held open: its parent need not have taken notice.
+/// Whether a process has ended, and released everything it held open. Its parent may not have reaped it yet.
 pub fn has_ended(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
@@ -130,12 +131,12 @@ pub fn has_ended(pid: i32) -> bool {
 /// Kills processes at once.
 pub fn kill_all(pids: &[i32]) {
     for &pid in pids {
-        // One that ended by itself is what was wanted.
+        // It may have ended by itself.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }
 
-/// By the control group, whose name has the Pod's uid.
+/// By the control group, whose name contains the Pod's uid.
 fn processes(uid: &str) -> Result<Vec<i32>> {
     let underscored = uid.replace('-', "_");
     let in_pod = |pid: &i32| {

@@ -1,4 +1,4 @@
-//! Provisioners and claims of a test: a ConfigMap in the tests' own namespace, whose scripts are the test's.
+//! Provisioners and claims of a test: a ConfigMap in the tests' namespace for ConfigMaps, with the test's scripts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,32 +20,33 @@ use mooring_testbed::progress::spoken;
 /// Namespace of the tests' ConfigMaps (tests/install/namespaces.yaml).
 pub const CONFIG_NAMESPACE: &str = "mooring-e2e";
 
-/// Service account there that an image may make its own volumes as.
+/// Service account there that an image may use to create its own volumes.
 pub const MAKER: &str = "maker";
 
 /// The image that runs the ConfigMap's own script (tests/images/scripted).
 pub const SCRIPTED: &str = concat!("mooring.dev/testbed-scripted:", env!("CARGO_PKG_VERSION"));
 
-/// On objects outside a test's namespace: whose they are. [`Scope`] removes them when the test is over.
+/// Label of objects outside a test's namespace: the namespace of the test. [`Scope`] removes them when the test is
+/// over.
 pub const TEST_LABEL: &str = "testbed.mooring.dev/namespace";
 
 /// Longest wait for one step of the controller.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// A provisioner ConfigMap, and its class of the same name.
+/// A provisioner ConfigMap, and its class, which has the same name unless changed.
 #[derive(Clone)]
 pub struct Provisioner {
     scope: Scope,
     /// Name of the ConfigMap.
     pub name: String,
-    /// Name of its class, the same unless changed.
+    /// Name of its class.
     pub class: String,
-    /// What stands in it.
+    /// Its keys.
     pub data: BTreeMap<String, String>,
 }
 
 impl Provisioner {
-    /// With this key in place of what there was.
+    /// Sets a key.
     #[must_use]
     pub fn key(mut self, key: &str, value: impl Into<String>) -> Self {
         self.data.insert(key.to_owned(), value.into());
@@ -69,13 +70,13 @@ impl Provisioner {
         self.key("provision-script", script)
     }
 
-    /// With this script for operation `delete`; without one it is done at once.
+    /// With this script for operation `delete`; without one, deletion is done at once.
     #[must_use]
     pub fn on_delete(self, script: &str) -> Self {
         self.key("delete-script", script)
     }
 
-    /// With volumes that nobody mounts, described by what the image prints.
+    /// With volumes that are never mounted, described by what the image prints.
     #[must_use]
     pub fn printing(self) -> Self {
         self.key("volume-source", "flexVolume")
@@ -99,7 +100,7 @@ impl Provisioner {
         self.scope.apply_anywhere(&manifest.to_string())
     }
 
-    /// Makes another class of the ConfigMap, whose volumes have this type of file system; gives its name.
+    /// Creates another class of the ConfigMap, whose volumes have this type of file system; returns its name.
     pub fn class_of(&self, fs_type: &str) -> Result<String> {
         let name = format!("{}-{fs_type}", self.scope.namespace);
         let class = json!({
@@ -114,7 +115,7 @@ impl Provisioner {
         Ok(name)
     }
 
-    /// Writes the ConfigMap, and waits until this version of it is in force and its class is there.
+    /// Writes the ConfigMap, and waits until this version of it is in force and its class exists.
     pub async fn apply(&self) -> Result<()> {
         self.write()?;
         let in_force = |config_map: &ConfigMap| {
@@ -140,7 +141,7 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Waits until the ConfigMap's status has this text; gives the status.
+    /// Waits until the ConfigMap's status contains this text; returns the status.
     pub async fn status(&self, text: &str) -> Result<String> {
         let api: Api<ConfigMap> = Api::namespaced(self.scope.client.clone(), CONFIG_NAMESPACE);
         let what = format!("to say {text:?}");
@@ -170,7 +171,7 @@ fn said(config_map: &ConfigMap) -> &str {
         .map_or("", String::as_str)
 }
 
-/// Waits by a watch until the object of this name (none if it is not there) is as wanted; gives it.
+/// Watches the object of this name (none if it does not exist) until it is as wanted; returns it.
 pub async fn until<K>(
     api: &Api<K>,
     name: &str,
@@ -191,12 +192,12 @@ where
 }
 
 impl Scope {
-    /// A provisioner of the test's own, not yet written. It makes nothing before a script is given.
+    /// A provisioner of the test's own, not written yet. It provisions nothing before it has a script.
     pub fn provisioner(&self) -> Provisioner {
         self.provisioner_named("")
     }
 
-    /// Another provisioner of the test's own, by what its name ends with.
+    /// Another provisioner of the test's own, with this suffix in its name.
     pub fn provisioner_named(&self, end: &str) -> Provisioner {
         let name = format!("{}{end}", self.namespace);
         Provisioner {
@@ -209,12 +210,12 @@ impl Scope {
         }
     }
 
-    /// Makes a claim; gives its uid.
+    /// Creates a claim; returns its uid.
     pub async fn claim(&self, name: &str, class: &str, size: &str) -> Result<String> {
         self.claim_with(None, &claim(name, class, size)).await
     }
 
-    /// Makes a claim as it is written, as a user; gives its uid.
+    /// Creates the given claim as a user; returns its uid.
     pub async fn claim_with(&self, user: Option<&str>, claim: &Value) -> Result<String> {
         self.apply_as(user, &claim.to_string())?;
         let claims: Api<PersistentVolumeClaim> = self.api();
@@ -243,7 +244,7 @@ impl Scope {
         self.claim_until(name, "to be gone", |seen| seen.is_none()).await
     }
 
-    /// Waits until the Pod of an operation (`provision` or `delete`) on a claim's volume is as wanted; gives it.
+    /// Waits until the Pod of an operation (`provision` or `delete`) on a claim's volume is as wanted; returns it.
     pub async fn run_until(
         &self,
         operation: &str,
@@ -269,7 +270,7 @@ impl Scope {
         .await
     }
 
-    /// Runs a command in a provisioning Pod; gives what it printed.
+    /// Runs a command in a provisioning Pod; returns what it printed.
     pub fn exec_in_run<const N: usize>(&self, operation: &str, uid: &str, args: [&str; N]) -> Result<String> {
         let pod = format!("{operation}-{uid}");
         let words = ["-n", CONFIG_NAMESPACE, "exec", &pod, "--"];
@@ -297,13 +298,13 @@ impl Scope {
         until(&volumes, &format!("pvc-{uid}"), what, self.limit(LIMIT), wanted).await
     }
 
-    /// Name of the controller's Pod that works at present.
+    /// Name of the controller's Pod that leads at present.
     pub fn leader(&self) -> Result<String> {
         let holder = "jsonpath={.spec.holderIdentity}";
         self.kubectl(["-n", NAMESPACE, "get", "lease", "flex-provisioner", "-o", holder])
     }
 
-    /// What the controller that works at present counts, in Prometheus' format.
+    /// The metrics of the controller that leads at present, in Prometheus' format.
     pub fn metrics(&self) -> Result<String> {
         let path = format!(
             "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics",
@@ -312,13 +313,13 @@ impl Scope {
         self.kubectl(["get", "--raw", &path])
     }
 
-    /// Waits for an Event whose message has this text on an object of any namespace; those on objects without one are in
-    /// `default`.
+    /// Waits for an Event whose message contains this text on an object of any namespace. Events on objects without a
+    /// namespace are in `default`.
     pub async fn event_in(&self, namespace: &str, object: &str, text: &str) -> Result<Event> {
         self.elsewhere(namespace).event(object, text).await
     }
 
-    /// Waits until nothing is left of what was made for a claim: no volume, and in no namespace a Pod or a Secret.
+    /// Waits until nothing is left of what was created for a claim: no volume, and no Pod or Secret in any namespace.
     pub async fn nothing_left(&self, uid: &str) -> Result<()> {
         self.provisioned_until(uid, "to be gone", |seen| seen.is_none()).await?;
         wait_until(
@@ -335,7 +336,7 @@ impl Scope {
         .await
     }
 
-    /// Provisioning Pods and Secrets, of all namespaces, whose names have one of these uids of claims in them.
+    /// Provisioning Pods and Secrets of all namespaces whose names contain one of these claim uids.
     pub async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));
         let pods = Api::<Pod>::all(self.client.clone()).list_metadata(&ours).await;
@@ -360,7 +361,7 @@ impl Scope {
         Ok(all.iter().filter_map(ResourceExt::uid).collect())
     }
 
-    /// Removes what a test made outside its namespace, and waits until Mooring has given up its classes.
+    /// Removes what a test created outside its namespace, and waits until Mooring has removed its classes.
     pub(super) async fn remove_outside(&self) -> Result<()> {
         let selector = format!("{TEST_LABEL}={}", self.namespace);
         for place in [
@@ -385,7 +386,7 @@ impl Scope {
     }
 }
 
-/// A claim for a file system on one node.
+/// A claim for a file system that one node may use.
 pub fn claim(name: &str, class: &str, size: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -398,7 +399,7 @@ pub fn claim(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
-/// A Pod with a claim mounted at /data, that runs a shell command.
+/// A Pod that mounts a claim at /data and runs a shell command.
 pub fn user_of(name: &str, claim: &str, command: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,4 +1,4 @@
-//! What a failed test leaves: one folder with all there is, and a few lines on standard error.
+//! What a failed test leaves: one folder with all information, and a few lines on standard error.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,22 +19,22 @@ use super::lots::{Lots, SEED_VARIABLE};
 use super::provisioner::CONFIG_NAMESPACE;
 use super::skip::test_name;
 
-/// Environment variable: another folder than `target/testbed-results` for what failed tests leave.
+/// Environment variable: the folder for what failed tests leave, in place of `target/testbed-results`.
 pub const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
 
-/// How many lines of each of the testbed's logs are kept.
+/// How many lines of each of the testbed's logs to keep.
 const LOG_LINES: usize = 2000;
 
-/// The end of a log that has surely so many lines, and of an audit log as many as matter.
+/// How many bytes of a log's end to read: more than that many lines take, and enough of an audit log.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// How many of the namespace's Events are shown at once.
+/// How many of the namespace's Events to print.
 const EVENTS: usize = 15;
 
-/// How long the cluster is asked, all in all: it may not answer any more.
+/// How long all requests to the cluster may take together: it may not answer any more.
 const ASK_LIMIT: Duration = Duration::from_mins(2);
 
-/// A test that may fail, and what is to be looked at then.
+/// A test that may fail, and what to look at then.
 #[derive(Clone)]
 pub(super) struct Failed {
     test: String,
@@ -44,7 +44,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// The test of this thread, which has this namespace; `name` stands in where there is no test, as in the bench.
+    /// The test of this thread, which has this namespace. `name` is used outside of a test, as in the bench.
     pub(super) fn of(scope: &Scope, name: &str) -> Self {
         let of_libtest = Some(test_name()).filter(|test| test.contains("::"));
         let test = of_libtest.unwrap_or_else(|| name.to_owned());
@@ -63,7 +63,8 @@ impl Failed {
         &self.test
     }
 
-    /// Writes all there is into the folder, and says the little that most are found by. Never fails: the test has done that.
+    /// Writes all information into the folder, and prints the few lines that explain most failures. It never fails: the
+    /// test has done that.
     pub(super) fn show(&self, error: &anyhow::Error) {
         let head = format!(
             "{} failed: {error:#}\n  {SEED_VARIABLE}={}, namespace {}",
@@ -72,7 +73,7 @@ impl Failed {
             self.namespace
         );
         note(format!("{head}\n  all there is goes to {}", self.folder.display()));
-        // What an earlier run left would be taken for this one's.
+        // Files of an earlier run would look like this one's.
         let _ = std::fs::remove_dir_all(&self.folder);
         let written = Written {
             folder: &self.folder,
@@ -149,7 +150,7 @@ impl Failed {
     }
 }
 
-/// A folder's name for a test; a slash or colon in it would be another folder or ask for quotes.
+/// A test's name as a folder's name: a slash would make another folder, and a colon needs quotes in a shell.
 fn folder_name(group: &str, test: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     format!("{group}-{}", test.replace("::", "-"))
@@ -158,7 +159,7 @@ fn folder_name(group: &str, test: &str) -> String {
         .collect()
 }
 
-/// The name of the test's program, without the hash that cargo puts behind it.
+/// The name of the test's program, without the hash that cargo appends.
 fn group() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -168,7 +169,7 @@ fn group() -> String {
     }
 }
 
-/// The folder while it is written. What can't be had is said in the file's place.
+/// The folder while it is written. If something can't be read, its file says why.
 struct Written<'a> {
     folder: &'a Path,
     until: Instant,
@@ -176,7 +177,7 @@ struct Written<'a> {
 
 impl Written<'_> {
     fn add(&self, file: &str, content: Result<String>) {
-        let content = content.unwrap_or_else(|error| format!("not to be had: {error:#}\n"));
+        let content = content.unwrap_or_else(|error| format!("unable to read this: {error:#}\n"));
         if let Err(error) = write_file(&self.folder.join(file), content) {
             note(format!("{error:#}"));
         }
@@ -194,7 +195,7 @@ impl Written<'_> {
         }
     }
 
-    /// What the machine has of all nodes at once.
+    /// What the machine knows of all nodes together.
     fn machine(&self, cluster: &Cluster) {
         self.add(
             "loop-devices.txt",
@@ -208,7 +209,7 @@ impl Written<'_> {
         for (role, init) in &census.inits {
             self.add(&format!("{role}/mountinfo.txt"), mount_table(*init));
         }
-        // One of each mount namespace of a Pod of Mooring's: mounters and clients.
+        // One process for each mount namespace of Mooring's Pods: mounters and clients.
         for (pod, uid) in mooring_pods(cluster) {
             let mut seen = Vec::new();
             let own = |process: &&super::census::Process| process.pod.as_ref() == Some(&uid);
@@ -266,14 +267,14 @@ mod tests {
     use super::{LOG_BYTES, LOG_LINES, end_of, folder_name, group};
 
     #[test]
-    fn a_folder_is_called_after_the_test_s_program_and_module_and_name() {
+    fn a_folder_is_named_after_the_test_s_program_module_and_name() {
         assert_eq!(folder_name("mount", "local::it_grows"), "mount-local-it_grows");
         assert_eq!(folder_name("x", "../a b"), "x----a-b");
         assert_eq!(group(), "mooring_harness");
     }
 
     #[test]
-    fn of_a_long_log_the_end_is_kept() {
+    fn the_end_of_a_long_log_is_kept() {
         let path = std::env::temp_dir().join(format!("mooring-results-{}", std::process::id()));
         let line = "x".repeat(99);
         let lines = 2 * usize::try_from(LOG_BYTES).unwrap() / 100;

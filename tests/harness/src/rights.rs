@@ -1,10 +1,10 @@
-//! The rights that rules of RBAC give, one by one, so that each can be taken away.
+//! The single rights in RBAC rules, so that a test can remove each of them.
 
 use std::fmt;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-/// One verb on one resource, for one name where the rule has names.
+/// One verb on one resource, for one object name if the rule has names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Right {
     /// The role whose rule it is in.
@@ -15,7 +15,7 @@ pub struct Right {
     pub group: String,
     /// The resource.
     pub resource: String,
-    /// The only object that it is for.
+    /// The only object that it applies to.
     pub name: Option<String>,
     /// The verb.
     pub verb: String,
@@ -39,7 +39,7 @@ impl fmt::Display for Right {
     }
 }
 
-/// What a rule is about, each with one group, one resource and at most one name.
+/// What a rule covers, each with one group, one resource and at most one name.
 fn parts(rule: &PolicyRule) -> Vec<(String, String, Option<String>)> {
     let names: Vec<_> = rule.resource_names.iter().flatten().cloned().map(Some).collect();
     let names = if names.is_empty() { vec![None] } else { names };
@@ -70,7 +70,7 @@ pub fn rights_in(role: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
     rights
 }
 
-/// The rules without one right. What else its rule gives stays.
+/// The rules without one right. The other rights of its rule stay.
 pub fn without(rules: &[PolicyRule], right: &Right) -> Vec<PolicyRule> {
     let mut rules = rules.to_vec();
     let one = rules.remove(right.rule);
@@ -102,7 +102,7 @@ mod tests {
     use super::{Right, rights_in, without};
 
     #[test]
-    fn each_right_can_be_taken_away_and_all_others_stay() {
+    fn each_right_can_be_removed_and_all_others_stay() {
         let rule = |groups: &[&str], resources: &[&str], names: &[&str], verbs: &[&str]| {
             let list = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
             PolicyRule {

@@ -1,4 +1,4 @@
-//! The mounters' `DaemonSet` with other images, arguments or settings, and as it was again at the end.
+//! Changes images, arguments or settings of the mounters' `DaemonSet`, and restores it at the end.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ const NAME: &str = "mounter";
 /// Longest wait for all mounters to be replaced.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// The mounters as they are installed. They are so again when this is dropped.
+/// The mounters as they were installed. Dropping this restores them.
 pub struct Installed<'a> {
     scope: &'a Scope,
     container: Container,
 }
 
 impl<'a> Installed<'a> {
-    /// As they are now.
+    /// Reads how they are installed now.
     pub async fn now(scope: &'a Scope) -> Result<Self> {
         let api: Api<DaemonSet> = Api::namespaced(scope.client.clone(), NAMESPACE);
         let pod = api.get(NAME).await?.spec.template.spec;
@@ -41,7 +41,8 @@ impl<'a> Installed<'a> {
         self.container.image.as_deref().unwrap_or_default()
     }
 
-    /// Rolls out another image, and another one for a client that a container serves, as `kubectl apply` of a new version does.
+    /// Rolls out another image, and another one for a client with a container of its own, as `kubectl apply` of a new
+    /// version does.
     pub async fn upgrade(&self, image: &str, client: &str, client_image: &str) -> Result<()> {
         let rule = format!("--mount-container={client}=");
         let mut container = self.container.clone();
@@ -52,7 +53,7 @@ impl<'a> Installed<'a> {
         self.roll_out(&container).await
     }
 
-    /// Rolls out the image of an earlier version, with the arguments that its own manifest gives it.
+    /// Rolls out the image of an earlier version, with the arguments from that version's manifest.
     pub async fn downgrade(&self, image: &str, manifest: &str) -> Result<()> {
         let documents = manifests::documents(manifest)?;
         let daemon_set = documents.into_iter().find(|document| document["kind"] == "DaemonSet");
@@ -65,7 +66,7 @@ impl<'a> Installed<'a> {
         self.roll_out(&container).await
     }
 
-    /// Rolls out settings, by environment variable.
+    /// Rolls out settings, as environment variables.
     pub async fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
         let mut container = self.container.clone();
         let settings = settings.iter().map(|&(name, value)| EnvVar {

@@ -1,4 +1,4 @@
-//! A storage server of a test's own, administered over ssh.
+//! A storage server for one test, administered over ssh.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -12,13 +12,14 @@ use mooring_testbed::keys;
 pub struct Server {
     /// Its address, the same for Pods and nodes.
     pub address: String,
-    /// Name of the Secret, in the namespace of the tests' ConfigMaps, by whose key a provisioner logs in.
+    /// Name of the Secret, in the namespace of the tests' ConfigMaps, whose key a provisioner logs in with.
     pub secret: String,
 }
 
 impl Scope {
-    /// Starts `mooring.dev/testbed-<name>` as Pod `<name>` on a node. It holds its volumes in `/srv/volumes`, is privileged, finds its
-    /// own address in `ADDRESS`, and is ready once `/run/ready` is there. `more` joins the keys in the Secret.
+    /// Starts `mooring.dev/testbed-<name>` as Pod `<name>` on a node. It keeps its volumes in `/srv/volumes`, is
+    /// privileged, gets its own address in `ADDRESS`, and is ready once `/run/ready` exists. `more` is added to the
+    /// Secret's keys.
     pub async fn storage_server(&self, name: &str, node: &str, more: &Value) -> Result<Server> {
         let keys = keys::make()?;
         let server = json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -37,7 +38,7 @@ impl Scope {
                         "imagePullPolicy": "IfNotPresent",
                         "env": [{"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                         "securityContext": {"privileged": true},
-                        // No readiness probe: a command every second is a program started every second.
+                        // No readiness probe: it would start a program every second.
                         "startupProbe": {
                             "exec": {"command": ["test", "-e", "/run/ready"]}, "periodSeconds": 1, "failureThreshold": 300,
                         },

@@ -1,11 +1,12 @@
-//! A test that is not run says so, and why: the summary must not count it as one that passed.
+//! A skipped test says so, and why: the summary must not count it as passed.
 
 use mooring_testbed::progress::note;
 
-/// How the line begins by which the runner counts.
+/// The beginning of the line that the runner counts.
 pub const SKIPPED_MARK: &str = "testbed-skipped: ";
 
-/// Says that the test of this thread is skipped, in one line of standard error. Call it before the test makes anything, and return.
+/// Reports that the test of this thread is skipped, in one line of standard error. Call it before the test creates
+/// anything, and return.
 pub fn skip(reason: &str) {
     note(line(&test_name(), reason));
 }
@@ -16,7 +17,7 @@ fn line(test: &str, reason: &str) -> String {
     format!("{SKIPPED_MARK}{test}: {reason}")
 }
 
-/// The test that this thread runs, `module::function`: libtest calls its thread so.
+/// The test that this thread runs, as `module::function`: libtest names its threads so.
 pub(super) fn test_name() -> String {
     std::thread::current().name().unwrap_or("no test").to_owned()
 }

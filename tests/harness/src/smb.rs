@@ -1,4 +1,4 @@
-//! The example of SMB, with a Samba of a test's own.
+//! The example of SMB, with a Samba server for one test.
 
 use anyhow::Result;
 use mooring_contract::names::FLEX_DRIVER;
@@ -11,11 +11,11 @@ use super::server::Server;
 /// The server's user, as in tests/images/samba/serve.
 pub const USER: &str = "tom";
 
-/// The user's password, as there.
+/// The user's password, as in the same file.
 pub const PASSWORD: &str = "not-to-be-seen-smb,vers=1.0,uid=7 \"ö";
 
 impl Scope {
-    /// Starts the server, Pod `samba`, whose share lies in its `/srv/volumes`; gives the example with it.
+    /// Starts the server as Pod `samba`, whose share is its `/srv/volumes`; returns the example for it.
     pub async fn smb_example(&self) -> Result<(Server, Provisioner)> {
         let login = json!({"smb-username": USER, "smb-password": PASSWORD});
         let server = self.storage_server("samba", &self.node(1).await?, &login).await?;

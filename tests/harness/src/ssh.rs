@@ -1,4 +1,4 @@
-//! An ssh server of a test's own.
+//! An ssh server for one test.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Service;
@@ -14,19 +14,19 @@ use mooring_testbed::keys::{self, Keys};
 pub struct SshServer {
     /// Its address, the same for Pods and nodes.
     pub address: String,
-    /// The Secret of its volumes' mounts.
+    /// The Secret for mounts of its volumes.
     secret: String,
     keys: Keys,
 }
 
 impl Scope {
-    /// Starts an ssh server on a node, with a directory `/srv/volumes/NAME` for each of `volumes`, and makes the Secret
-    /// `ssh` for mounts of them.
+    /// Starts an ssh server on a node, with a directory `/srv/volumes/NAME` for each of `volumes`, and creates the
+    /// Secret `ssh` for mounts of them.
     pub async fn ssh_server(&self, node: &str, volumes: &[&str]) -> Result<SshServer> {
         self.ssh_server_called("ssh", node, volumes).await
     }
 
-    /// Does the same under another name: that of its Pod, its Service and the Secret of mounts.
+    /// [`Self::ssh_server`] under another name, which its Pod, its Service and the Secret have.
     pub async fn ssh_server_called(&self, name: &str, node: &str, volumes: &[&str]) -> Result<SshServer> {
         let keys = keys::make()?;
         let own_secret = format!("{name}-server");
@@ -92,7 +92,7 @@ impl Scope {
 }
 
 impl SshServer {
-    /// What the Secret of a mount holds.
+    /// The Secret's content.
     pub fn secret(&self) -> Value {
         json!({
             "ssh-privatekey": self.keys.user_private,
@@ -105,7 +105,7 @@ impl SshServer {
         format!("mooring@{}:/srv/volumes/{volume}", self.address)
     }
 
-    /// Options of one of its volumes, with the Secret of its mounts.
+    /// Options of one of its volumes, with the Secret for mounts.
     pub fn volume(&self, volume: &str) -> Value {
         json!({"client": "sshfs", "source": self.source(volume), "secret": self.secret})
     }

@@ -1,7 +1,7 @@
-//! Every test has a time limit, and on expiry says what it waited for.
+//! Every test has a time limit. When the limit is over, the test says what it waited for.
 //!
-//! A test that waits as it should is ended by its runtime. One that blocks its thread can't be; a minute later the watchdog, a
-//! thread of its own, says the same and ends the program.
+//! The runtime ends a test that awaits. It can't end a test that blocks its thread; a minute later the watchdog, a
+//! thread of its own, prints the same and ends the program.
 
 use std::pin::pin;
 use std::sync::Once;
@@ -15,22 +15,23 @@ use mooring_testbed::progress::note;
 use super::results::Failed;
 use super::waiting::{self, Running};
 
-/// How long a test may take that does not say otherwise.
+/// Time limit of a test without one of its own.
 pub const TEST_LIMIT: Duration = Duration::from_mins(10);
 
-/// How long it may take to show what there is after a failure.
+/// How long it may take to write the information after a failure.
 pub(super) const SHOW_LIMIT: Duration = Duration::from_mins(4);
 
 /// How long it may take to clean up after a test.
 pub(super) const CLEAN_LIMIT: Duration = Duration::from_mins(8);
 
-/// How much later the watchdog steps in.
+/// How much later the watchdog acts.
 const GRACE: Duration = Duration::from_mins(1);
 
 /// How often the watchdog looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Does something that is to end within the limit. On expiry, `expired` is handed what it waited for, while all is still as it was.
+/// Runs a future for `limit` at most. After that, `expired` gets what it waited for, while everything is still as it
+/// was.
 pub(super) async fn within<T>(
     doing: &str,
     limit: Duration,
@@ -45,14 +46,15 @@ pub(super) async fn within<T>(
         () = tokio::time::sleep(limit) => {
             let words = anyhow::anyhow!(waiting::of_this());
             expired(&words);
-            // What is dropped now may have to start a node again.
+            // What is dropped now may have to restart a node.
             waiting::begin("putting right what a test had broken", CLEAN_LIMIT);
             bail!(words)
         }
     }
 }
 
-/// Watches the test of this thread until what comes back is dropped: a minute after the limit of what it does the program ends.
+/// Watches the test of this thread until the returned value is dropped: the program ends a minute after the limit of
+/// what the test does.
 pub(super) fn watched(failed: Failed) -> Watched {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -63,7 +65,7 @@ pub(super) fn watched(failed: Failed) -> Watched {
     Watched(thread)
 }
 
-/// See [`watched`].
+/// Ends the watch of [`watched`] when dropped.
 pub(super) struct Watched(ThreadId);
 
 impl Drop for Watched {
@@ -96,15 +98,15 @@ fn is_stuck(running: &Running, now: Instant) -> bool {
     now.saturating_duration_since(running.since) > running.limit + GRACE
 }
 
-/// Says what a test that blocks its thread waits for, writes what there is, and ends the program.
-#[allow(clippy::exit)] // nothing else ends a thread that is blocked
+/// Reports what a test that blocks its thread waits for, writes all information, and ends the program.
+#[allow(clippy::exit)] // nothing else ends a blocked thread
 fn give_up(running: &Running, failed: Failed) {
     let words = running.words(Instant::now());
     note(format!("{} is stuck: {words}", failed.test()));
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         failed.show(&anyhow::anyhow!(words));
-        // Nobody listens if it took too long.
+        // Fails if the receiver has given up.
         let _ = tell.send(());
     });
     if told.recv_timeout(SHOW_LIMIT).is_err() {
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_blocked_has_a_minute_more() {
+    fn a_blocked_thread_has_a_minute_more() {
         waiting::begin("the test", Duration::from_secs(30));
         let running = waiting::of(std::thread::current().id()).unwrap();
         waiting::end();

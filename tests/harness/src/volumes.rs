@@ -1,4 +1,4 @@
-//! Volumes that an administrator made by hand: `PersistentVolumes`, claims for them, and Pods that use them.
+//! Volumes that an administrator created by hand: `PersistentVolumes`, claims for them, and Pods that use them.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::Scope;
 use mooring_testbed::command::{output, output_with_input};
 
-/// On `PersistentVolumes` that a test made: its namespace.
+/// Label of `PersistentVolumes` that a test created: its namespace.
 const NAMESPACE_LABEL: &str = "testbed.mooring.dev/namespace";
 
 impl Scope {
-    /// Makes a PersistentVolume with these options (`client`, `source`, …; key `secret` is the Secret, in this namespace) and
-    /// a claim called `name` that has it. Both go with the namespace.
+    /// Creates a PersistentVolume with these options (`client`, `source`, …; key `secret` names the Secret in this
+    /// namespace) and a claim named `name` that is bound to it. Both are deleted with the namespace.
     pub fn volume(&self, name: &str, options: &Value) -> Result<()> {
         let (options, secret) = self.split_secret(options);
         let mut source = json!({"driver": FLEX_DRIVER, "options": options});
@@ -25,7 +25,7 @@ impl Scope {
         self.volume_from(name, json!({"flexVolume": source}))
     }
 
-    /// The same by CSI; `more` is laid over the spec of the PersistentVolume.
+    /// [`Self::volume`] for CSI; `more` is merged into the spec of the PersistentVolume.
     pub fn csi_volume(&self, name: &str, options: &Value, more: &Value) -> Result<()> {
         let (options, secret) = self.split_secret(options);
         let mut source =
@@ -38,7 +38,7 @@ impl Scope {
         self.volume_from(name, spec)
     }
 
-    /// Options without their `secret`, and the reference to that.
+    /// Options without their `secret`, and the reference to that Secret.
     fn split_secret(&self, options: &Value) -> (Value, Option<Value>) {
         let mut options = options.clone();
         let secret = options.as_object_mut().and_then(|options| options.remove("secret"));
@@ -46,7 +46,7 @@ impl Scope {
         (options, reference)
     }
 
-    /// Makes a PersistentVolume with this laid over its spec, and a claim called `name` that has it.
+    /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it.
     fn volume_from(&self, name: &str, more: Value) -> Result<()> {
         let volume = self.volume_name(name);
         let size = json!({"storage": "64Mi"});
@@ -84,7 +84,7 @@ impl Scope {
         format!("{}-{claim}", self.namespace)
     }
 
-    /// Starts a Pod on a node that has a claim at `/data` and does nothing; `more` is laid over its spec.
+    /// Starts a Pod on a node that has a claim at `/data` and does nothing; `more` is merged into its spec.
     pub fn pod(&self, name: &str, node: &str, claim: &str, more: Value) -> Result<()> {
         let mut pod = json!({
             "apiVersion": "v1",
@@ -106,12 +106,13 @@ impl Scope {
         self.apply(&pod.to_string())
     }
 
-    /// Sets a key of the mounters' ConfigMap. It goes with the test.
+    /// Sets a key of the mounters' ConfigMap, until the test ends.
     pub fn mounter_config(&self, key: &str, value: &str) -> Result<()> {
         self.apply_mounter_config(&json!({key: value}))
     }
 
-    /// Sets the keys of this test in the mounters' ConfigMap. Each test is a field manager of its own, so that tests share the one ConfigMap without taking away each other's keys.
+    /// Sets this test's keys in the mounters' ConfigMap. Each test is a field manager of its own, so tests share the
+    /// one ConfigMap without removing each other's keys.
     pub fn apply_mounter_config(&self, data: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
@@ -127,7 +128,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Takes away what tests made by hand outside their namespaces.
+    /// Removes what tests created by hand outside their namespaces.
     pub(super) async fn clean_volumes(&self) -> Result<()> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let ours = ListParams::default().labels(&format!("{NAMESPACE_LABEL}={}", self.namespace));
@@ -147,7 +148,7 @@ impl Scope {
         Ok(())
     }
 
-    /// How much of a claim's volume a node's kubelet says is used, in bytes; nothing if it does not say.
+    /// How much of a claim's volume is used according to a node's kubelet, in bytes; none if it does not report it.
     pub fn usage(&self, node: &str, claim: &str) -> Result<Option<u64>> {
         let path = format!("/api/v1/nodes/{node}/proxy/stats/summary");
         let summary: Value = serde_json::from_str(&output(&mut self.target.kubectl(["get", "--raw", &path]))?)?;
@@ -160,7 +161,7 @@ impl Scope {
     }
 }
 
-/// Removes the mounters' ConfigMap if no other test has a key in it by now.
+/// Removes the mounters' ConfigMap unless another test has a key in it.
 async fn remove_if_empty(configs: &Api<ConfigMap>) -> Result<()> {
     let Some(config) = configs.get_opt(MOUNTER_CONFIG).await? else {
         return Ok(());
@@ -178,7 +179,7 @@ async fn remove_if_empty(configs: &Api<ConfigMap>) -> Result<()> {
     }
 }
 
-/// Lays one object over another.
+/// Merges one object into another.
 fn merge(base: &mut Value, more: Value) {
     match (base, more) {
         (Value::Object(base), Value::Object(more)) => {

@@ -1,7 +1,7 @@
-//! What each running test waits for, so that one that takes too long can say it.
+//! What each running test waits for, so that a test that takes too long can say it.
 //!
-//! A test is known by its thread: the runtime polls it there, and the commands that it runs block there. What it starts on
-//! other threads is not recorded; the test itself waits for those.
+//! A test is identified by its thread: the runtime polls it there, and the commands that it runs block there. Waits on
+//! other threads are not recorded; the test itself waits for those.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use mooring_testbed::progress::spoken;
 
-/// A test under way.
+/// A running test.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
-    /// What it does now: itself, or what comes after it.
+    /// What it does now: the test itself, or the cleanup after it.
     pub(super) doing: String,
     /// When that began.
     pub(super) since: Instant,
     /// How long that may take.
     pub(super) limit: Duration,
     waits: Vec<Wait>,
-    /// What it waited for before, for when it waits for nothing that it says.
+    /// What it waited for before, in case it waits for something without a description.
     before: Option<String>,
     next: u64,
 }
@@ -43,7 +43,7 @@ fn of_this_thread<T>(act: impl FnOnce(&mut Running) -> T) -> Option<T> {
     tests().as_mut()?.get_mut(&std::thread::current().id()).map(act)
 }
 
-/// The test of this thread begins something that may take so long; what it waited for is forgotten.
+/// Notes that the test of this thread begins something with this limit, and forgets its earlier waits.
 pub(super) fn begin(doing: &str, limit: Duration) {
     let running = Running::now(doing, limit);
     tests()
@@ -51,7 +51,7 @@ pub(super) fn begin(doing: &str, limit: Duration) {
         .insert(std::thread::current().id(), running);
 }
 
-/// The test of this thread is over.
+/// Notes that the test of this thread is over.
 pub(super) fn end() {
     if let Some(tests) = tests().as_mut() {
         tests.remove(&std::thread::current().id());
@@ -63,12 +63,12 @@ pub(super) fn of(thread: ThreadId) -> Option<Running> {
     tests().as_ref()?.get(&thread).cloned()
 }
 
-/// What the test of this thread waits for, in words.
+/// A description of what the test of this thread waits for.
 pub(super) fn of_this() -> String {
     of_this_thread(|running| running.words(Instant::now())).unwrap_or_default()
 }
 
-/// Waits for something until what comes back is dropped.
+/// Notes a wait, until the returned value is dropped.
 pub(super) fn wait_for(what: impl Into<String>) -> Waiting {
     let number = of_this_thread(|running| running.push(what.into()));
     Waiting {
@@ -77,7 +77,7 @@ pub(super) fn wait_for(what: impl Into<String>) -> Waiting {
     }
 }
 
-/// See [`wait_for`].
+/// Ends the wait of [`wait_for`] when dropped.
 pub(super) struct Waiting {
     thread: ThreadId,
     number: Option<u64>,
@@ -123,7 +123,7 @@ impl Running {
         }
     }
 
-    /// That it did not end in time, and what it waits for, the innermost first.
+    /// A message that it did not end in time, with what it waits for, the innermost first.
     pub(super) fn words(&self, now: Instant) -> String {
         let mut words = format!("{} did not end within {}: ", self.doing, spoken(self.limit));
         let waited = |wait: &Wait| {
@@ -171,7 +171,7 @@ mod tests {
                  be gone"
             )
         );
-        // In whichever order they end.
+        // Waits may end in any order.
         running.remove(outer);
         assert!(said(&running).ends_with(": waited 1 s for kubectl get pod a"));
         running.remove(inner);

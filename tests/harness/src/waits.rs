@@ -12,17 +12,18 @@ use super::Scope;
 use super::waiting::wait_for;
 use mooring_testbed::progress::{note, spoken};
 
-/// How often a test looks at the most, and at the least.
+/// The shortest pause between two looks, then the longest.
 const PERIOD: Duration = Duration::from_millis(200);
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
-/// Longest wait for a Pod to run: images are there, so this is for volumes on a busy machine.
+/// Longest wait for a Pod to run: the images are on the node, so this is for volumes on a busy machine.
 const POD_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for a claim to be bound.
 const CLAIM_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for an Event.
 const EVENT_LIMIT: Duration = Duration::from_mins(1);
 
-/// Looks until there is something, or the limit is over. An error of a look is not the end: the API server may be restarting.
+/// Looks until there is something, or the limit is over. An error does not end the wait: the API server may be
+/// restarting.
 pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + limit;
     let _waiting = wait_for(what);
@@ -36,7 +37,7 @@ pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMu
         if Instant::now() >= deadline {
             bail!("waited {} for {what} in vain{seen}", spoken(limit));
         }
-        // A look that takes long, such as a command in a Pod, takes processors from what is waited for.
+        // A long look, such as a command in a Pod, takes processor time from what the test waits for.
         tokio::time::sleep((began.elapsed() * 2).clamp(PERIOD, LONGEST_PERIOD)).await;
     }
 }
@@ -63,7 +64,7 @@ impl Scope {
         .await
     }
 
-    /// Waits until a Pod has ended well; fails at once if it ends otherwise.
+    /// Waits until a Pod has succeeded; fails at once if the Pod does.
     pub async fn pod_succeeded(&self, name: &str) -> Result<Pod> {
         let pods: Api<Pod> = self.api();
         let pod = wait_until(&format!("Pod {name} to end"), self.limit(POD_LIMIT), async || {
@@ -82,7 +83,7 @@ impl Scope {
         self.pod_gone_within(name, self.limit(POD_LIMIT)).await
     }
 
-    /// Waits until a Pod is gone, for so long at most.
+    /// Waits until a Pod is gone, for this long at most.
     pub async fn pod_gone_within(&self, name: &str, limit: Duration) -> Result<()> {
         let pods: Api<Pod> = self.api();
         wait_until(&format!("Pod {name} to be gone"), limit, async || {
@@ -91,7 +92,7 @@ impl Scope {
         .await
     }
 
-    /// Deletes Pods whose server hangs, and waits until they are gone, for so long at most.
+    /// Deletes Pods whose server hangs, and waits until they are gone, for this long at most.
     pub async fn deleted_within(&self, pods: &[&str], limit: Duration) -> Result<()> {
         let start = Instant::now();
         for pod in pods {
@@ -104,7 +105,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Does the same, and sees that each was told why.
+    /// [`Self::deleted_within`], which also checks that each Pod has an Event that says why.
     pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
         self.deleted_within(pods, limit).await?;
         for pod in pods {

@@ -6,7 +6,8 @@ use serde_json::json;
 use super::Scope;
 
 impl Scope {
-    /// Starts Pod `server` on a node, which says "served" to whoever asks its Service of the same name; gives that Service's address.
+    /// Starts Pod `server` on a node, which answers "served" on its Service of the same name; returns that Service's
+    /// address.
     pub async fn web_server(&self, node: &str) -> Result<String> {
         let script = "mkdir /www && echo served >/www/index.html && httpd -f -p 8080 -h /www";
         let served = json!({"apiVersion": "v1", "kind": "List", "items": [

@@ -1,4 +1,4 @@
-//! A Pod that writes to a volume all the time and remembers every failure.
+//! A Pod that writes to a volume all the time and records every failure.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::{Scope, wait_until};
 /// Longest wait for a writer to stop.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Writes files of random bytes over and over, each with its sum beside it once it is whole, until it is told to stop.
+/// Writes files of random bytes again and again, each with its checksum beside it once it is complete, until it is told
+/// to stop.
 const SCRIPT: &str = "touch /tmp/failed; rm -f /data/count; i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); n=$((i%8)); {
     rm -f /data/sum-$n && dd if=/dev/urandom of=/data/file-$n bs=16k count=4 2>/dev/null \\
     && sha256sum /data/file-$n >/tmp/sum && cp /tmp/sum /data/new && mv /data/new /data/sum-$n \\
@@ -18,7 +19,7 @@ const SCRIPT: &str = "touch /tmp/failed; rm -f /data/count; i=0; while [ ! -e /t
     touch /tmp/stopped; sleep 1000000";
 
 impl Scope {
-    /// Starts a Pod on a claim that writes all the time.
+    /// Starts a Pod with a claim that writes all the time.
     pub fn writer(&self, name: &str, node: &str, claim: &str) -> Result<()> {
         let main = json!([{
             "name": "main", "image": "busybox:1", "command": ["sh", "-c", SCRIPT],
@@ -27,7 +28,7 @@ impl Scope {
         self.pod(name, node, claim, json!({"containers": main}))
     }
 
-    /// How many files a writer has written, none of which may have failed.
+    /// How many files a writer has written. An error if a write failed.
     pub fn written(&self, writer: &str) -> Result<usize> {
         let failed = self.exec(writer, ["cat", "/tmp/failed"])?;
         ensure!(failed.is_empty(), "{writer} could not write: {failed}");
@@ -38,7 +39,7 @@ impl Scope {
             .with_context(|| format!("{writer} has written {count:?}"))
     }
 
-    /// Checks the sums of all whole files of a volume, in a Pod that has it.
+    /// Checks the checksums of all complete files of a volume, in a Pod that has it.
     pub fn intact(&self, pod: &str) -> Result<()> {
         let checked = self.exec(pod, ["sh", "-c", "cat /data/sum-* | sha256sum -c"])?;
         let good = checked.lines().filter(|line| line.ends_with(": OK")).count();
@@ -46,7 +47,7 @@ impl Scope {
         Ok(())
     }
 
-    /// Waits until a writer has stopped, and checks all that it wrote.
+    /// Waits until a writer has stopped, and checks everything it wrote.
     pub async fn stopped_and_intact(&self, writer: &str) -> Result<()> {
         self.exec(writer, ["touch", "/tmp/stop"])?;
         wait_until("the writer to stop", LIMIT, async || {

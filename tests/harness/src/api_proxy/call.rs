@@ -1,11 +1,11 @@
-//! Which claim a call is for, and what it is called in every claim's life.
+//! Which claim a call is for, and a name for the call that is the same in every claim's life.
 
 use std::fmt;
 
 use http::Method;
 use serde_json::Value;
 
-/// A claim, by what its calls can be told by.
+/// A claim, and what its calls can be recognized by.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub(super) namespace: String,
@@ -13,12 +13,12 @@ pub(super) struct Known {
     pub(super) uid: String,
 }
 
-/// One call in a claim's life: the same in the life of any other claim.
+/// One call in a claim's life. The same step in another claim's life is equal to it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Step {
-    /// Method, kind, and what is left of the object's name without the claim's.
+    /// Method, kind, and the rest of the object's name without the claim's.
     pub name: String,
-    /// Which of those of that name, from 1.
+    /// Its number among the calls of that name, from 1.
     pub nth: usize,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn name(claim: &Known, method: &Method, path: &str, body: &Value) -> 
     let kind = *parts.get(2)?;
     let object = match parts.get(3) {
         None => body["metadata"]["name"].as_str().unwrap_or_default(),
-        // A token is asked for a service account, and bound to the Pod.
+        // The token is for a service account, and bound to the Pod.
         Some(_) if parts.get(4) == Some(&"token") => {
             body["spec"]["boundObjectRef"]["name"].as_str().unwrap_or_default()
         }
@@ -60,7 +60,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn calls_are_called_the_same_in_every_life() {
+    fn calls_have_the_same_names_in_every_life() {
         let claim = Known {
             namespace: "t".into(),
             name: "a".into(),

@@ -7,24 +7,24 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The controller is killed before the call reaches the API server.
     KilledBefore,
     /// The controller is killed after the call's effect, before it has the answer.
     KilledAfter,
-    /// The API server refuses with this code, and nothing is done.
+    /// The API server refuses with this code and does nothing.
     Status(u16),
-    /// It is carried out, and the connection breaks before the answer is through.
+    /// The call is carried out, and the connection breaks within the answer.
     BrokenOff,
-    /// It is carried out, and no answer ever comes.
+    /// The call is carried out, and no answer ever comes.
     Silence,
-    /// It is carried out at once, and the answer comes this late.
+    /// The call is carried out at once, and the answer comes this late.
     Late(Duration),
 }
 
-/// A refusal as the API server words it.
+/// A refusal in the API server's format.
 pub(super) fn status(code: u16, method: Option<&Method>) -> Response {
     let reason = match code {
         409 if method == Some(&Method::POST) => "AlreadyExists",
@@ -47,7 +47,7 @@ pub(super) fn status(code: u16, method: Option<&Method>) -> Response {
     response
 }
 
-/// An answer of which only the head arrives.
+/// An answer that ends after its head.
 pub(super) fn broken_off(answer: Response) -> Response {
     let (head, _) = answer.into_parts();
     let broken = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("as the test wished")) });

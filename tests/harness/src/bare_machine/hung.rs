@@ -1,4 +1,4 @@
-//! What a server that hangs may and may not do to a machine's volumes, whichever the protocol.
+//! What a hanging server may do to a machine's volumes and what not, for every protocol.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use super::Machine;
 use crate::Scope;
 use mooring_testbed::progress::{note, spoken};
 
-/// How long the mounter lets the kubelet wait here: less than usual, since the server is made to hang.
+/// How long the mounter lets the kubelet wait here: less than usual, since the server hangs on purpose.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Longest until a server that is back is tried again: it is left alone for 30 s.
+/// Longest wait until a server that answers again is tried again: the mounter refuses its mounts for 30 s.
 const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
 impl Machine {
-    /// Has the server in Pod `pod`, of address `server`, hang while `used`, which is mounted, is written to: another `volume` of it is
-    /// refused in words, `used` can be taken away, and once the server is back the write and `volume` get through.
-    /// `first` is `volume` so that the kernel must talk to the server to mount it. Gives what `first` was refused with.
+    /// Makes the server in Pod `pod` with address `server` hang while something writes to `used`, which is mounted.
+    /// Meanwhile, another `volume` of the server is refused with a message, and `used` can be unmounted. Once the
+    /// server answers again, the write and `volume` succeed. `first` is `volume` in a form that makes the kernel talk
+    /// to the server when it mounts. Returns the message that `first` was refused with.
     pub async fn hang(
         &mut self,
         scope: &Scope,

@@ -1,4 +1,4 @@
-//! The mounter and its shim in the machine, called as a kubelet would call them.
+//! The mounter and its shim in the machine, called as a kubelet calls them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use mooring_testbed::images;
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::namespaces::find_init;
 
-/// The kubelet's root, which the machine's process 1 has set up.
+/// The kubelet's root, which process 1 of the machine has set up.
 const KUBELET: &str = "/var/lib/kubelet";
 
 /// The plugin directory.
 const PLUGINS: &str = "/plugins";
 
-/// Longest for a call-out: the shim itself gives up after two minutes.
+/// Longest call: the shim itself gives up after two minutes.
 const CALL_LIMIT: Duration = Duration::from_mins(3);
 
 impl Machine {
@@ -39,7 +39,8 @@ impl Machine {
         Self::boot(init, &[put("mounter", "/mounter"), put(FLEX_EXECUTABLE, "/vcs")])
     }
 
-    /// Starts the mounter as in its Pod: in a mount namespace that shares the kubelet's root, and in a network that reaches nobody.
+    /// Starts the mounter as in its Pod: in a mount namespace that shares the kubelet's root, and in a network that
+    /// reaches nothing.
     pub fn start_mounter(&mut self, flags: &[&str]) -> Result<()> {
         let flags: Vec<_> = flags.iter().map(|flag| quoted(flag)).collect();
         let driver = format!("{PLUGINS}/{FLEX_DRIVER_DIR}");
@@ -64,7 +65,7 @@ impl Machine {
         self.sh("cat /run/mounter.log")
     }
 
-    /// Runs the shim as the kubelet does, and reads what it prints as the kubelet does.
+    /// Runs the shim as the kubelet does, and reads its answer as the kubelet does.
     pub fn call(&mut self, args: &[&str]) -> Result<CallOut> {
         let args: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
         let script = format!("exec {PLUGINS}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE} {}", args.join(" "));
@@ -76,7 +77,7 @@ impl Machine {
         })
     }
 
-    /// A volume's directory, as a kubelet names it.
+    /// A volume's directory, with a path as the kubelet makes it.
     pub fn target(volume: &str) -> PathBuf {
         [KUBELET, "pods", "machine", "volumes", FLEX_DRIVER_DIR, volume]
             .iter()
@@ -88,7 +89,7 @@ impl Machine {
         Self::target(volume).join(file).to_string_lossy().into_owned()
     }
 
-    /// Makes a volume's directory and mounts there, as the kubelet does.
+    /// Creates a volume's directory and mounts there, as the kubelet does.
     pub fn mount(&mut self, volume: &str, options: &Value) -> Result<CallOut> {
         let target = Self::target(volume);
         let target = target.to_string_lossy();
@@ -134,7 +135,7 @@ impl Machine {
         Ok(busy.count())
     }
 
-    /// Lines of the machine's mount table about a volume.
+    /// Lines of the machine's mount table for a volume.
     pub fn mounts(&mut self, volume: &str) -> Result<Vec<String>> {
         let table = self.sh("cat /proc/self/mountinfo")?;
         let ours = format!("/{FLEX_DRIVER_DIR}/{volume} ");
@@ -146,7 +147,7 @@ impl Machine {
     }
 }
 
-/// One word for a shell.
+/// A text as one word of a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -1,6 +1,7 @@
 //! Takes a picture of the testbed's own cluster: a small collector for each kind.
 //!
-//! What belongs to a Pod that is there is no leak, and neither is what Kubernetes keeps for itself: each omission has its reason.
+//! Things of a Pod that still exists are no leak, nor are things that Kubernetes keeps for itself. Each omission has
+//! its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -19,30 +20,30 @@ use super::super::provisioner::CONFIG_NAMESPACE;
 use super::TESTS_LABEL;
 use super::picture::{Kind, Picture};
 
-/// Where loop devices are: all nodes share the machine's.
+/// The place of loop devices: all nodes share the machine's.
 const MACHINE: &str = "the machine";
 
-/// Where objects are.
+/// The place of objects.
 const API: &str = "the API server";
 
-/// The node's init process starts these again when they end; a picture may be taken before it has.
+/// The node's init process restarts these; a picture may be taken before it has.
 const STARTED_AGAIN: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
-/// The runtime has one for each sandbox. One without a Pod has the Pod's processes below it, which are seen.
+/// The runtime has one for each sandbox. If a shim is left without a Pod, the Pod's processes below it are found.
 const RUNTIME_SHIM: &str = "containerd-shim";
 
-/// Mounts here are the runtime's, a few for each container, and gone when it has looked at those that ended.
+/// Mounts here are the runtime's: a few for each container. It unmounts them when it notices that the container ended.
 const RUNTIME_FOLDERS: [&str; 2] = ["/run/containerd/", "/var/lib/containerd/"];
 
-/// Network namespaces, which are looked at by themselves.
+/// Network namespaces, which have a collector of their own.
 const NETWORKS: &str = "run/netns";
 
-/// What tells whose a loop device is whose file is gone.
+/// How to recognize the owner of a loop device whose file is gone.
 #[derive(Debug, Default)]
 pub(super) struct Ours {
-    /// What paths of tests' volumes have in them.
+    /// What paths of tests' volumes contain.
     pub(super) words: Vec<String>,
-    /// The numbers of those that were mounted on the cluster's nodes.
+    /// The numbers of loop devices that were mounted on the cluster's nodes.
     pub(super) devices: BTreeSet<u32>,
 }
 
@@ -74,12 +75,13 @@ pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
     processes(&census, &living, &mut picture);
     for index in 1..=cluster.description.nodes {
         let name = node::name(index);
-        // One without power holds nothing; one that comes back is not compared.
+        // A node without power holds nothing. When it returns, it is not compared.
         if let Some(&init) = census.inits.get(&name) {
             networks(&name, init, &census, &living, &mut picture);
             let table = std::fs::read_to_string(format!("/proc/{init}/mountinfo"))?;
             picture.look_at(Kind::Mount, &name);
-            // Elsewhere a node sees what the machine had when the node was started, which is another's.
+            // In other folders, a node sees the machine's mounts from the time when the node was started, which are not
+            // its own.
             let points = mount_points(&table, &living).into_iter();
             for point in points.filter(|point| node::folder_of_its_own(Path::new(point)).is_some()) {
                 picture.add(Kind::Mount, &name, point);
@@ -127,7 +129,7 @@ fn is_compared(object: &Value) -> bool {
     let deleted = !text(object, "/metadata/deletionTimestamp").is_empty();
     let in_ours = [NAMESPACE, CONFIG_NAMESPACE].contains(&text(object, "/metadata/namespace"));
     match text(object, "/kind") {
-        // Those of a DaemonSet or Deployment are replaced by it, at its own pace.
+        // A Pod of a DaemonSet or Deployment is replaced, at its controller's pace.
         "Pod" => {
             in_ours
                 && !matches!(
@@ -136,16 +138,16 @@ fn is_compared(object: &Value) -> bool {
                 )
         }
         "Secret" => in_ours,
-        // Installing Mooring anew may bring another; one that can't go is left.
+        // Another installation of Mooring may add a ConfigMap; one that can't be deleted is a leak.
         "ConfigMap" => in_ours && deleted,
-        // A retained one is there to stay.
+        // A retained volume stays on purpose.
         "PersistentVolume" => deleted || text(object, "/spec/persistentVolumeReclaimPolicy") != "Retain",
         "Namespace" => object["metadata"]["labels"].get(TESTS_LABEL).is_some(),
         _ => false,
     }
 }
 
-/// Processes on nodes that belong to no Pod, or to one that is gone.
+/// Processes on nodes that belong to no Pod, or to a Pod that is gone.
 fn processes(census: &Census, living: &BTreeSet<String>, picture: &mut Picture) {
     for role in census.inits.keys().filter(|role| role.starts_with("node-")) {
         picture.look_at(Kind::Process, role);
@@ -169,7 +171,7 @@ fn processes(census: &Census, living: &BTreeSet<String>, picture: &mut Picture) 
     }
 }
 
-/// Network namespaces that no process of a Pod that is there has.
+/// Network namespaces without a process of an existing Pod.
 fn networks(name: &str, init: i32, census: &Census, living: &BTreeSet<String>, picture: &mut Picture) {
     let folder = Path::new("/proc").join(init.to_string()).join("root").join(NETWORKS);
     let Ok(entries) = std::fs::read_dir(folder) else {
@@ -183,7 +185,7 @@ fn networks(name: &str, init: i32, census: &Census, living: &BTreeSet<String>, p
         .map(|process| process.network)
         .collect();
     for entry in entries.flatten() {
-        // By the path, since what lies below the mount is another file.
+        // By the path: an open file would be the one below the mount.
         let number = std::fs::metadata(entry.path()).map(|file| file.ino());
         if number.is_ok_and(|number| !of_pods.contains(&number)) {
             picture.add(Kind::Network, name, entry.file_name().to_string_lossy());
@@ -191,7 +193,7 @@ fn networks(name: &str, init: i32, census: &Census, living: &BTreeSet<String>, p
     }
 }
 
-/// Mount points of a mount table that belong to no Pod that is there.
+/// Mount points in a mount table that belong to no existing Pod.
 fn mount_points(table: &str, living: &BTreeSet<String>) -> Vec<String> {
     table
         .lines()
@@ -221,7 +223,7 @@ fn container_mounts(census: &Census, objects: &[Value], living: &BTreeSet<String
         let Ok(table) = std::fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)) else {
             continue;
         };
-        // Several namespaces of a Pod, as its containers and the mounter's workers have them, count as one.
+        // The mount namespaces of a Pod's containers and of the mounter's workers count as one.
         let points = tables.entry(place_of(pod)).or_default();
         points.extend(mount_points(&table, living));
     }
@@ -233,7 +235,7 @@ fn container_mounts(census: &Census, objects: &[Value], living: &BTreeSet<String
     }
 }
 
-/// A mounter that was started again is compared with the one before; a client Pod by its name.
+/// A restarted mounter is compared with the one before it; a client Pod only with itself, by its name.
 fn place_of(pod: &Value) -> String {
     let node = text(pod, "/spec/nodeName");
     let own = &pod["metadata"]["labels"];
@@ -247,8 +249,8 @@ fn place_of(pod: &Value) -> String {
 fn control_groups(name: &str, group: &str, living: &BTreeSet<String>, picture: &mut Picture) -> Result<()> {
     let root = match hierarchies()? {
         Hierarchies::V2(root) => Some(root),
-        // The kubelet makes and removes a Pod's group in those that it sets limits in. In others, and in a version 2 beside them,
-        // runc makes one that nobody removes.
+        // The kubelet makes and removes a Pod's group in the hierarchies that it sets limits in. In others, and in a
+        // version 2 hierarchy beside them, runc makes a group that nothing removes.
         Hierarchies::V1(roots) => roots.into_iter().find(|root| root.ends_with("pids")),
     };
     let Some(folder) = root
@@ -258,7 +260,7 @@ fn control_groups(name: &str, group: &str, living: &BTreeSet<String>, picture: &
         return Ok(());
     };
     picture.look_at(Kind::ControlGroup, name);
-    // Guaranteed Pods have theirs beside the folders of the others.
+    // Guaranteed Pods have their groups beside the folders of the other classes.
     let classes = ["", "besteffort", "burstable"].map(|class| folder.join(class));
     for entry in classes.iter().flat_map(std::fs::read_dir).flatten().flatten() {
         let file = entry.file_name();
@@ -269,7 +271,8 @@ fn control_groups(name: &str, group: &str, living: &BTreeSet<String>, picture: &
     Ok(())
 }
 
-/// Loop devices over files of the cluster, and those whose file is gone with the client container that showed it.
+/// Loop devices over files of the cluster, and loop devices whose file disappeared with the client container that
+/// showed it.
 fn devices(cluster: &Cluster, ours: &Ours, picture: &mut Picture) -> Result<()> {
     picture.look_at(Kind::LoopDevice, MACHINE);
     for device in loop_devices(&cluster.layout.state)? {
@@ -291,7 +294,7 @@ mod tests {
     use super::{Ours, is_compared, mount_points, place_of};
 
     #[test]
-    fn a_loop_device_that_has_lost_its_file_is_known_by_its_name_or_by_where_it_was_mounted() {
+    fn a_loop_device_without_its_file_is_recognized_by_its_name_or_by_where_it_was_mounted() {
         let ours = Ours {
             words: vec!["mount-ext4-x2b".to_owned()],
             devices: [5].into(),
@@ -305,14 +308,14 @@ mod tests {
         };
         assert!(is(1, "/var/lib/mooring/pool/mount-ext4-x2b-data (deleted)"));
         assert!(!is(1, "/var/lib/mooring/pool/mount-ext4-abc-data (deleted)"));
-        // A client container that showed it is gone.
+        // The client container that showed it is gone.
         assert!(is(5, "/") && !is(6, "/"));
-        // Another cluster has it by now.
+        // Another cluster uses it by now.
         assert!(!is(5, "/run/mooring-block/x/disk"));
     }
 
     #[test]
-    fn mounts_of_pods_that_are_there_and_of_the_runtime_are_left_out() {
+    fn mounts_of_existing_pods_and_of_the_runtime_are_left_out() {
         let line = |point: &str| format!("36 35 98:0 / {point} rw,noatime shared:1 - tmpfs tmpfs rw\n");
         let table = [
             "/",
@@ -346,7 +349,7 @@ mod tests {
         let mut pod = object("Pod", "mooring");
         pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
         assert!(!is_compared(&pod));
-        // As a client Pod has it.
+        // As in a client Pod.
         pod["metadata"]["ownerReferences"] = json!([{"kind": "ServiceAccount"}]);
         assert!(is_compared(&pod));
         let mut config = object("ConfigMap", "mooring-e2e");
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounter_is_known_by_its_node_and_a_client_by_its_name() {
+    fn a_mounter_is_recognized_by_its_node_and_a_client_by_its_name() {
         let pod = |labels| json!({"metadata": {"name": "p-1", "labels": labels}, "spec": {"nodeName": "node-1"}});
         let mounter = pod(json!({"app.kubernetes.io/name": "mounter"}));
         assert_eq!(place_of(&mounter), "node-1 mounter");

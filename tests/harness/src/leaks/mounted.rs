@@ -1,7 +1,7 @@
 //! Which loop devices were mounted on the cluster's nodes while tests ran.
 //!
-//! A loop device over a file that a client container showed keeps nothing of it when the container is killed: its path is lost,
-//! and the kernel is the same for all clusters of the machine. Only the mounts of before tell whose it is.
+//! When a client container is killed, a loop device over one of its files loses the path, and all clusters of the
+//! machine share one kernel. Only earlier mounts tell which cluster the device belongs to.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::namespaces::find_inits;
 
-/// How often the mount tables are read: a volume of a test whose client is killed is mounted for longer.
+/// How often to read the mount tables: a test's volume whose client is killed stays mounted for longer.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// The kernel's number of loop devices.
@@ -22,7 +22,7 @@ fn seen() -> MutexGuard<'static, Option<(Cluster, BTreeSet<u32>)>> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets all, and looks from now on.
+/// Forgets all numbers, and starts to look.
 pub(super) fn look(cluster: &Cluster) {
     static STARTED: Once = Once::new();
     *seen() = Some((cluster.clone(), BTreeSet::new()));
@@ -38,7 +38,7 @@ pub(super) fn look(cluster: &Cluster) {
     });
 }
 
-/// The numbers of those that were seen; nobody looks any more.
+/// Stops looking; returns the numbers that were seen.
 pub(super) fn stop() -> BTreeSet<u32> {
     seen().take().map(|(_, devices)| devices).unwrap_or_default()
 }
@@ -60,7 +60,7 @@ fn in_table(table: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn loop_devices_are_known_by_their_number() {
+    fn loop_devices_are_recognized_by_their_number() {
         let table = "36 35 7:12 / /a rw shared:1 - ext4 /dev/loop12 rw\n37 35 254:0 / /b rw - xfs /dev/loop3 rw\n";
         assert_eq!(super::in_table(table), [12]);
     }

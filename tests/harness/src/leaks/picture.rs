@@ -1,20 +1,20 @@
-//! What a cluster holds at one moment, and what a later moment has more of.
+//! What a cluster holds at one moment, and what it holds in addition at a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A kind of what can be left.
+/// A kind of thing that can be left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     LoopDevice,
     /// In a node's own mount namespace.
     Mount,
-    /// In that of a mounter or of a client container.
+    /// In the mount namespace of a mounter or of a client container.
     ContainerMount,
     Network,
     ControlGroup,
     Process,
-    /// Of the API server's.
+    /// In the API server.
     Object,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Something that a cluster holds. Its name has nothing in it that differs from one run of the same thing to the next.
+/// Something that a cluster holds. Its name contains nothing that differs between two runs of the same thing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Thing {
     kind: Kind,
@@ -40,7 +40,7 @@ struct Thing {
     name: String,
 }
 
-/// What was looked at, and what was there.
+/// The places that were looked at, and what was there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Picture {
     /// What was looked at.
@@ -50,12 +50,13 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Notes that a place was looked at, also if nothing is there: only what both pictures looked at is compared.
+    /// Notes that a place was looked at, even if nothing is there: only places that both pictures looked at are
+    /// compared.
     pub(super) fn look_at(&mut self, kind: Kind, place: &str) {
         self.places.insert((kind, place.to_owned()));
     }
 
-    /// Adds something in a place, which so has been looked at.
+    /// Adds something in a place, which counts as looked at then.
     pub(super) fn add(&mut self, kind: Kind, place: &str, name: impl Into<String>) {
         self.look_at(kind, place);
         let thing = Thing {
@@ -66,7 +67,7 @@ impl Picture {
         *self.things.entry(thing).or_default() += 1;
     }
 
-    /// What this has more of than an earlier one.
+    /// What this picture has in addition to an earlier one.
     pub(super) fn more_than(&self, before: &Self) -> Vec<String> {
         let was = |thing: &Thing| before.things.get(thing).copied().unwrap_or_default();
         let compared = |thing: &Thing| before.places.contains(&(thing.kind, thing.place.clone()));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_there_more_often_is_left() {
+    fn only_an_increase_is_a_leak() {
         let mut before = picture(&[
             (Kind::Mount, "node-1", "/a"),
             (Kind::Mount, "node-1", "/b"),
@@ -117,7 +118,7 @@ mod tests {
         ]);
         let mounts = ["node-1: mount at /b (2 of them, 1 before)", "node-1: mount at /c"];
         assert_eq!(after.more_than(&before), mounts);
-        // Nothing was there, and somebody had looked.
+        // Nothing was there, but the place was looked at.
         before.look_at(Kind::LoopDevice, "the machine");
         let device = "the machine: loop device over /pool/x (deleted)";
         assert_eq!(after.more_than(&before)[0], device);
