@@ -1,21 +1,21 @@
 //! The files of end-to-end tests.
 
-/// What a file needs beside a cluster.
+/// What a file needs besides a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// Nothing: its tests run several at once.
     Cluster,
-    /// Immutable nodes, of which it says what they have. Its tests run several at once.
+    /// Immutable nodes: it checks what they have. Its tests run several at once.
     Immutable,
-    /// That nothing else happens on the cluster: its tests run one at a time.
+    /// A cluster on which nothing else happens: its tests run one at a time.
     Quiet,
-    /// The same on plain nodes, as those of the demo and the bench are.
+    /// The same on plain nodes, like those of the demo and the bench.
     Plain,
-    /// A virtual machine beside a quiet cluster; this machine bears one at a time.
+    /// A virtual machine beside a quiet cluster. This machine can run only one at a time.
     Machine,
 }
 
-/// One file of tests: a module of the test binary that its group names.
+/// One file of tests: a module of its group's test binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
     /// The test binary.
@@ -24,7 +24,7 @@ pub struct File {
     pub name: &'static str,
     /// What it needs.
     pub needs: Needs,
-    /// How long it took last, in seconds, beside another cluster on two processors. Those that take long begin first.
+    /// How long it took last, in seconds, beside another cluster on two processors. The longest start first.
     pub seconds: u32,
 }
 
@@ -44,7 +44,7 @@ const fn file(group: &'static str, name: &'static str, needs: Needs, seconds: u3
     }
 }
 
-/// All of them. A test of this module keeps the list complete.
+/// All files. A unit test keeps the list complete.
 pub const FILES: &[File] = &[
     file("admission", "drop_in", Needs::Cluster, 50),
     file("admission", "generated", Needs::Cluster, 40),
@@ -115,7 +115,7 @@ mod tests {
     use super::FILES;
 
     #[test]
-    fn every_file_of_tests_is_listed_once_and_is_a_module_of_its_group() {
+    fn every_test_file_is_listed_once_and_is_a_module_of_its_group() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         let mut there = BTreeSet::new();
         for group in std::fs::read_dir(&folder).unwrap() {

@@ -1,7 +1,8 @@
-//! Which tests prove each guarantee of `docs/ARCHITECTURE.md`, from the tests themselves.
+//! Collects from the tests which of them prove each guarantee of `docs/ARCHITECTURE.md`.
 //!
-//! A guarantee is a list item `- **P1. Its title.** …` under [`SECTION`]. A test names what it proves in its doc, above `#[test]`:
-//! `/// Proves: P1, M3`. In the call of a macro that makes tests the line stands above the test's name.
+//! A guarantee is a list item `- **P1. Its title.** …` under [`SECTION`]. A test names what it proves in its doc
+//! comment, above `#[test]`: `/// Proves: P1, M3`. In the call of a macro that defines tests, the line is above the
+//! test's name.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The page, and its part that has the guarantees.
+/// The page, and its section with the guarantees.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 const SECTION: &str = "## What must always hold";
 
@@ -22,7 +23,7 @@ const MARK: &str = "/// Proves:";
 /// A guarantee and its proofs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guarantee {
-    /// As in `P1`.
+    /// Such as `P1`.
     pub id: String,
     /// The first words of its text.
     pub title: String,
@@ -30,7 +31,7 @@ pub struct Guarantee {
     pub proofs: Vec<Proof>,
 }
 
-/// A test that fails where the guarantee is broken.
+/// A test that fails if the guarantee is broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// Relative to the repository.
@@ -39,13 +40,13 @@ pub struct Proof {
     pub test: String,
 }
 
-/// A proof with what it proves.
+/// A proof with the ids of what it proves.
 type Claim = (Vec<String>, Proof);
 
-/// The guarantees of the repository in `root`, in the page's order. One may have no proof: see [`report`].
+/// The guarantees of the repository in `root`, in the page's order. A guarantee may lack a proof: see [`report`].
 ///
 /// # Errors
-/// A file can't be read, a list item has no id, a mark names what is no guarantee, or stands above what is no test.
+/// If a file can't be read, a list item has no id, a mark names an unknown guarantee, or a mark is not above a test.
 pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
     let page = root.join(PAGE);
     let text = read_to_string(&page).with_context(|| format!("failed to read {}", page.display()))?;
@@ -62,10 +63,10 @@ pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
     Ok(all)
 }
 
-/// The guarantees with their proofs, to be printed: id, number of proofs and title, then a test a line.
+/// The guarantees and their proofs as text: id, number of proofs and title, then one test per line.
 ///
 /// # Errors
-/// As of [`guarantees`]; or a guarantee has no proof.
+/// Those of [`guarantees`]; also if a guarantee has no proof.
 pub fn report(root: &Path) -> Result<String> {
     let all = guarantees(root)?;
     let unproven: Vec<_> = all.iter().filter(|it| it.proofs.is_empty()).map(|it| &*it.id).collect();
@@ -86,7 +87,7 @@ pub fn report(root: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The guarantees in the page's text, without proofs.
+/// The guarantees in the page's text, still without proofs.
 fn stated(page: &str) -> Result<Vec<Guarantee>> {
     let mut all = Vec::new();
     let mut ids = BTreeSet::new();
@@ -159,7 +160,7 @@ fn marks(file: &Path, text: &str) -> Result<Vec<Claim>> {
     Ok(found)
 }
 
-/// The name of the test that a mark stands above.
+/// The name of the test below a mark.
 fn marked(after: &[&str], file: &str) -> Result<String> {
     let attributes = after
         .iter()
@@ -175,7 +176,7 @@ fn marked(after: &[&str], file: &str) -> Result<String> {
         let function = line.strip_prefix("async ").unwrap_or(line);
         function.strip_prefix("fn ").and_then(|rest| rest.split_once('('))
     } else {
-        // A line of a macro's call; the macro is in the same file.
+        // A line in a macro's call. The macro is in the same file.
         line.split_once(", \"")
             .filter(|(name, _)| is_name(name) && file.contains("macro_rules!") && file.contains("fn $test()"))
     };
@@ -188,7 +189,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(good)
 }
 
-/// The files beneath a folder, sorted.
+/// The files below a folder, sorted.
 fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_of_the_test_below_it() {
+    fn a_mark_belongs_to_the_test_below_it() {
         let read = read(
             "/// Words.\n///\n/// Proves: P1, M2\n#[test]\n#[should_panic]\nfn one() {\n    /// Proves: P3\n    \
              #[tokio::test(start_paused = true)]\n    async fn two(a in any()) {\n",
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_in_the_call_of_a_macro_is_of_the_test_that_it_makes() {
+    fn a_mark_in_the_call_of_a_macro_belongs_to_the_test_that_it_defines() {
         let call = "make! {\n    /// Proves: P1\n    it_is_so, \"name\",\n}\n";
         let makes = format!("macro_rules! make {{\n fn $test() {{}}\n}}\n{call}");
         assert_eq!(read(&makes).unwrap()[0].1.test, "it_is_so");
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_above_what_is_no_test_is_an_error() {
+    fn a_mark_that_is_not_above_a_test_is_an_error() {
         for text in [
             "/// Proves: P1\nfn no_test() {",
             "/// Proves: P1\n#[cfg(test)]\nmod tests {",
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_guarantee_is_an_error() {
+    fn an_unknown_guarantee_is_an_error() {
         let mut all = stated(PAGE).unwrap();
         for claim in read("/// Proves: M12\n#[test]\nfn good() {").unwrap() {
             assign(&mut all, claim).unwrap();

@@ -1,5 +1,5 @@
-//! What the end-to-end tests are: their files in `tests/`, what each needs, and how long it takes. The testbed's command line
-//! runs them by this list.
+//! A list of the end-to-end tests: their files in `tests/`, what each needs, and how long it takes. The testbed's
+//! command line runs them from this list.
 #![forbid(unsafe_code)]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Keeps the admission policies and the pages of clients to the one list of what may be said about a volume.
+//! Keeps the admission policies and the clients' pages in line with the one list of options that a volume may have.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use mooring_contract::volume::clients::{RECORDS, Speaker, TENANT_MOUNT_OPTIONS, 
 use mooring_contract::volume::{FILE_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
 
-/// The policies, with one blank wherever there are some or a line ends.
+/// The policies, with all white space reduced to single blanks.
 fn policies() -> String {
     let text = std::fs::read_to_string(repository().join("configmaps/install/admission.yaml")).unwrap();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The list as a policy has it: by client, how `source` and each option that this speaker may set are judged.
+/// The list as a policy has it: for each client, how `source` and each option that this speaker may set are checked.
 fn table(speaker: Speaker) -> String {
     let mut clients = Vec::new();
     for record in RECORDS {
@@ -44,7 +44,7 @@ fn words(words: &[&str]) -> String {
 }
 
 #[test]
-fn the_policies_have_the_list_word_for_word() {
+fn the_policies_contain_the_list_word_for_word() {
     let policies = policies();
     for (speaker, count, whose) in [
         (Speaker::Tenant, 1, "Pods"),
@@ -54,7 +54,7 @@ fn the_policies_have_the_list_word_for_word() {
         assert_eq!(policies.matches(&table).count(), count, "policies for {whose}: {table}");
     }
     assert_eq!(policies.matches("- name: clients expression:").count(), 4);
-    // A client of a vendor's own.
+    // A vendor's own client.
     assert_eq!(
         policies.matches(&format!("key.matches(r'{UNKNOWN_OPTION}')")).count(),
         3

@@ -1,11 +1,11 @@
-//! Keeps `docs/security.md` true: every test that it names is there.
+//! Keeps `docs/security.md` true: every test that it names exists.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use mooring_testbed::layout::repository;
 
-/// The files in a folder and in those in it.
+/// The files in a folder and in its subfolders.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -19,14 +19,14 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Names of the tests in files.
+/// Names of the tests in these files.
 fn tests_in(files: &[PathBuf]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in files {
         let text = std::fs::read_to_string(file).unwrap();
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
-            // `fn name() {` after `#[test]`, or the first word of a line in a macro that makes tests.
+            // `fn name() {` after `#[test]`, or the first word of a line in a macro that defines tests.
             let line = line.trim();
             let function = (line == "#[test]").then(|| lines.next().unwrap_or_default().trim());
             let name = function
@@ -38,7 +38,7 @@ fn tests_in(files: &[PathBuf]) -> BTreeSet<String> {
     found
 }
 
-/// A sentence, as names of tests are, rather than a name of something else.
+/// Whether it is long enough for a test's name, which is a sentence, rather than the name of something else.
 fn is_test_name(word: &str) -> bool {
     word.matches('_').count() >= 3
         && word
@@ -47,7 +47,7 @@ fn is_test_name(word: &str) -> bool {
 }
 
 #[test]
-fn every_test_that_the_threat_model_names_is_there_and_every_security_test_is_named() {
+fn every_test_that_the_threat_model_names_exists_and_every_security_test_is_named() {
     let page = std::fs::read_to_string(repository().join("docs/security.md")).unwrap();
     let named: BTreeSet<_> = page
         .split('`')

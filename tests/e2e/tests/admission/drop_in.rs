@@ -1,4 +1,4 @@
-//! Ordinary volumes of Kubernetes, which the drop-in makes Mooring's: on nodes that have no client for them.
+//! Kubernetes' ordinary volumes that the drop-in turns into Mooring's, on nodes that have no client for them.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
@@ -11,13 +11,13 @@ use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longest wait for a policy, or what it is told, to be in force: it is read again by each API server.
+/// Longest wait for a changed policy or its parameters to take effect: each API server reads them again.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is said of an object that was rewritten.
+/// Annotation of an object that was rewritten.
 const MARK: &str = "mooring.dev/drop-in";
 
-/// A Pod with these volumes, all mounted, that a schedulingGate keeps from running.
+/// A Pod that mounts these volumes, and that a schedulingGate keeps from running.
 fn pod_with(scope: &Scope, volumes: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -30,7 +30,7 @@ fn pod_with(scope: &Scope, volumes: &Value) -> Value {
     })
 }
 
-/// What becomes of an object, which is not kept.
+/// An object as the API server would store it. It is not kept.
 async fn made<K>(api: &Api<K>, object: &Value) -> Result<Value>
 where
     K: Resource + Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -43,7 +43,7 @@ where
     Ok(serde_json::to_value(api.create(&dry_run, &object).await?)?)
 }
 
-/// What becomes of an object, once it is rewritten.
+/// The same, once the drop-in rewrites it.
 async fn rewritten<K>(api: &Api<K>, object: &Value) -> Result<Value>
 where
     K: Resource + Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -92,7 +92,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         ]);
         let pod = pod_with(&scope, &volumes);
         scope.drop_in("")?;
-        // Another's namespace is not turned on by there being a drop-in.
+        // A drop-in in the cluster does not affect a namespace that has not turned it on.
         let untouched = made(&pods, &pod).await?;
         assert_eq!(untouched["spec"]["volumes"][1]["nfs"]["server"], "10.10.2.4");
 
@@ -117,7 +117,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         }));
         tree["readOnly"] = true.into();
         tree["secretRef"] = json!({"name": "ceph"});
-        // What nobody says has the defaults of Kubernetes' own volumes.
+        // Options that are not given have the defaults of Kubernetes' own volumes.
         let mut image = flex(json!({"client": "rbd", "source": "rbd://10.10.2.6/rbd/disk", "user": "admin"}));
         image["fsType"] = "xfs".into();
         image["secretRef"] = json!({"name": "ceph"});
@@ -139,7 +139,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
             "files=nfs,six=nfs,disk=iscsi,many=glusterfs,tree=cephfs,image=rbd"
         );
 
-        // One kind only; and what the namespace may not mount it may not mount this way either.
+        // Only one kind is turned on. And what the namespace may not mount, it may not mount this way either.
         scope.kubectl([
             "annotate",
             "--overwrite",
@@ -156,13 +156,13 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         let refused = made(&pods, &pod_with(&scope, &elsewhere)).await;
         let said = refused.err().map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(said.contains("mooring.dev/inline-sources"), "{said}");
-        // Another node's name at the server is none that a Pod can take.
+        // A Pod can't choose another node's name at the server.
         let mut named = pod.clone();
         named["spec"]["volumes"][3]["iscsi"]["initiatorName"] = "iqn.2026-01.com.example:node".into();
         let refused = made(&pods, &named).await.err();
         let said = refused.map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(said.contains("does not take from a Pod"), "{said}");
-        // By the kernel it may not be mounted either, unless the namespace says so.
+        // The namespace may not use the kernel's client either, unless it says so.
         scope.drop_in_with("", "iscsi")?;
         wait_until("client iscsi to be asked for", LIMIT, async || {
             let refused = made(&pods, &pod).await.err();
@@ -170,7 +170,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
             Ok(said.contains("mooring.dev/inline-clients").then_some(()))
         })
         .await?;
-        // With its file system, which the kernel's client makes as the other does.
+        // With its file system: both clients can make one.
         scope.kubectl([
             "annotate",
             "--overwrite",
@@ -246,7 +246,7 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
             })
         );
 
-        // By the kernel, where the administrator says so.
+        // With the kernel's client, where the administrator says so.
         scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", "iscsi")?;
         wait_until("iscsi volumes to be the kernel's", LIMIT, async || {
             let seen = made(&volumes, &volume_with(&scope, "disk", &json!({"iscsi": disk}))).await?;
@@ -254,7 +254,7 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
         })
         .await?;
 
-        // What Mooring can't hand on stays: a raw device, and servers that are in no namespace.
+        // Mooring leaves alone what it can't serve: a raw device, and servers without a namespace.
         let raw = json!({"iscsi": disk, "volumeMode": "Block"});
         let mut nowhere = volume_with(
             &scope,
@@ -285,7 +285,7 @@ fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
         )?;
         scope.drop_in("glusterfs")?;
         scope.allow_drop_in("glusterfs", "glusterfs", "*.svc:/volumes,*.svc:/volumes/**")?;
-        // As in Kubernetes' own instructions, but for `clusterIP: None`.
+        // As in Kubernetes' own instructions, except for `clusterIP: None`.
         scope.apply(
             &json!({"apiVersion": "v1", "kind": "List", "items": [
                 {
@@ -314,7 +314,7 @@ fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
             })
             .to_string(),
         )?;
-        // From the claim, a directory of it; and from the Pod itself, to be read only.
+        // From the claim, one of its directories; and the same volume in the Pod itself, read-only.
         let mut user = user_of(
             "user",
             "data",
@@ -355,7 +355,7 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
             })
             .to_string(),
         )?;
-        // Somebody's disk: made here by the stock image.
+        // A disk that someone has already: made here by the stock image.
         let provisioner = scope
             .provisioner()
             .example("iscsi.yaml")?

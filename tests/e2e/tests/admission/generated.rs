@@ -1,5 +1,5 @@
-//! The admission policies and the code that judges volumes say the same, of volumes that nobody thought of: some hundred are made up,
-//! and the API server is only asked about each.
+//! The admission policies and the code agree about volumes, even about combinations that no author of a test thought
+//! of: some hundred volumes are generated, and the API server gets each as a dry run.
 
 use std::collections::BTreeMap;
 
@@ -26,13 +26,13 @@ use std::time::Duration;
 /// Volumes of each kind.
 const VOLUMES: usize = 200;
 
-/// How many are asked about at a time.
+/// How many requests run at a time.
 const AT_ONCE: usize = 16;
 
-/// The claim that made-up `PersistentVolumes` are for.
+/// The uid of the claim that generated `PersistentVolumes` are for.
 const UID: &str = "5ec0c001-0000-4000-8000-000000000001";
 
-/// Sources, each good for one client or another, or for none.
+/// Sources, each valid for one client or another, or for none.
 const SOURCES: &[&str] = &[
     "",
     "10.10.2.4:/exports/a",
@@ -139,7 +139,7 @@ const FS_TYPES: &[&str] = &[
     "btrfs",
 ];
 
-/// What somebody might write: options, and the field of a volume that says its file system.
+/// What a user might write: options, and the volume's own field for the file system.
 type Written = (BTreeMap<String, String>, String);
 
 fn written() -> impl Strategy<Value = Written> {
@@ -147,7 +147,7 @@ fn written() -> impl Strategy<Value = Written> {
     let clients: Vec<&str> = known.chain(["ext4", "acme", "davfs", "proc", "host"]).collect();
     let source = prop_oneof![
         6 => select(SOURCES).prop_map(str::to_owned),
-        // One letter of a good one is another.
+        // A valid one with one letter changed.
         2 => (select(SOURCES), any::<usize>(), "[ -~]").prop_map(|(source, at, letter)| {
             let mut source = source.to_owned();
             let at = at % (source.len() + 1);
@@ -183,7 +183,7 @@ fn written() -> impl Strategy<Value = Written> {
                     options.insert(name.to_owned(), value);
                 }
             }
-            // The API server would judge both, and the kubelet hand on one.
+            // The API server would check both, and the kubelet passes on only one.
             let field = if option.is_empty() { field } else { "" };
             (options, field.to_owned())
         })
@@ -203,7 +203,7 @@ fn made_up() -> Result<Vec<Written>> {
     (0..VOLUMES).map(&mut one).collect()
 }
 
-/// As the mounter reads it: the field counts where the options have no `fs-type`.
+/// As the mounter reads it: the field counts if the options have no `fs-type`.
 fn read((options, field): &Written) -> Option<Volume> {
     let mut options = options.clone();
     let stated = options.entry("fs-type".to_owned()).or_default();
@@ -213,7 +213,7 @@ fn read((options, field): &Written) -> Option<Volume> {
     Volume::from_options(&options).ok()
 }
 
-/// Whether an object of these options would be let in; what refuses it must be a policy of this name.
+/// Whether an object with these options is accepted. If not, a policy of this name must refuse it.
 async fn is_let_in<K>(api: &Api<K>, object: Value, policy: &str) -> Result<bool>
 where
     K: Clone + serde::de::DeserializeOwned + serde::Serialize + std::fmt::Debug,
@@ -226,7 +226,7 @@ where
     }
 }
 
-/// Asks about all of them, and compares each answer with what the code says.
+/// Sends all of them, and compares each answer with the code's.
 async fn compare<K>(
     api: &Api<K>,
     policy: &str,
@@ -271,7 +271,7 @@ where
     Ok(())
 }
 
-/// A source in one object of this driver.
+/// A volume of this driver in an object.
 fn flex((options, field): &Written) -> Value {
     json!({"driver": FLEX_DRIVER, "options": options, "fsType": field})
 }
@@ -324,7 +324,7 @@ fn a_pod_s_own_volume_is_judged_as_a_tenant_s() {
             Ok(is_let_in(&pods, pod(&plain), policy).await?.then_some(()))
         })
         .await?;
-        // A tenant says it by the field alone.
+        // A tenant sets it by the field alone.
         let volumes: Vec<_> = volumes
             .into_iter()
             .map(|(mut options, field)| {
@@ -368,7 +368,7 @@ fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
         let leader = scope.leader()?;
         let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
         let client = scope.with_token(&token).await?;
-        // Mount options may be a StorageClass's.
+        // A StorageClass may have mount options.
         let api: Api<PersistentVolume> = Api::all(client.clone());
         let policy = "mooring-controller-volumes";
         let mut volumes = made_up()?;
@@ -377,7 +377,7 @@ fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
         }
         compare(&api, policy, &volumes, persistent_volume, image_s).await?;
 
-        // A backend-volume has its file system in both places, or in none.
+        // A backend-volume has its file system in both places or in neither.
         let pods: Api<Pod> = Api::namespaced(client, CONFIG_NAMESPACE);
         let volumes: Vec<Written> = made_up()?
             .into_iter()

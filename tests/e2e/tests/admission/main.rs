@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! How the admission policies judge objects.
 
 mod drop_in;
 mod generated;

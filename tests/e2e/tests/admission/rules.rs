@@ -1,5 +1,5 @@
-//! The admission policies of configmaps/install: who a claim says made it, what a Pod may mount by itself, and what a
-//! provisioning image may do with its right to make volumes.
+//! The admission policies of configmaps/install: whom a claim names as its creator, what a Pod may mount by itself, and
+//! what a provisioning image may do with its right to create volumes.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -39,7 +39,7 @@ fn a_claim_says_who_made_it_and_nobody_can_forge_that() {
             "{groups:?}"
         );
 
-        // As it is made: the stamp is the truth, whatever was written.
+        // On creation, the stamp is correct whatever the user wrote.
         for (key, value) in [("mooring.dev/username", "root"), ("mooring.dev/groups", "admins")] {
             let name = key.replace('/', "-");
             let mut forged = claim(&name, "there-is-no-such-class", "1Gi");
@@ -51,7 +51,7 @@ fn a_claim_says_who_made_it_and_nobody_can_forge_that() {
                 }
             }
         }
-        // Afterwards: by its maker, by another, by the status.
+        // After that, neither the creator nor another user can change it, nor can the status.
         let eve: Api<PersistentVolumeClaim> = as_user(&scope, "eve").await?;
         let change = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/username": "eve"}}}));
         for api in [&claims, &eve] {
@@ -60,7 +60,7 @@ fn a_claim_says_who_made_it_and_nobody_can_forge_that() {
         }
         let _ = eve.patch_status("data", &PatchParams::default(), &change).await;
         assert_eq!(eve.get("data").await?.annotations()["mooring.dev/username"], "tom");
-        // One that is taken off comes back.
+        // A stamp that is removed comes back.
         let off = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/username": null, "a": "b"}}}));
         let kept = eve.patch("data", &PatchParams::default(), &off).await?;
         assert_eq!(kept.annotations()["mooring.dev/username"], "tom");
@@ -72,7 +72,7 @@ fn pod_with(volume: &Value) -> Result<Pod> {
     parsed(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"},
         "spec": {
-            // Nothing runs: what is asked is only whether it may be made.
+            // It never runs: the test only asks whether it may be created.
             "schedulingGates": [{"name": "testbed.mooring.dev/never"}],
             "containers": [{"name": "main", "image": "busybox:1"}],
             "volumes": [volume],

@@ -1,5 +1,6 @@
-//! Provisioning and deleting while the API server, or the controller's way to it, fails at every single call in turn: with the
-//! real API server, behind a proxy that makes the faults. Alone, since the cluster's own controllers are away meanwhile.
+//! Provisioning and deleting while the API server, or the connection to it, fails at each single call in turn. It is
+//! the real API server, behind a proxy that makes the faults. These tests run alone, since the cluster's own
+//! controllers are stopped meanwhile.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use mooring_harness::provisioner::{MAKER, Provisioner};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::note;
 
-/// Longest wait for all claims of a test to have or to have lost their volumes.
+/// Longest wait for all claims of a test to get or to lose their volumes.
 const LIMIT: Duration = Duration::from_mins(4);
 
-/// Longest for a test in which every call goes wrong in turn.
+/// Time limit of a test in which each call fails in turn.
 const WHOLE_LIMIT: Duration = Duration::from_mins(20);
 
 /// Shorter than a controller of these tests waits for an answer.
@@ -28,7 +29,7 @@ const LATE: Duration = Duration::from_secs(2);
 /// A claim of a test and its uid.
 type Claim = (String, String);
 
-/// The stock provisioner of local volumes: each is a file in the pool of whatever node its Pod is on.
+/// The stock provisioner of local volumes: each is a file in the pool of its Pod's node.
 fn provisioner(scope: &Scope) -> Provisioner {
     scope
         .provisioner()
@@ -39,11 +40,11 @@ fn provisioner(scope: &Scope) -> Provisioner {
         .key("volume-source", "flexVolume")
         .key("backend-volume", "client=pool")
         .key("max-parallel", "12")
-        // For the token of every run.
+        // So that every run needs a token.
         .key("service-account-name", MAKER)
 }
 
-/// Of these uids those of which there is a volume in a pool, or a half of one.
+/// Which of these uids have a volume in a pool, complete or half made.
 fn stored(scope: &Scope, uids: &[String]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for node in 1..=scope.own_cluster()?.description.nodes {
@@ -56,8 +57,8 @@ fn stored(scope: &Scope, uids: &[String]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Waits until there is exactly one volume for each of these claims, in Kubernetes and in the pools, and nothing is left of the
-/// making.
+/// Waits until each of these claims has exactly one volume in Kubernetes and in the pools, and nothing else is left of
+/// provisioning.
 async fn one_volume_each(scope: &Scope, rig: &Rig, claims: &[Claim]) -> Result<()> {
     let mut uids: Vec<String> = claims.iter().map(|(_, uid)| uid.clone()).collect();
     uids.sort();
@@ -145,7 +146,7 @@ async fn nothing_left(scope: &Scope, rig: &Rig, claims: &[Claim]) -> Result<()> 
     .await
 }
 
-/// Waits until all that was planned to go wrong has.
+/// Waits until all planned faults have happened.
 async fn all_faults_came(rig: &Rig) -> Result<()> {
     wait_until("every planned fault", LIMIT, async || {
         let pending = rig.proxy.pending();
@@ -155,8 +156,8 @@ async fn all_faults_came(rig: &Rig) -> Result<()> {
     .await
 }
 
-/// The calls of a claim's making and of its end, learnt from claims for which nothing goes wrong: those that each of them needed,
-/// for a watch may be quicker with one than with another.
+/// The calls of a claim's creation and of its end, recorded from claims without faults: only calls that all of them
+/// needed, since a watch may be quicker for one than for another.
 async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, Vec<Step>)> {
     let mut lives: Vec<[Vec<Step>; 2]> = Vec::new();
     for name in ["recorded-1", "recorded-2"] {
@@ -183,20 +184,20 @@ async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, V
     Ok((made, removed))
 }
 
-/// Every step with every fault.
+/// Every step combined with every fault.
 fn pairs<'a>(steps: &'a [Step], faults: &[Fault]) -> Vec<(&'a Step, Fault)> {
     let with = |fault: &Fault| steps.iter().map(|step| (step, *fault)).collect::<Vec<_>>();
     faults.iter().flat_map(with).collect()
 }
 
-/// Whether faults come one after the other, or all at the same time, each to a claim of its own.
+/// Whether faults happen one after the other, or all at the same time, each to a claim of its own.
 #[derive(Clone, Copy, PartialEq)]
 enum Come {
     InTurn,
     Together,
 }
 
-/// Has every call of a claim's making, then every call of its end, go wrong in each of these ways.
+/// Makes every call of a claim's creation fail in each of these ways, then every call of its end.
 fn every_call_goes_wrong(name: &str, faults: &[Fault], come: Come) {
     on_own_nodes_within(WHOLE_LIMIT, name, async |scope| {
         with_controllers(&scope, 1, async |rig| {
@@ -233,7 +234,7 @@ fn every_call_goes_wrong(name: &str, faults: &[Fault], come: Come) {
 /// Proves: P1, P3
 #[test]
 fn a_controller_killed_before_or_after_any_api_call_leaves_one_volume_a_claim_and_none_without() {
-    // What the last kill broke off is taken up while the next is under way.
+    // The next controller resumes what the last kill interrupted, while the next kill is under way.
     every_call_goes_wrong("killed", &[Fault::KilledBefore, Fault::KilledAfter], Come::InTurn);
 }
 
@@ -280,17 +281,18 @@ fn watches_that_are_cut_and_events_that_are_refused_cost_no_volume() {
     });
 }
 
-/// Writes for a claim whose volume is on a node that nobody chose beforehand: where the Pod is has to be written down as well.
+/// Writes for a claim whose volume is on a node that nobody chose beforehand: the Pod's node has to be recorded as
+/// well.
 const WHOLE_LIFE: usize = 11;
 
 /// Proves: P7
 #[test]
-fn watches_that_tell_late_cost_no_write_more() {
+fn late_watches_cost_no_further_write() {
     on_own_nodes("lag", async |scope| {
         with_controllers(&scope, 1, async |rig| {
             let provisioner = provisioner(&scope);
             provisioner.apply().await?;
-            // Longer than the controller needs for anything; from the next time that it begins to watch.
+            // More time than the controller needs for any step. It counts from the next start of a watch.
             rig.proxy.lag_watches(Duration::from_millis(700));
             for _ in 0..2 {
                 rig.proxy.cut_watches();
@@ -325,7 +327,7 @@ fn two_controllers_that_both_believe_to_lead_do_no_harm() {
             let provisioner = provisioner(&scope);
             provisioner.apply().await?;
             let mut claims = Vec::new();
-            // Each is held up in turn, wherever it happens to be, and goes on with what it knew.
+            // Each is stopped in turn, wherever it happens to be, and continues with its old view.
             for index in 0..12 {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;

@@ -1,5 +1,6 @@
-//! What client containers may take: one for all volumes of a client, or one for each where that is asked for, with the memory that
-//! was set; and what happens to volumes when that is used up. Alone: every mounter of the cluster is replaced.
+//! Limits of client containers: one for all volumes of a client, or one for each volume where configured, with the
+//! configured memory; and what happens to volumes when the memory is used up. Alone: every mounter of the cluster is
+//! replaced.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Longest wait for a volume to be in use again: the kubelet may take its time to start a container that ended.
+/// Longest wait for a volume to be usable again: the kubelet may wait before it restarts a container.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// Settings of the mounter for this test.
@@ -26,7 +27,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
 ];
 
-/// A Pod with all of these volumes.
+/// A Pod that uses all of these volumes.
 fn user(scope: &Scope, name: &str, claims: &[&str]) -> Result<()> {
     let volumes = claims
         .iter()
@@ -56,13 +57,13 @@ async fn of_volume(scope: &Scope, image: &str, claim: &str) -> Result<Pod> {
     pods.pop().context("no client Pod")
 }
 
-/// Takes memory in a client container until the kernel ends something.
+/// Uses memory in a client container until the kernel kills a process.
 fn take_all_memory(scope: &Scope, pod: &str) {
-    // It ends with an error, whoever is killed.
+    // It fails, whichever process is killed.
     let _ = scope.kubectl(["-n", NAMESPACE, "exec", pod, "--", "tail", "/dev/zero"]);
 }
 
-/// How its client container ended last: how often it was started again, and why it ended.
+/// How its client container ended last: the number of restarts, and the reason.
 fn last_end(pod: &Pod) -> (i32, String) {
     let statuses = pod
         .status
@@ -89,7 +90,7 @@ async fn can_write(scope: &Scope, pod: &str) -> Result<()> {
 }
 
 #[test]
-fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memory_takes_no_other_along() {
+fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affects_no_other() {
     on_own_nodes("chaos-bounds", async |scope| {
         scope.require_mooring().await?;
         let claims = ["a", "b", "c", "d", "e"];
@@ -123,7 +124,7 @@ fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memo
             assert_eq!(resources["requests"], json!({"cpu": "10m", "memory": "48Mi"}));
         }
 
-        // The kernel ends the program of one volume, and later the whole container.
+        // The kernel kills the program of one volume, and later the whole container.
         let of_b = of_volume(&scope, &image, "b").await?;
         for (victim, restarts) in [("sshfs", 0), ("mounter", 1)] {
             let pod = of_volume(&scope, &image, "a").await?.name_any();
@@ -143,7 +144,7 @@ fn client_containers_are_as_many_and_as_large_as_they_may_be_and_one_out_of_memo
         }
         let event = scope.event("a", "the volume was mounted again").await?;
         ensure!(event.reason.as_deref() == Some(reasons::VOLUME_REVIVED), "{event:?}");
-        // Next door nobody noticed.
+        // The other client Pods were not affected.
         assert_eq!(of_volume(&scope, &image, "b").await?.uid(), of_b.uid());
         assert_eq!(last_end(&of_volume(&scope, &image, "b").await?).0, 0);
         can_write(&scope, "b").await?;

@@ -1,6 +1,7 @@
-//! Volumes that a client container serves, and local ones, mounted, used and unmounted again and again while the kubelet, the mounter and
-//! the client container are killed at random: the node's mount table is as before. The installed mounter and its shim, called as a
-//! kubelet calls them. `MOORING_TESTBED_CYCLES` says how many cycles.
+//! Mounts, uses and unmounts volumes again and again, some served by a client container and one local, while the
+//! kubelet, the mounter and the client container are killed at random. The node's mount table must be as before. It is
+//! the installed mounter and its shim, called as a kubelet calls them. `MOORING_TESTBED_CYCLES` sets the number of
+//! cycles.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,32 +27,33 @@ use serde_json::json;
 
 const NODE: &str = "node-1";
 
-/// Cycles of mount and unmount unless the environment says otherwise.
+/// Number of mounts and unmounts, unless the environment has another.
 const CYCLES: usize = 100;
 
-/// How many volumes are worked on at once, each by a kubelet's thread of its own. The first is a local one.
+/// Number of volumes in use at once, each with a thread that acts as the kubelet. The first is local.
 const LANES: usize = 8;
 
-/// Longest that one mount or unmount may take to succeed, tried again and again, and for all to be as before.
+/// Longest that one mount or unmount may take to succeed, with all retries, and longest wait for everything to be as
+/// before.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Longest for all of it, and for each cycle more.
+/// Time limit of the test, and what each further cycle adds.
 const WHOLE_LIMIT: Duration = Duration::from_mins(10);
 const CYCLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often the kubelet tries again: sooner than the real one.
+/// Pause between tries: shorter than the real kubelet's.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Longest until what took a mount away is written down: the kubelet logs that it unmounts after it has begun to.
+/// Longest wait for a log entry about an unmount: the kubelet begins to unmount before it logs that.
 const TOLD_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest for a killed process to be gone, and the FUSE connection that it held.
+/// Longest wait for a killed process and its FUSE connection to be gone.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is killed.
+/// What the test kills.
 const VICTIMS: [&str; 4] = ["mounter", "kubelet", "client container", "FUSE program"];
 
-/// How often a client container is killed before its Pod is deleted as well, with force.
+/// How often a client container is killed before its Pod is force-deleted as well.
 const RESTARTS: i32 = 2;
 
 /// What the lanes and the killer share.
@@ -59,19 +61,19 @@ struct Field {
     scope: Scope,
     done: AtomicUsize,
     over: AtomicBool,
-    /// Kills of programs that serve mounts: how many were begun, and of how many the processes are gone.
+    /// Kills of programs that serve mounts: how many were begun, and for how many the processes are gone.
     kills_begun: AtomicUsize,
     kills_over: AtomicUsize,
 }
 
-/// What had been done to mounts at one moment.
+/// Counts of what had been done to mounts at one moment.
 #[derive(Clone, Copy)]
 struct Moment {
     kubelet_log: u64,
     kills_over: usize,
 }
 
-/// Asks until the answer is good, as the kubelet does. While a mounter is replaced there may be none at all.
+/// Repeats a call until it succeeds, as the kubelet does. While a mounter is replaced, there may be no answer at all.
 fn insist(what: &str, mut ask: impl FnMut() -> Result<CallOut>) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -97,7 +99,8 @@ impl Field {
         File::open(&path).with_context(|| format!("failed to open {}", path.display()))
     }
 
-    /// Whether a kubelet has begun to unmount this volume since then: one that starts does so with volumes of Pods that it does not know.
+    /// Whether a kubelet has begun to unmount this volume since then: a kubelet that starts does so with volumes of
+    /// Pods that it does not know.
     fn unmounted_by_kubelet(&self, name: &str, since: Moment) -> Result<bool> {
         let mut log = self.kubelet_log()?;
         log.seek(SeekFrom::Start(since.kubelet_log))?;
@@ -109,8 +112,8 @@ impl Field {
             .any(|line| line.contains("UnmountVolume") && line.contains(name)))
     }
 
-    /// A mount that was called successful can't be used. Fails unless the test itself took it away: by a kill of what served it, or by a
-    /// kubelet that it had started anew.
+    /// Called when a successful mount can't be used. Fails unless the test caused that: it killed what served the
+    /// mount, or a kubelet that it had restarted unmounted it.
     fn taken_away(&self, name: &str, served: bool, since: Moment) -> Result<()> {
         let deadline = Instant::now() + TOLD_LIMIT;
         loop {
@@ -126,15 +129,16 @@ impl Field {
         }
     }
 
-    /// One kubelet's thread, with a volume of its own in this directory. `served`: by a program that is killed.
+    /// Acts as one thread of the kubelet, with one volume in this directory. `served`: by a program that the test
+    /// kills.
     fn lane(&self, name: &str, volumes: &str, options: &str, served: bool) -> Result<()> {
         let scope = &self.scope;
         let target = format!("{volumes}/{name}");
         let mut number = 0;
         while !self.over.load(Ordering::SeqCst) {
             number += 1;
-            // A kubelet that starts may unmount it at any moment, so what is written goes where it was seen to be the volume, and
-            // never into the node's directory below.
+            // A starting kubelet may unmount the volume at any moment. So this writes below a path that was seen to be
+            // the volume, and never into the node's directory below it.
             let used = format!(
                 "there=$(grep -c ' {target} ' /proc/self/mountinfo) || true
                  [ \"$there\" = 1 ] || {{ echo \"mounted $there times\" >&2; exit 1; }}
@@ -162,14 +166,15 @@ impl Field {
             insist(&format!("unmount {number} of {name}"), || {
                 scope.call_out(1, &["unmount", &target])
             })?;
-            // As the kubelet does; one that starts may have done it already.
+            // As the kubelet does. A starting kubelet may have done it already.
             scope.on_node(1, &format!("rmdir {target} || [ ! -e {target} ]"))?;
             self.done.fetch_add(1, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    /// Kills one thing or another until so many cycles are done and each was killed; how often each was.
+    /// Kills one victim after the other until this many cycles are done and each victim was killed; returns how often
+    /// each was.
     async fn kill(&self, mut lots: Lots, image: &str, cycles: usize) -> Result<BTreeMap<&'static str, usize>> {
         let limit = WHOLE_LIMIT + CYCLE_LIMIT * u32::try_from(cycles)?;
         let started = Instant::now();
@@ -188,7 +193,7 @@ impl Field {
             let drawn = VICTIMS[usize::try_from(lots.below(VICTIMS.len() as u64))?];
             let missing = VICTIMS.into_iter().find(|victim| !kills.contains_key(victim));
             let victim = missing.unwrap_or(drawn);
-            // The one before may not be there again.
+            // The victim may not be back since the last kill.
             if self.kill_one(victim, image).await.unwrap_or_default() {
                 *kills.entry(victim).or_default() += 1;
             }
@@ -196,7 +201,7 @@ impl Field {
         Ok(kills)
     }
 
-    /// Kills one of them; whether there was any.
+    /// Kills one victim; whether there was one to kill.
     async fn kill_one(&self, victim: &str, image: &str) -> Result<bool> {
         let scope = &self.scope;
         let api: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
@@ -208,13 +213,13 @@ impl Field {
         if victim == "mounter" {
             let name = scope.mounter(NODE).await?;
             kill_all(&scope.processes_of(NAMESPACE, &name).await?);
-            // Replaced, which spares the kubelet's growing pauses.
+            // Its Pod is replaced, which avoids the kubelet's growing backoff.
             api.delete(&name, &at_once).await?;
             return Ok(true);
         }
         self.kills_begun.fetch_add(1, Ordering::SeqCst);
         let killed = self.kill_serving(&api, victim, image).await;
-        // Also where it failed half-way: there is one killer, so all that were begun are over.
+        // Also if it failed half-way: there is only one killer, so all kills that were begun are over.
         self.kills_over
             .store(self.kills_begun.load(Ordering::SeqCst), Ordering::SeqCst);
         killed
@@ -249,7 +254,7 @@ fn restarts(pod: &Pod) -> i32 {
     states.map(|state| state.restart_count).sum()
 }
 
-/// All mounts of the node: where they are and of which type, but for what is another one in each Pod and container of the same kind.
+/// All mounts of the node: path and type, without what differs between Pods and containers of the same kind.
 fn mounts(scope: &Scope) -> Result<Vec<String>> {
     let table = scope.on_node(1, "cat /proc/self/mountinfo")?;
     let is_id = |part: &str| {
@@ -278,7 +283,7 @@ fn mounts(scope: &Scope) -> Result<Vec<String>> {
 fn mounts_of_client_containers_with_random_kills_leave_the_mount_table_as_it_was() {
     let said = std::env::var("MOORING_TESTBED_CYCLES").ok();
     let cycles = said.and_then(|text| text.parse().ok()).unwrap_or(CYCLES);
-    // The servers and the end take a while beside the cycles.
+    // Starting the servers and the checks at the end take time besides the cycles.
     let limit = 2 * WHOLE_LIMIT + CYCLE_LIMIT * u32::try_from(cycles).unwrap();
     on_own_nodes_within(limit, "chaos-client-cycles", async |scope| {
         let seed = Lots::seed();
@@ -301,7 +306,7 @@ fn mounts_of_client_containers_with_random_kills_leave_the_mount_table_as_it_was
             }
             Ok(options.to_string())
         };
-        // Without client Pods that others have used, which go when they are idle.
+        // Without client Pods that earlier tests used, which are deleted when they are idle.
         let before = settled(&scope).await?;
         let started = Instant::now();
         let volumes = scope.pod_directory(1)?;
@@ -318,7 +323,7 @@ fn mounts_of_client_containers_with_random_kills_leave_the_mount_table_as_it_was
             let volumes = volumes.clone();
             lanes.spawn_blocking(move || {
                 let ran = field.lane(&name, &volumes, &options, number > 0);
-                // Whoever fails ends it for all.
+                // The first failure ends all lanes.
                 field.over.fetch_or(ran.is_err(), Ordering::SeqCst);
                 ran
             });

@@ -1,4 +1,5 @@
-//! Provisioning and deleting while Kubernetes' own control plane is killed under it. One at a time: the whole cluster feels it.
+//! Provisioning and deleting while Kubernetes' own control plane is killed. One at a time: the whole cluster is
+//! affected.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use kube::api::{ListParams, ResourceExt};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::{Scope, wait_until};
 
-/// The control plane is started again after a second or two, and then everybody finds back to it in their own time.
+/// The control plane restarts after a second or two. Then every component reconnects at its own pace.
 const LIMIT: Duration = Duration::from_mins(3);
 
 const CLAIMS: [&str; 4] = ["a", "b", "c", "d"];

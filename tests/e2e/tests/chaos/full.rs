@@ -1,5 +1,5 @@
-//! A full table of processes, and a full disk, in a client container and for the mounter: what is mounted goes on, what comes new
-//! is told, and follows by itself. Alone: every volume of the node feels it.
+//! A full process table and a full disk, in a client container and for the mounter: mounted volumes keep working, new
+//! ones are refused with a reason, and succeed later without help. Alone: every volume of the node is affected.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Longest wait for a volume that is tried again: the kubelet's own pauses grow to two minutes.
+/// Longest wait for a volume that the kubelet tries again: its own backoff grows to two minutes.
 const LIMIT: Duration = Duration::from_mins(4);
 
-/// Volumes of a server, served by a client container that no other test uses.
+/// Volumes of one server, with a client container that no other test uses.
 struct Volumes {
     image: String,
     /// The client Pod.
@@ -25,7 +25,7 @@ struct Volumes {
 }
 
 impl Volumes {
-    /// One of them is in use.
+    /// Starts the server and mounts one of the volumes.
     async fn new(scope: &Scope, claims: &[&str]) -> Result<Self> {
         let server = scope.ssh_server(NODE, claims).await?;
         let image = image_of_its_own(scope, "full")?;
@@ -46,7 +46,7 @@ impl Volumes {
         scope.processes_of(NAMESPACE, &self.pod).await
     }
 
-    /// The client container is the one that it was.
+    /// Fails if the client container has restarted.
     async fn untouched(&self, scope: &Scope) -> Result<()> {
         let pods = client_pods_of(scope, &self.image).await?;
         let status = pods.first().and_then(|pod| pod.status.as_ref());
@@ -82,10 +82,10 @@ async fn goes(scope: &Scope, pod: &str) -> Result<()> {
     scope.pod_gone(pod).await
 }
 
-/// The agent's name as a process: it is started by a link to its keeper's program.
+/// Process name of the agent: it is started by a link to its supervisor's program.
 const AGENT: &str = "exe";
 
-/// A volume in use is written on.
+/// Checks that a volume in use can still be written.
 async fn written_on(scope: &Scope, user: &str) -> Result<()> {
     let before = scope.written(user)?;
     wait_until(&format!("{user} to write on"), LIMIT, async || {
@@ -104,7 +104,7 @@ fn a_client_container_that_can_have_no_more_processes_serves_what_it_has_and_say
         written_on(&scope, "user").await?;
         volumes.untouched(&scope).await?;
 
-        // Even if its agent ends, which can't be started again: with process 1 all mounts would go.
+        // Even if its agent ends and can't be restarted: if process 1 ended, all mounts would be gone.
         let mut pids = volumes.pids(&scope).await?.into_iter();
         let agent = pids.find(|&pid| name_of(pid) == AGENT).context("no agent")?;
         kill_all(&[agent]);
@@ -136,7 +136,7 @@ fn a_mounter_that_can_have_no_more_processes_answers_and_goes_on_when_it_can() {
         let mounter = scope.mounter(NODE).await?;
         let pids = scope.processes_of(NAMESPACE, &mounter).await?;
         let limited = Limited::now(&pids)?;
-        // The worker that waits for the next task as well.
+        // Including the worker that waits for the next task.
         let workers: Vec<_> = pids.iter().copied().filter(|&pid| is_worker(pid)).collect();
         ensure!(!workers.is_empty(), "no worker among {pids:?}");
         kill_all(&workers);
@@ -159,7 +159,7 @@ fn is_worker(pid: i32) -> bool {
     command.split(|&byte| byte == 0).any(|word| word == b"worker")
 }
 
-/// The agent's records on a disk that is full, in the client container's own sight.
+/// Puts the agent's records on a full disk, as the client container sees it.
 const FILL: &str = "mkdir /tmp/full && mount -t tmpfs -o size=64k full /tmp/full && cp -a /run/mooring/mounts/. /tmp/full/
     mount --move /tmp/full /run/mooring/mounts; dd if=/dev/zero of=/run/mooring/mounts/.ballast bs=1k 2>/dev/null || true";
 

@@ -1,5 +1,5 @@
-//! The installation as users have it: the demo on it, and all of it taken away as docs/administrators.md says. Alone: what other tests run on
-//! is away meanwhile.
+//! The installation that users have: the demo runs on it, and it is removed as docs/administrators.md says. Alone: the
+//! installation that other tests need is away meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use mooring_testbed::target::{Target, TargetArgs};
 use mooring_testbed::{demo, manifests};
 use serde_json::Value;
 
-/// Longest for `mounter uninstall` in a Pod, and for what a deleted Pod leaves to be gone.
+/// Longest for `mounter uninstall` in a Pod, and for the remains of a deleted Pod to be gone.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Longest for the whole test: Mooring is installed twice, and the demo is run.
+/// Time limit of the test: Mooring is installed twice, and the demo runs.
 const WHOLE_LIMIT: Duration = Duration::from_mins(20);
 
-/// What tests need. It is installed again when this is dropped, whatever has become of the test.
+/// Installs Mooring again for the other tests when dropped, whatever happened to this one.
 struct Again(Target);
 
 impl Drop for Again {
@@ -35,7 +35,7 @@ impl Drop for Again {
     }
 }
 
-/// The page of the manual that says how, from where it begins to be about that.
+/// The manual's page, from the section about uninstalling on.
 fn manual() -> Result<String> {
     let page = std::fs::read_to_string(repository().join("docs/administrators.md"))?;
     let (_, part) = page
@@ -44,7 +44,7 @@ fn manual() -> Result<String> {
     Ok(part.to_owned())
 }
 
-/// The first block of a kind in a page.
+/// The first code block of a language in a page.
 fn block<'a>(page: &'a str, kind: &str) -> Result<&'a str> {
     let begin = format!("```{kind}\n");
     let rest = page.split_once(&begin).map(|(_, rest)| rest);
@@ -52,10 +52,10 @@ fn block<'a>(page: &'a str, kind: &str) -> Result<&'a str> {
     Ok(found.with_context(|| format!("no block of {kind} in {page}"))?.0)
 }
 
-/// Runs the manual's commands.
+/// Runs the commands from the manual.
 fn follow_manual(target: &Target) -> Result<()> {
     for line in block(&manual()?, "sh")?.lines() {
-        // The one that only lists claims goes on to `grep`.
+        // The command that only lists claims is piped to `grep`.
         let (command, filtered) = line
             .split_once('|')
             .map_or((line, false), |(command, _)| (command, true));
@@ -71,7 +71,8 @@ fn follow_manual(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// All objects of the API that name Mooring, but for Events, what a node says of its images, and what is this test's own.
+/// All objects in the API that name Mooring, except for Events, the images that a node lists, and this test's own
+/// objects.
 fn left_in_api(scope: &Scope) -> Result<Vec<String>> {
     let kinds = scope.kubectl(["api-resources", "--verbs=list", "-o", "name"])?;
     let kinds: Vec<_> = kinds
@@ -99,7 +100,7 @@ fn left_in_api(scope: &Scope) -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// What of Mooring is on a node, but for the pool and what is in it.
+/// What is on a node from Mooring, except for the pool and its content.
 fn left_on_node(scope: &Scope, index: u8, driver: &Path) -> Result<String> {
     let script = format!(
         "ls -dA {driver} 2>/dev/null || true
@@ -111,7 +112,7 @@ fn left_on_node(scope: &Scope, index: u8, driver: &Path) -> Result<String> {
     scope.on_node(index, &script)
 }
 
-/// Runs the manual's Pod on a node to its end.
+/// Runs the manual's Pod on a node until it ends.
 async fn uninstall_by_hand(scope: &Scope, node: &str) -> Result<()> {
     let manual = manual()?;
     let manifest = block(&manual, "yaml")?;
@@ -144,7 +145,7 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
         uninstall(&scope.target)?;
         assert_eq!(left_in_api(&scope)?, Vec::<String>::new());
 
-        // What `cargo testbed demo` runs, to its end.
+        // What `cargo testbed demo` runs.
         let (layout, args) = (Layout::from_env()?, TargetArgs::default());
         demo::run(&layout, &args, false)?;
         let shown = "jsonpath={.spec.template.spec.containers[0].env[*].name}";
@@ -176,7 +177,7 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
             assert_eq!(pool, "", "images of the demo's volumes are left on {node}");
         }
 
-        // As on a node that can't be reached while the rest is taken away.
+        // As on a node that can't be reached while the rest is removed.
         let shim = driver.join(FLEX_EXECUTABLE);
         let kept = format!("/run/{}", scope.namespace);
         scope.on_node(1, &format!("cp {} {kept}", shim.display()))?;

@@ -1,5 +1,6 @@
-//! A kube-proxy that is started again and again: the testbed's nodes have what it takes to know again the rules that it has written. Where they
-//! had not, Services were gone at its second start, and with them the tests of that hour. Alone: a node's other tests go by its rules.
+//! kube-proxy is restarted again and again: on the testbed's nodes it has what it needs to recognize the rules that it
+//! wrote earlier. Without that, Services stopped working after its second start, and tests failed. Alone: other tests
+//! on the node need its rules.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ fn ask(scope: &Scope, address: &str) -> Result<String> {
     )
 }
 
-/// When kube-proxy has written the rules last, as it says itself.
+/// When kube-proxy last wrote the rules, from its own metrics.
 fn written(scope: &Scope) -> Result<String> {
     let path = format!("/api/v1/nodes/http:{NODE}:10256/proxy/healthz");
     let health: Value = serde_json::from_str(&scope.kubectl(["get", "--raw", &path])?)?;

@@ -1,4 +1,4 @@
-//! A kubelet that looks for drivers elsewhere from one day to the next. Alone: all Pods of its node feel it.
+//! A kubelet that is reconfigured to look for drivers in another directory. Alone: all Pods of its node are affected.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Longest wait for shim and socket to be where the kubelet looks: the mounter looks after it every 15 s.
+/// Longest wait for shim and socket to be where the kubelet looks: the mounter checks every 15 s.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Where the kubelet looks meanwhile.
+/// The other directory.
 const ELSEWHERE: &str = "/var/lib/kubelet/drivers";
 
-/// Not a kubelet, but a tenant's process of that name, which would like to have the mounter's socket.
+/// Not a kubelet, but a tenant's process with that name, which tries to get the mounter's socket.
 const IMPOSTER: &str = r"printf '#!/bin/sh\nsleep 1000000\n' >/tmp/kubelet; chmod 755 /tmp/kubelet; mkdir /tmp/plugins
     exec /tmp/kubelet --volume-plugin-dir=/tmp/plugins";
 
-/// A kubelet with another configuration. When this is dropped, it has the one from before.
+/// A kubelet with a changed configuration. Dropping this restores the earlier one.
 struct Changed {
     cluster: Cluster,
     file: PathBuf,
@@ -34,7 +34,7 @@ struct Changed {
 }
 
 impl Changed {
-    /// Has it look for drivers elsewhere, once it is started again.
+    /// Makes it look for drivers elsewhere, after its next start.
     fn to(cluster: &Cluster, plugins: &str) -> Result<Self> {
         let file = cluster.layout.node(NODE).join("etc/kubernetes/kubelet.json");
         let before = std::fs::read_to_string(&file).context("failed to read the kubelet's configuration")?;
@@ -71,7 +71,7 @@ fn is_whole(driver: &Path) -> bool {
         .all(|file| driver.join(file).exists())
 }
 
-/// Waits until shim and socket are where the kubelet looks and where it will.
+/// Waits until shim and socket are in the directory that the kubelet uses and in the one that it will use.
 async fn in_both(now: &Path, soon: &Path) -> Result<()> {
     wait_until("the shim to be where the kubelet will look", LIMIT, async || {
         ensure!(is_whole(now), "it is gone from where the kubelet looks now");
@@ -80,7 +80,8 @@ async fn in_both(now: &Path, soon: &Path) -> Result<()> {
     .await
 }
 
-/// Waits until shim and socket are in one directory and nothing is left in the other, and the mounter says so.
+/// Waits until shim and socket are in one directory only, nothing is left in the other, and the mounter's status says
+/// so.
 async fn only_in(scope: &Scope, here: &Path, not_here: &Path) -> Result<()> {
     wait_until(
         &format!("the shim to be in {} only", here.display()),
@@ -95,7 +96,7 @@ async fn only_in(scope: &Scope, here: &Path, not_here: &Path) -> Result<()> {
     .await
 }
 
-/// A Pod on a volume of its own, in memory.
+/// A Pod with a volume of its own, in memory.
 fn user(scope: &Scope, name: &str) -> Result<()> {
     scope.volume(
         name,
@@ -123,7 +124,7 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
                 "containers": [{"name": "main", "image": "busybox:1", "command": ["sh", "-c", IMPOSTER]}],
             },
         });
-        // Before the kubelet's next process, so that it comes first in any list.
+        // Started before the next kubelet, so that it comes first in any process list.
         scope.apply(&imposter.to_string())?;
         scope.pod_ready("imposter").await?;
         scope.mounter_config(&scope.namespace, "self")?;
@@ -131,7 +132,7 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
         scope.pod_ready("old").await?;
 
         let changed = Changed::to(&cluster, ELSEWHERE)?;
-        // A kubelet that starts without the driver would know nothing of what is mounted.
+        // A kubelet that starts without the driver would not recognize any mounted volume.
         in_both(&before, &elsewhere).await?;
         cluster.kill_in_node(1, "kubelet")?;
         only_in(&scope, &elsewhere, &before).await?;
@@ -139,7 +140,7 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
         scope.pod_ready("new").await?;
         ensure!(scope.exec("imposter", ["ls", "-A", "/tmp/plugins"])?.is_empty());
 
-        // The next mounter finds the same.
+        // The next mounter finds the same directory.
         let mounter = scope.mounter(NODE).await?;
         let mounters: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
         mounters.delete(&mounter, &DeleteParams::default()).await?;

@@ -1,4 +1,4 @@
-//! Client Pods that go for good while no mounter sees it: their volumes' users get them back where they are, or are told.
+//! Client Pods that disappear while no mounter runs: their volumes' users get the volumes back in place, or an Event.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use serde_json::Value;
 
 const NODE: &str = "node-1";
 
-/// Longest until the volume is in use again: the kubelet starts a mounter anew after ten seconds if that was killed before, and a
-/// client Pod has to start.
+/// Longest wait for the volume to be usable again: the kubelet waits ten seconds before it restarts a mounter that was
+/// killed before, and a client Pod has to start.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What goes with the mounter's container.
+/// How the mounter goes away.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
-    /// Nothing: it is started again in the same Pod.
+    /// Its container ends, and is restarted in the same Pod.
     Container,
-    /// Its Pod, and so what it remembers.
+    /// Its Pod goes, with everything it had in memory.
     Pod,
 }
 
-/// Takes the mounter away, and what serves the volume while it is; returns when both are gone.
+/// Removes the mounter, and meanwhile what serves the volume; returns when both are gone.
 async fn lose(scope: &Scope, image: &str, away: Away) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
     let now = DeleteParams::default().grace_period(0);
@@ -95,7 +95,7 @@ fn a_volume_whose_client_pod_went_while_no_mounter_was_there_is_in_use_again_or_
         let now = scope.pod_ready("user").await?;
         assert_eq!(now.metadata.uid, user.metadata.uid, "the Pod is another");
 
-        // What a mounter that was replaced does not know any more, its client Pod would have told it.
+        // A mounter in a new Pod has forgotten the volume, and can't ask the client Pod that is gone.
         lose(&scope, &image, Away::Pod).await?;
         wait_until(
             "the volume to be in use again, or its Pod to be told",

@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! What holds while parts are killed, cut off or silent.
 
 mod api;
 mod bounds;

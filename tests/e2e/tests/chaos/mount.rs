@@ -1,5 +1,5 @@
-//! What happens to mounts when a mounter, a kubelet or a client container ends without warning. One at a time: all volumes of a
-//! node feel it.
+//! What happens to mounts when a mounter, a kubelet or a client container ends without warning. One at a time: all
+//! volumes of a node are affected.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// How often each is killed.
 const ROUNDS: usize = 10;
 
-/// Ends the mounter of a node as a crash would, and waits until the next one is ready. By turns its container is started again, and
-/// its Pod is replaced, which spares the kubelet's growing pauses.
+/// Ends the mounter of a node like a crash, and waits until the next one is ready. In turn, its container is restarted
+/// and its Pod is replaced, which avoids the kubelet's growing backoff.
 async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     let old = scope.mounter(NODE).await?;
     let pids = scope.processes_of(NAMESPACE, &old).await?;
@@ -42,7 +42,7 @@ async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     .await
 }
 
-/// Ends a kubelet as a crash would, and waits until the next one has looked after its Pods.
+/// Ends a kubelet like a crash, and waits until the next one has checked its Pods.
 async fn kill_kubelet(scope: &Scope) -> Result<()> {
     scope.own_cluster()?.kill_in_node(1, "kubelet")?;
     wait_until("the next kubelet to answer", LIMIT, async || {
@@ -50,7 +50,7 @@ async fn kill_kubelet(scope: &Scope) -> Result<()> {
         Ok(Some(()))
     })
     .await?;
-    // It goes through its volumes in its first seconds.
+    // It checks its volumes in its first seconds.
     tokio::time::sleep(Duration::from_secs(4)).await;
     Ok(())
 }
@@ -134,12 +134,12 @@ fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no
                 let pids = scope.processes_of(NAMESPACE, &name).await?;
                 killed += pids.len();
                 kill_all(&pids);
-                // One that is started again mounts its volumes anew (chaos_revive): with its Pod it has lost what it knew of them.
+                // A restarted one mounts its volumes again (chaos_revive); with its Pod, it loses its records of them.
                 let clients: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
                 clients.delete(&name, &DeleteParams::default().grace_period(0)).await?;
             }
             ensure!(killed > 0, "round {round}: there was no client container");
-            // What a kubelet that comes anew makes of a dead mount.
+            // What a starting kubelet does with a dead mount.
             if round == ROUNDS / 2 {
                 kill_kubelet(&scope).await?;
             }
@@ -156,7 +156,7 @@ fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no
         }
         scope.pod("reader", NODE, "data", Value::Null)?;
         scope.pod_ready("reader").await?;
-        // The file that was being written when its client was killed has no sum.
+        // The file that was being written when its client was killed has no checksum.
         scope.intact("reader")?;
         scope.delete("pod/reader")?;
         scope.pod_gone("reader").await?;
@@ -169,7 +169,7 @@ fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no
 }
 
 #[test]
-fn a_pod_that_comes_while_the_mounter_is_away_starts_when_it_is_back() {
+fn a_pod_created_while_the_mounter_is_away_starts_when_it_is_back() {
     on_own_nodes("chaos-late", async |scope| {
         let file = scope.volume_name("data");
         scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
@@ -194,7 +194,7 @@ fn a_bad_mounter_config_changes_nothing_and_says_so() {
             Ok(Some(clients().await?).filter(|clients| clients[&good] == "self"))
         })
         .await?;
-        // The same field manager: what it no longer says is gone.
+        // The same field manager, so the keys that it no longer sets are removed.
         scope.mounter_config("local", "host")?;
         let error = wait_until("the mounter to complain", LIMIT, async || {
             Ok(scope.mounter_status(NODE).await?["configError"]

@@ -1,5 +1,5 @@
-//! A thousand volumes mounted, used and unmounted while whatever takes part is killed: the mounter, its workers, mkfs, the shim. The
-//! real mounter and the real shim, called as the kubelet calls them, which tries again and again.
+//! A thousand volumes are mounted, used and unmounted while everything involved is killed: the mounter, its workers,
+//! mkfs, the shim. It is the real mounter and the real shim, called as the kubelet calls them, with retries.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,24 +17,24 @@ use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
 use serde_json::json;
 
-/// Cycles of mount and unmount.
+/// Number of mounts and unmounts.
 const CYCLES: usize = 1000;
 
-/// How many volumes are worked on at once, each by a kubelet's thread of its own.
+/// Number of volumes in use at once, each with a thread that acts as the kubelet.
 const LANES: usize = 4;
 
-/// Longest that one mount or unmount may take to succeed, tried again and again.
+/// Longest that one mount or unmount may take to succeed, with all retries.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// How often the kubelet tries again: sooner than the real one.
+/// Pause between tries: shorter than the real kubelet's.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Longest for all of it.
+/// Time limit of all cycles.
 const WHOLE_LIMIT: Duration = Duration::from_mins(4);
 
 /// What the lanes and the killer share.
 struct Field {
-    /// The killer has it for writing while the mounter is being started again.
+    /// The killer locks it for writing while it restarts the mounter.
     mounter: RwLock<OwnMounter>,
     cycles: AtomicUsize,
     over: AtomicBool,
@@ -51,7 +51,7 @@ impl Field {
         *kills.entry(what).or_default() += 1;
     }
 
-    /// Asks until the answer is good, as the kubelet does.
+    /// Repeats a call until it succeeds, as the kubelet does.
     fn insist(&self, what: &str, mut ask: impl FnMut(&OwnMounter) -> Result<CallOut>) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -65,7 +65,7 @@ impl Field {
     }
 }
 
-/// A volume of a lane, and what was written to it.
+/// A volume of a lane, and its content.
 #[derive(Clone)]
 struct Volume {
     name: String,
@@ -73,14 +73,14 @@ struct Volume {
     written: Option<String>,
 }
 
-/// One kubelet's thread.
+/// One thread that acts as the kubelet.
 struct Lane<'a> {
     field: &'a Field,
     number: usize,
     lots: Lots,
     volumes: Vec<Volume>,
     made: usize,
-    /// The node's init, and the folders as the machine reaches them.
+    /// Process 1 of the node, and the folders as the machine sees them.
     pool: PathBuf,
 }
 
@@ -113,7 +113,8 @@ impl Lane<'_> {
             self.field.with(|mounter| mounter.call_cut_short(&call, after))?;
             self.field.count("shim");
         }
-        // A Pod that is deleted before its volume came: it is unmounted without ever having been seen mounted.
+        // A Pod that is deleted before its volume is mounted: the kubelet unmounts it without ever having seen it
+        // mounted.
         let given_up = self.lots.one_in(6);
         if given_up {
             self.field.with(|mounter| mounter.call(&call))?;
@@ -137,7 +138,7 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// One of the lane's volumes, or a new one, whose image is blank. Old ones go, so that the pool stays small.
+    /// One of the lane's volumes, or a new one with an empty image. Old ones are removed, so that the pool stays small.
     fn choose(&mut self) -> Result<usize> {
         if self.volumes.len() >= 2 && !self.lots.one_in(3) {
             return Ok(usize::try_from(self.lots.below(self.volumes.len() as u64))?);
@@ -158,7 +159,7 @@ impl Lane<'_> {
         Ok(self.volumes.len() - 1)
     }
 
-    /// What was written before is there, whole; then something else is written.
+    /// Checks that the earlier content is complete, and writes something new.
     fn used(&mut self, index: usize, inside: &Path) -> Result<()> {
         let file = inside.join("content");
         let volume = &mut self.volumes[index];
@@ -172,11 +173,11 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// Its file system is sound, whoever was killed while it was made or used; then it goes.
+    /// Checks that the file system is sound, whatever was killed while it was made or used; then removes it.
     fn remove(&self, volume: &Volume) -> Result<()> {
         let image = self.pool.join(&volume.name);
         if volume.written.is_some() {
-            // The loop device lets go of the file a moment after the last mount.
+            // The kernel detaches the loop device from the file a moment after the last unmount.
             output(&mut command(
                 "e2fsck",
                 ["-f".as_ref(), "-n".as_ref(), image.as_os_str()],
@@ -194,10 +195,10 @@ impl Lane<'_> {
     }
 }
 
-/// How long something to kill is looked for.
+/// How long to look for something to kill.
 const HUNT: Duration = Duration::from_millis(300);
 
-/// Kills one thing or another until all cycles are done.
+/// Kills one thing after the other until all cycles are done.
 fn killer(field: &Field, mut lots: Lots) -> Result<()> {
     while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < CYCLES {
         std::thread::sleep(Duration::from_micros(20_000 + lots.below(180_000)));
@@ -228,14 +229,14 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
                 }
             }
             2 => {
-                // The one that waits as well.
+                // Including the one that waits.
                 let workers = mounter_runs("worker")?;
                 if !workers.is_empty() {
                     kill_all(&workers);
                     field.count("any worker");
                 }
             }
-            // Most often the mounter: its calls break off in the middle.
+            // Most often the mounter: its calls are cut off in the middle.
             _ => {
                 kill_all(&mounter_runs("serve")?);
                 field.count("mounter");
@@ -257,7 +258,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         let started = Instant::now();
         let mut mounter = OwnMounter::new(&scope, "cycles", &["--call-timeout=20s"], "")?;
         let root = mounter.root().to_string_lossy().into_owned();
-        // In memory: what is tried here is not the disk.
+        // In memory: this does not test the disk.
         scope.on_node(1, &format!("mount -t tmpfs -o size=512m pool {root}/pool"))?;
         let pool = mounter.on_node(&mounter.root().join("pool"));
         mounter.start()?;
@@ -329,7 +330,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         let mut names: Vec<_> = std::fs::read_dir(&pool)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
             .collect::<Result<_>>()?;
-        // One that was given up half made is still marked so.
+        // A volume that was given up half made still has its mark.
         names.retain(|name| !name.starts_with('.'));
         names.sort();
         let mut wanted: Vec<_> = volumes.iter().map(|volume| volume.name.clone()).collect();

@@ -1,4 +1,4 @@
-//! Provisioning Pods whose node loses power, for a while or for good. One at a time: all Pods of the node feel it.
+//! Provisioning Pods whose node loses power, for a while or for good. One at a time: all Pods of the node are affected.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use mooring_harness::ssh::SshServer;
 use mooring_harness::{Scope, wait_until};
 use serde_json::json;
 
-/// A node takes its time to come back, and a controller on it is replaced by another.
+/// A node takes a while to come back, and another controller replaces one that ran on it.
 const LIMIT: Duration = Duration::from_mins(4);
 
-/// Has Pods run on a node.
+/// Makes Pods run on a node.
 fn on(provisioner: Provisioner, index: u8) -> Provisioner {
     provisioner.key("node-selector", format!("kubernetes.io/hostname=node-{index}"))
 }
 
-/// Waits until a claim's Pod works on, its volume is on the backend, and the claim says on which node.
+/// Waits until a claim's Pod runs, its volume is on the backend, and the claim records the node.
 async fn begun(scope: &Scope, claim: &str, uid: &str, index: u8) -> Result<()> {
     scope.runs("provision", uid).await?;
     wait_until("the volume to be on the backend", LIMIT, async || {
@@ -55,7 +55,7 @@ async fn is_bound(scope: &Scope, claim: &str) -> Result<()> {
     .await
 }
 
-/// The mounter of a node serves again: whoever comes next finds the cluster as it was.
+/// Waits until the mounter of a node serves again: the next test needs the cluster as it was.
 async fn served_again(scope: &Scope, index: u8) -> Result<()> {
     let node = format!("node-{index}");
     wait_until(&format!("the mounter of {node} to be ready"), LIMIT, async || {
@@ -75,7 +75,7 @@ fn a_run_whose_node_is_started_again_is_run_again_there_with_one_volume() {
         on(provisioner.clone(), index).apply().await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         begun(&scope, "data", &uid, index).await?;
-        // Without the selector, and still it is tried again where it was begun.
+        // Without the selector, it is still tried again on the node where it began.
         provisioner.on_pool(PRINT).apply().await?;
 
         cluster.power_cycle(index)?;
@@ -93,7 +93,7 @@ fn a_run_whose_node_is_started_again_is_run_again_there_with_one_volume() {
     });
 }
 
-/// With volumes on a server: `provision` makes the volume's directory there and then runs `script`.
+/// With volumes on a server: `provision` creates the volume's directory there and then runs `script`.
 fn on_server(provisioner: Provisioner, server: &SshServer, secret: &str, script: &str) -> Provisioner {
     let volume = format!("{}/$PV_NAME", paths::BACKEND);
     provisioner
@@ -108,7 +108,7 @@ fn on_server(provisioner: Provisioner, server: &SshServer, secret: &str, script:
         .on_delete(&format!("rm -rf \"{volume}\""))
 }
 
-/// The one PersistentVolume of a claim.
+/// A claim's only PersistentVolume.
 async fn only_volume(scope: &Scope, uid: &str) -> Result<PersistentVolume> {
     let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
     let mut all = volumes.list(&ListParams::default()).await?.items;
@@ -173,7 +173,7 @@ fn a_run_whose_node_leaves_the_cluster_for_good_is_run_again_on_another_with_one
         let affinity = json!(local_volume.spec.and_then(|spec| spec.node_affinity)).to_string();
         ensure!(affinity.contains("node-1") && !affinity.contains(&lost), "{affinity}");
 
-        // The machine is used again, as a node that has come new; that its disk is the old one is the testbed's doing.
+        // The machine comes back as a new node; it has the old disk only because of how the testbed works.
         cut.end()?;
         scope.on_node(index, &format!("rmdir {POOL}/pvc-{local_uid}"))?;
         let made = scope.on_backend(&local_uid)?;

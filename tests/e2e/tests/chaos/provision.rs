@@ -1,5 +1,5 @@
-//! Provisioning while its controller is killed, and what a claim costs the API server: alone, since both are the whole
-//! cluster's.
+//! Provisioning while the controller is killed, and how many API writes a claim costs. Alone, since both concern the
+//! whole cluster.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, MAKER, until};
 use mooring_harness::{Scope, in_namespace, wait_until};
 
-/// API writes that the controller may need to make a claim's volume, and until nothing of both is left; docs/ARCHITECTURE.md
-/// says which. Every claim has to keep to it: what others write is not counted.
+/// Writes that the controller may need to provision a claim's volume, and until both are gone; docs/ARCHITECTURE.md
+/// lists them. Every claim has to keep to this number. Other components' writes don't count.
 const MADE: usize = 6;
 const WHOLE_LIFE: usize = 10;
 
@@ -47,7 +47,7 @@ fn a_leader_killed_at_any_moment_leaves_one_volume_for_a_claim_and_nothing_after
         });
         assert_eq!(of_class.count(), 4, "one volume for each claim");
 
-        // And again while they are deleted.
+        // The same again while they are deleted.
         for name in ["a", "b", "c", "d"] {
             scope.delete(&format!("persistentvolumeclaim/{name}"))?;
         }
@@ -60,7 +60,7 @@ fn a_leader_killed_at_any_moment_leaves_one_volume_for_a_claim_and_nothing_after
     });
 }
 
-/// What the controller writes until a claim is bound and its Pod gone, and from its creation to its end.
+/// The controller's writes until a claim is bound and its Pod gone, and those from its creation to its end.
 async fn life(scope: &Scope, name: &str, class: &str, account: Option<&str>) -> Result<(Vec<Write>, Vec<Write>)> {
     let uid = scope.claim(name, class, "1Gi").await?;
     scope.claim_bound(name).await?;
@@ -80,7 +80,7 @@ async fn life(scope: &Scope, name: &str, class: &str, account: Option<&str>) -> 
     Ok((made, scope.controller_writes(name, &uid, account)?))
 }
 
-/// Fails if a claim's life costs more than its budget, and says what was written.
+/// Fails if a claim's life costs more than its budget, and lists the writes.
 fn within_budget(made: &[Write], whole: &[Write], tokens: usize) {
     let stored = |writes: &[Write]| writes.iter().filter(|write| !write.is_token()).count();
     assert!(
@@ -121,7 +121,7 @@ fn a_claim_s_volume_costs_six_api_writes_to_make_and_four_to_remove() {
 
 /// Proves: P7
 #[test]
-fn an_image_that_makes_its_volume_itself_costs_the_controller_a_token_a_run_more() {
+fn an_image_that_makes_its_volume_itself_costs_the_controller_one_token_more_per_run() {
     on_own_nodes("budget-maker", async |scope| {
         let provisioner = scope
             .provisioner()

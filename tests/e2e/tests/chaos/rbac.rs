@@ -1,5 +1,5 @@
-//! The rights that Mooring is installed with are enough, and none of them is more than enough: each is taken away in turn, and
-//! something that it is needed for is refused. Alone, since it fills the cluster with controllers and changes the mounters' rights.
+//! The rights that Mooring is installed with are sufficient, and all are needed: each is removed in turn, and a request
+//! that needs it is refused. Alone, since this fills the cluster with controllers and changes the mounters' rights.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use mooring_harness::{Scope, in_namespace, in_namespace_within, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
-/// Longest wait for a right to be missed, and for a controller that has it again to finish: many of them start at once.
+/// Longest wait until a right is missed, and until a controller that has it again is done: many of them start at once.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Longest for the whole test: it starts a program anew for each right.
+/// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);
 
-/// Controllers at once.
+/// Number of controllers at once.
 const AT_ONCE: usize = 12;
 
 /// The rules of the three roles that the controller is installed with.
@@ -42,11 +42,11 @@ struct Rights {
     own: Vec<PolicyRule>,
 }
 
-/// The request that is refused first where a right is lacking: verb, resource, code.
+/// The request that is refused first without a right: verb, resource, code.
 fn refusal(right: &Right) -> (String, String, u16) {
     let (verb, resource, code) = match (right.verb.as_str(), right.resource.as_str()) {
-        // A controller that isn't the installed one may write its records on claims, by the admission policy
-        // mooring-claim-records, as one that may delete volumes anyway: without this right it gets no further than that.
+        // The admission policy mooring-claim-records lets a controller other than the installed one write its records
+        // on claims only if it may delete volumes. Without this right, the controller gets no further than that write.
         ("delete", "persistentvolumes") => ("patch", "persistentvolumeclaims", 422),
         (verb, resource) => (verb, resource, 403),
     };
@@ -54,7 +54,7 @@ fn refusal(right: &Right) -> (String, String, u16) {
 }
 
 impl Rights {
-    /// As they are installed.
+    /// The rights as they are installed.
     async fn installed(scope: &Scope) -> Result<Self> {
         let cluster: Api<ClusterRole> = Api::all(scope.client.clone());
         let own: Api<Role> = Api::namespaced(scope.client.clone(), NAMESPACE);
@@ -86,7 +86,8 @@ impl Rights {
     }
 }
 
-/// Holds the controllers of a test by the policy that holds the installed one: a controller that none holds does nothing.
+/// Applies the installed controller's admission policy to a test's controllers: a controller without a policy refuses
+/// to work.
 async fn hold(scope: &Scope) -> Result<()> {
     const POLICY: &str = "mooring-controller";
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(scope.client.clone());
@@ -115,8 +116,8 @@ async fn hold(scope: &Scope) -> Result<()> {
     scope.apply_anywhere(&json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]}).to_string())
 }
 
-/// A Mooring of its own, in a namespace of its own: a controller with these rights and no others, that honours the ConfigMaps there.
-/// What it would have cleaned up is removed when this is dropped, unless it has done that itself.
+/// A separate Mooring in a namespace of its own: a controller with exactly these rights, which reads the ConfigMaps
+/// there. When this is dropped, it removes what the controller did not clean up.
 struct Mooring {
     scope: Scope,
     namespace: String,
@@ -146,7 +147,8 @@ impl Mooring {
         object
     }
 
-    /// Applies objects by the client: many do this at once, and a kubectl for each is more than the tests' share of the machine.
+    /// Applies objects by the client library: many do this at once, and a kubectl for each would need too much of the
+    /// machine.
     async fn apply(&self, objects: &[Value]) -> Result<()> {
         for object in objects {
             let text = self.scope.target.with_image_names(&object.to_string());
@@ -226,7 +228,7 @@ impl Mooring {
         object
     }
 
-    /// Makes the namespace and all in it that needs no controller, then the controller.
+    /// Creates the namespace and everything that needs no controller, then the controller.
     async fn start(scope: &Scope, end: &str, rights: &Rights) -> Result<Self> {
         let mooring = Self {
             scope: scope.clone(),
@@ -261,7 +263,7 @@ impl Mooring {
                 mooring.config("main", &mooring.namespace, json!({})),
             ])
             .await?;
-        // No Pod can be made before the service account is known to the admission of Pods.
+        // The admission of Pods has to know the service account first.
         let pod = mooring.object("v1", "Pod", "controller", controller);
         wait_until("the controller's Pod to be made", LIMIT, async || {
             mooring.apply(std::slice::from_ref(&pod)).await.map(Some)
@@ -270,7 +272,7 @@ impl Mooring {
         Ok(mooring)
     }
 
-    /// What the controller counts of its requests: verb, resource, code.
+    /// The requests from the controller's metrics: verb, resource, code.
     async fn requests(&self) -> Result<BTreeSet<(String, String, u16)>> {
         let path = format!(
             "/api/v1/namespaces/{}/pods/controller:8080/proxy/metrics",
@@ -325,8 +327,8 @@ impl Mooring {
         .await
     }
 
-    /// All that a controller ever does, once: a ConfigMap comes, changes and goes; volumes are made and deleted; a Pod of the
-    /// name that it wants is there already.
+    /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned
+    /// and deleted; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
@@ -346,7 +348,7 @@ impl Mooring {
             "Pod",
             &format!("provision-{taken}"),
             json!({"spec": {
-                // It is there, and never runs.
+                // It exists, and never runs.
                 "schedulerName": "nobody",
                 "containers": [{"name": "main", "image": "busybox:1"}],
             }}),
@@ -378,7 +380,7 @@ impl Mooring {
         self.class(class, "to be given up", |class| class.is_none()).await
     }
 
-    /// Has the controller do everything until it is refused what it lacks; whether it was.
+    /// Makes the controller work until it is refused for lack of the right; whether it was.
     async fn is_refused(&self, right: &Right) -> Result<bool> {
         let hit = refusal(right);
         let what = format!("{right} to be refused");
@@ -389,13 +391,13 @@ impl Mooring {
             refused = refused => refused.map(|()| true),
             lived = self.life() => {
                 lived?;
-                // What was refused last may not have been counted when it was looked for.
+                // The metrics may not have had the last refusal yet.
                 Ok(self.requests().await?.contains(&hit))
             }
         }
     }
 
-    /// Gives the controller what it lacked: it takes up its work again and cleans up after itself.
+    /// Gives the controller the missing right: it resumes its work and cleans up after itself.
     async fn finish(mut self, rights: &Rights) -> Result<()> {
         self.grant(rights).await?;
         let pods: Api<Pod> = self.api();
@@ -438,7 +440,7 @@ impl Mooring {
         Ok(())
     }
 
-    /// The classes that it has made, if it came to that.
+    /// The classes that it creates, if it gets that far.
     fn classes(&self) -> [String; 2] {
         [self.namespace.clone(), self.late_class()]
     }
@@ -447,7 +449,7 @@ impl Mooring {
         format!("{}-late", self.namespace)
     }
 
-    /// Removes what it has made and nobody would clean up without it. A step that fails does not keep the others from being done.
+    /// Removes what it created and nothing else cleans up. If one step fails, the others are still done.
     fn remove(&self) -> Result<()> {
         let stopped = self.kubectl([
             "delete",
@@ -490,7 +492,7 @@ impl Mooring {
         steps.into_iter().collect()
     }
 
-    /// Deletes an object that is held by a finalizer of a controller that has ended.
+    /// Deletes an object that has a finalizer of a controller that has ended.
     fn let_go(&self, object: &str) -> Result<()> {
         self.kubectl(["delete", "--ignore-not-found", "--wait=false", object])?;
         let there = self.kubectl(["get", "--ignore-not-found", "-o", "name", object])?;
@@ -552,7 +554,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
             "/api/v1/namespaces/{}/pods/controller:8080/proxy/readyz",
             mooring.namespace
         );
-        // By kubectl: the client asks again and again where the answer is that nobody is ready.
+        // With kubectl: the client library would try again when the answer is that the controller is not ready.
         match scope.kubectl(["get", "--raw", &path]) {
             Ok(said) => bail!("it says that it is ready: {said}"),
             Err(error) => ensure!(format!("{error:#}").contains("unable to handle"), "{error:#}"),

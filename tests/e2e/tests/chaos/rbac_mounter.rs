@@ -1,5 +1,5 @@
-//! None of the mounter's rights is more than it needs: each is taken away in turn, and the mounter is refused something and
-//! says so. Alone, since all mounters of the cluster have the same rights.
+//! The mounter needs all of its rights: each is removed in turn, and the mounter is refused a request and says so.
+//! Alone, since all mounters of the cluster share the rights.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -24,21 +24,21 @@ use serde_json::{Value, json};
 /// The mounter's rights in Mooring's namespace.
 const ROLE: &str = "mounter";
 
-/// Its rights everywhere.
+/// Its rights in the whole cluster.
 const CLUSTER_ROLE: &str = "mooring-mounter";
 
-/// Longest wait for one refusal: the kubelet may let some time pass before it tries again.
+/// Longest wait for one refusal: the kubelet may wait before it tries again.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Longest for the whole test: it starts a program anew for each right.
+/// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);
 
-/// The API server's words when a right is missing.
+/// The API server's message when a right is missing.
 fn refusal(right: &Right) -> String {
     format!("cannot {} resource \"{}\"", right.verb, right.resource)
 }
 
-/// Whether a log has a refusal for want of a right.
+/// Whether a log has a refusal for lack of a right.
 fn is_missed_in(right: &Right, log: &str) -> bool {
     let named = |line: &str| {
         let name = right.name.as_ref();
@@ -47,7 +47,7 @@ fn is_missed_in(right: &Right, log: &str) -> bool {
     log.lines().any(|line| line.contains(&refusal(right)) && named(line))
 }
 
-/// The mounters' rights as they are installed, to be put back.
+/// The mounters' rights as they are installed, to be restored.
 struct Rights {
     role: Api<Role>,
     own: Vec<PolicyRule>,
@@ -86,7 +86,7 @@ impl Rights {
             .context("failed to give the mounters their rights back: install Mooring again")
     }
 
-    /// Takes a right away, and waits until the API server goes by that.
+    /// Removes a right, and waits until the API server applies that.
     async fn take_away(&self, scope: &Scope, right: &Right) -> Result<()> {
         if right.role == CLUSTER_ROLE {
             self.write(&self.own, &without(&self.everywhere, right)).await?;
@@ -124,7 +124,7 @@ fn log_of(scope: &Scope, pod: &str) -> Result<String> {
     scope.kubectl(["-n", NAMESPACE, "logs", pod])
 }
 
-/// Waits until the node's mounter says that it was refused a right.
+/// Waits until the node's mounter logs that it was refused a right.
 async fn says(scope: &Scope, node: &str, right: &Right) -> Result<()> {
     wait_until(&format!("the mounter to miss {right}"), LIMIT, async || {
         let log = log_of(scope, &scope.mounter(node).await?)?;
@@ -133,7 +133,7 @@ async fn says(scope: &Scope, node: &str, right: &Right) -> Result<()> {
     .await
 }
 
-/// Has the mounter of a node end and another take its place; gives what the old one logged until its end.
+/// Replaces the mounter of a node; returns what the old one logged until its end.
 async fn restart(scope: &Scope, node: &str) -> Result<String> {
     let old = scope.mounter(node).await?;
     let limit = format!("--request-timeout={}s", LIMIT.as_secs());
@@ -144,7 +144,7 @@ async fn restart(scope: &Scope, node: &str) -> Result<String> {
     let mut follow = Followed(follow.spawn().context("failed to follow the mounter's log")?);
     let mut lines = BufReader::new(follow.0.stdout.take().context("kubectl has no output")?);
     let mut log = String::new();
-    // It is followed as soon as there is a line.
+    // The log is followed once it has a line.
     lines.read_line(&mut log).context("failed to read the mounter's log")?;
     scope.kubectl(["-n", NAMESPACE, "delete", "pod", &old, "--timeout=90s"])?;
     // The log ends with the container.
@@ -172,7 +172,7 @@ async fn no_client_pods(scope: &Scope) -> Result<()> {
     .await
 }
 
-/// Has a Pod use a volume that takes a client Pod. Without a key it is never mounted.
+/// Creates a Pod with a volume that needs a client Pod. Without a key, the volume is never mounted.
 fn use_volume(scope: &Scope, node: &str, name: &str) -> Result<()> {
     scope.volume(name, &json!({"client": "sshfs", "source": "nobody@192.0.2.1:/x"}))?;
     scope.pod(name, node, name, Value::Null)
@@ -183,7 +183,7 @@ async fn give_up(scope: &Scope, name: &str) -> Result<()> {
     scope.pod_gone(name).await
 }
 
-/// Without a right to make or find a client Pod: the Pod is told why it has no volume.
+/// Without a right to create or find a client Pod: the Pod gets an Event that says why it has no volume.
 async fn mount_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
     let name = format!("{}-{}", right.verb, right.resource);
     use_volume(scope, node, &name)?;
@@ -204,9 +204,9 @@ async fn letting_go_is_refused(scope: &Scope, node: &str, rights: &Rights, right
     says(scope, node, right).await
 }
 
-/// Without the right to make Events: nobody is told of a bad ConfigMap `mounter-config`.
+/// Without the right to create Events: a bad ConfigMap `mounter-config` causes none.
 async fn telling_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
-    // Whether it is bad, is the same for all mounters.
+    // All mounters agree that it is bad.
     scope.mounter_config("local", "host")?;
     let refused = says(scope, node, right).await;
     scope.mounter_config(&scope.namespace, "self")?;
@@ -218,7 +218,8 @@ async fn telling_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<
     refused
 }
 
-/// Without the right to see `PersistentVolumes`: nothing of the node itself is mounted, since nobody says whose it is.
+/// Without the right to read `PersistentVolumes`: nothing that belongs to the node is mounted, since the mounter can't
+/// see who created the volume.
 async fn device_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
     scope.volume(
         "device",
@@ -243,7 +244,7 @@ async fn kill_server(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// Without the right to change Events: what happens to a volume again is not counted.
+/// Without the right to change Events: a repeated Event of a volume is not counted.
 async fn counting_is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -> Result<()> {
     let server = scope.ssh_server(node, &["data"]).await?;
     scope.volume("data", &server.volume("data"))?;
@@ -259,9 +260,9 @@ async fn counting_is_refused(scope: &Scope, node: &str, rights: &Rights, right: 
     refused
 }
 
-/// Without a right to ask in its node's name: it does not know which Pods are being deleted. It asks at its start.
+/// Without a right to impersonate its node: it does not know which Pods are being deleted. It asks when it starts.
 async fn asking_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
-    // The API server remembers for some seconds that it was let through.
+    // The API server caches for some seconds that it was allowed.
     wait_until(&format!("the mounter to miss {right}"), LIMIT, async || {
         let log = restart(scope, node).await?;
         Ok(is_missed_in(right, &log).then_some(()))
@@ -269,7 +270,7 @@ async fn asking_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<(
     .await
 }
 
-/// Without the right to see its DaemonSet a mounter that ends takes it for deleted, and its shim along.
+/// Without the right to read its DaemonSet, a mounter that ends takes it for deleted, and removes its shim.
 async fn end_is_misread(scope: &Scope, node: &str) -> Result<()> {
     let log = restart(scope, node).await?;
     ensure!(takes_shim_along(&log), "{log}");
@@ -280,10 +281,10 @@ fn takes_shim_along(log: &str) -> bool {
     log.contains("DaemonSet mounter is deleted")
 }
 
-/// Takes a right away, does what it is needed for, and waits until that is refused.
+/// Removes a right, does what needs it, and waits until that is refused.
 async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -> Result<()> {
     match (right.resource.as_str(), right.verb.as_str()) {
-        // These have to be there beforehand.
+        // These have to exist beforehand.
         ("pods", "delete") => return letting_go_is_refused(scope, node, rights, right).await,
         ("events", "patch") => return counting_is_refused(scope, node, rights, right).await,
         _ => {}
@@ -291,12 +292,12 @@ async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -
     no_client_pods(scope).await?;
     rights.take_away(scope, right).await?;
     match (right.resource.as_str(), right.verb.as_str()) {
-        // Its node is marked at its start.
+        // The mounter marks its node when it starts.
         ("pods" | "configmaps", "list" | "watch") | ("nodes", "patch") => {
             restart(scope, node).await?;
             says(scope, node, right).await
         }
-        // What they tell is asked once.
+        // The mounter asks these only once.
         ("pods" | "serviceaccounts", "get") => {
             restart(scope, node).await?;
             mount_is_refused(scope, node, right).await
@@ -323,7 +324,7 @@ fn without_any_one_of_its_rights_the_mounter_is_refused_something() {
             rights.put_back().await?;
             refused.with_context(|| format!("without {right}"))?;
         }
-        // With all of them it misses none.
+        // With all rights, it is refused nothing.
         no_client_pods(&scope).await?;
         restart(&scope, &node).await?;
         use_volume(&scope, &node, "last")?;
@@ -337,7 +338,7 @@ fn without_any_one_of_its_rights_the_mounter_is_refused_something() {
     });
 }
 
-/// Installed so that no policy is about it, a mounter has rights that reach all nodes: it mounts nothing, and says so.
+/// If no admission policy applies to a mounter, it has rights on all nodes. Then it mounts nothing, and says so.
 ///
 /// Proves: M6
 #[test]
@@ -373,7 +374,7 @@ fn a_mounter_that_no_admission_policy_holds_is_not_ready_until_one_does() {
             scope.volume("none", &json!({"client": "sshfs", "source": "nobody@192.0.2.1:/x"}))?;
             scope.pod("none", node, "none", Value::Null)?;
             scope.event("none", "no admission policy holds this mounter").await?;
-            // Whoever has no volume there yet hears of it on the Node.
+            // Users without a volume there see an Event on the Node.
             scope
                 .event_in("default", node, "no admission policy holds this mounter")
                 .await?;

@@ -1,5 +1,5 @@
-//! A node that can't mount the volumes of a client says so in the API, with the cure, and goes by itself when it can again. Alone,
-//! since other tests need their nodes.
+//! A node that can't mount a client's volumes says so in the API, with the cure, until it can. Alone, since other tests
+//! need their nodes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use mooring_testbed::command::output_with_input;
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
-/// Longest wait for a node to be marked: its mounter looks every 15 s.
+/// Longest wait for a node to be marked: its mounter checks every 15 s.
 const LIMIT: Duration = Duration::from_mins(2);
 
 fn key(client: &str) -> String {
@@ -29,7 +29,7 @@ async fn node(scope: &Scope, name: &str) -> Result<Node> {
     Ok(Api::<Node>::all(scope.client.clone()).get(name).await?)
 }
 
-/// What a node's label says of a client; empty if there is none.
+/// The value of a node's label for a client; empty if there is none.
 fn says(node: &Node, client: &str) -> String {
     node.labels().get(&key(client)).cloned().unwrap_or_default()
 }
@@ -65,13 +65,13 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
         for client in ["local", "pool", "s3", "glusterfs", "cephfs", "block", "rbd"] {
             ensure!(says(&node, client) == ready, "{client}: {:?}", node.labels());
         }
-        // Seconds are all that an object's age has.
+        // Objects have their age in whole seconds.
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
         let hidden = scope.hide_from_mounter("node-1", "/dev/fuse").await?;
         let node = until_node_says(&scope, "node-1", "sshfs", labels::NOT_READY).await?;
         let cure = node.annotations().get(&key("sshfs")).context("no annotation")?;
         ensure!(cure.contains("load the kernel module fuse"), "{cure}");
-        // What needs no FUSE is not concerned, nor is another node.
+        // Clients without FUSE are not affected, nor is another node.
         ensure!(says(&node, "s3") == labels::NOT_READY && says(&node, "local") == ready);
         ensure!(
             node.labels()
@@ -79,7 +79,7 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
                 .is_some_and(|word| word == ready)
         );
         until_node_says(&scope, "node-2", "sshfs", ready).await?;
-        // One Event for one reason, and people find it all.
+        // One Event per reason, and it has the whole cure.
         let words = told(&scope, "node-1", reasons::CLIENT_NOT_READY, began).await?;
         ensure!(
             words.contains("block, cephfs, glusterfs, rbd, s3, sshfs") && words.contains("module fuse"),
@@ -105,7 +105,7 @@ fn a_node_that_can_t_mount_a_client_s_volumes_says_so_with_the_cure_until_it_can
     });
 }
 
-/// Waits until an annotation of a node has these words.
+/// Waits until an annotation of a node contains these words.
 async fn until_said(scope: &Scope, name: &str, key: &str, words: &str) -> Result<String> {
     wait_until(&format!("{name} to say {words:?} at {key}"), LIMIT, async || {
         let said = node(scope, name).await?.annotations().get(key).cloned();
@@ -114,7 +114,7 @@ async fn until_said(scope: &Scope, name: &str, key: &str, words: &str) -> Result
     .await
 }
 
-/// Fails if people are not shown what an annotation of a node says; kubectl cuts a long one off.
+/// Fails if `kubectl describe` does not show an annotation of a node; it cuts off long ones.
 fn is_described(scope: &Scope, name: &str, cure: &str) -> Result<()> {
     let described = scope.kubectl(["describe", "node", name])?;
     let begin: String = cure.chars().take(100).collect();
@@ -158,7 +158,7 @@ fn a_mounter_that_was_given_another_root_than_the_kubelet_s_says_what_to_change(
     on_own_nodes("readiness-root", async |scope| {
         scope.require_mooring().await?;
         let installed = Installed::now(&scope).await?;
-        // A directory of the host that it has, as if the kubelet's were not where it usually is.
+        // A directory that exists on the host, as if the kubelet's root were not in its usual place.
         scope.kubectl([
             "-n",
             NAMESPACE,
@@ -199,7 +199,7 @@ fn a_mounter_that_was_given_another_root_than_the_kubelet_s_says_what_to_change(
     });
 }
 
-/// The mounters' DaemonSet, which is there again when this is dropped.
+/// The mounters' DaemonSet, deleted. Dropping this restores it.
 struct Away<'a> {
     scope: &'a Scope,
     manifest: String,
@@ -267,7 +267,7 @@ fn what_a_node_says_goes_with_the_mounters_and_comes_back_with_them() {
     });
 }
 
-/// A Pod with a claim, wherever the scheduler puts it, or on a node of this name.
+/// A Pod with a claim, wherever the scheduler puts it, or on a given node.
 fn user(name: &str, node: Option<&str>) -> Value {
     let mut pod = user_of(name, "data", "echo well >/data/f; sleep 1000000");
     pod["spec"]["nodeSelector"] = match node {
@@ -295,7 +295,7 @@ fn pods_stay_off_a_node_that_can_t_mount_their_volume_and_come_when_it_can() {
         let hidden = scope.hide_from_mounter("node-1", "/dev/fuse").await?;
         until_node_says(&scope, "node-1", "sshfs", labels::NOT_READY).await?;
 
-        // The scheduler chooses the node before there is a volume, and finds only then that it won't do.
+        // The scheduler chooses the node before there is a volume, and finds only then that the volume does not fit it.
         let script = format!(
             "pv options client=sshfs source={} secret-name=ssh secret-namespace=$PVC_NAMESPACE",
             server.source("data")
@@ -312,7 +312,7 @@ fn pods_stay_off_a_node_that_can_t_mount_their_volume_and_come_when_it_can() {
             .event("late", "didn't match PersistentVolume's node affinity")
             .await?;
         ensure!(words.reason.as_deref() == Some("FailedScheduling"), "{words:?}");
-        // Wherever there is another node it goes there.
+        // If there is another node, it goes there.
         for name in ["one", "two", "three"] {
             scope.apply(&user(name, None).to_string())?;
             let pod = scope.pod_ready(name).await?;

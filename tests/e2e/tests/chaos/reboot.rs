@@ -1,4 +1,4 @@
-//! What is there when a node comes back after a power cut. One at a time: all Pods of the node feel it.
+//! What a node has after a power cut. One at a time: all Pods of the node are affected.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use mooring_harness::nodes::{POOL, on_own_nodes};
 use mooring_harness::wait_until;
 use serde_json::json;
 
-/// The kubelet has to see that its Pods are gone, start Mooring's own, and then the user's.
+/// The kubelet has to notice that its Pods are gone, then start Mooring's Pods, then the user's.
 const LIMIT: Duration = Duration::from_mins(3);
 
 #[test]

@@ -1,5 +1,5 @@
-//! What happens to a volume in use when the FUSE program that serves it is killed, alone or with its container. One at a
-//! time: other volumes of the node have the same client container.
+//! What happens to a volume in use when the FUSE program that serves it is killed, alone or with its container. One at
+//! a time: other volumes of the node use the same client container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use serde_json::json;
 
 const NODE: &str = "node-1";
 
-/// Longest wait for a volume to be in use again: the kubelet may take its time to start a container that ended twice.
+/// Longest wait for a volume to be usable again: the kubelet may wait before it restarts a container that ended twice.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Containers of the user's Pod, and how each has the volume.
+/// Containers of the user's Pod, and how each mounts the volume.
 const CONTAINERS: [(&str, &str); 4] = [
     ("main", r#"{"mountPath": "/data"}"#),
     ("part", r#"{"mountPath": "/data", "subPath": "deep/part"}"#),
@@ -33,8 +33,8 @@ const CONTAINERS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Counts up as fast as it can, one line and one fsync a number, each until it has succeeded; how long that took where it
-/// was long, in hundredths of a second, goes to /tmp/outages.
+/// Counts up as fast as it can, with one line and one fsync per number, and repeats each number until it succeeds. Long
+/// waits go to /tmp/outages, in hundredths of a second.
 const COUNT: &str = r"
 now() { read -r up rest </proc/uptime; echo ${up%.*}${up#*.}; }
 i=1; last=$(now); touch /tmp/outages
@@ -76,7 +76,7 @@ fn daemon_of(scope: &Scope, source: &str) -> Result<(String, String)> {
     Ok((daemon.to_owned(), parent.to_owned()))
 }
 
-/// That of the test's first volume.
+/// [`daemon_of`] the test's first volume.
 fn daemon(scope: &Scope, server: &SshServer) -> Result<(String, String)> {
     daemon_of(scope, &server.source("data"))
 }
@@ -92,7 +92,7 @@ async fn client_pods(scope: &Scope) -> Result<BTreeMap<String, String>> {
     named.collect()
 }
 
-/// Processes on the node of a Pod, which the API need not know any more: by the name of its control group.
+/// A Pod's processes on the node, by the name of its control group: the API may no longer have the Pod.
 fn processes_of_uid(scope: &Scope, uid: &str) -> Result<BTreeSet<String>> {
     let underscored = uid.replace('-', "_");
     let script = format!("grep -lE '{uid}|{underscored}' /proc/[0-9]*/cgroup 2>/dev/null || true");
@@ -101,7 +101,7 @@ fn processes_of_uid(scope: &Scope, uid: &str) -> Result<BTreeSet<String>> {
     Ok(files.lines().map(pid).collect())
 }
 
-/// Waits until every container of the Pod has the volume again, as it had it before.
+/// Waits until every container of the Pod has the volume again as before.
 async fn all_well(scope: &Scope, round: &str) -> Result<()> {
     let started = wait_until("the count to begin", LIMIT, async || count(scope).map(Some)).await?;
     for (container, script) in [
@@ -203,20 +203,20 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
         all_well(&scope, "container").await?;
         same_mounts(&scope, &before).await?;
 
-        // Nobody is there to look after the containers, but it is done when there is.
+        // No mounter repairs the containers now; the next one does.
         kill_all(&scope.processes_of(NAMESPACE, &scope.mounter(NODE).await?).await?);
         kill(&daemon(&scope, &server)?.0)?;
         all_well(&scope, "mounter").await?;
         same_mounts(&scope, &before).await?;
 
-        // The server can't be reached, and later it can.
+        // The server becomes unreachable, and later reachable again.
         let selector = |app: &str| {
             let patch = json!({"spec": {"selector": {"app": app}}}).to_string();
             scope.kubectl(["patch", "service", "ssh", "-p", &patch])
         };
         let (process, _) = daemon(&scope, &server)?;
         selector("nobody")?;
-        // The node's proxy takes a moment.
+        // kube-proxy needs a moment.
         tokio::time::sleep(Duration::from_secs(3)).await;
         kill(&process)?;
         scope.event("user", "mounting it again fails").await?;
@@ -241,7 +241,7 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
             "{metrics}"
         );
 
-        // What was written and synced is all there.
+        // Everything that was written and synced is there.
         let last = count(&scope)?;
         scope.delete("pod/user")?;
         scope.pod_gone("user").await?;
@@ -288,10 +288,10 @@ fn the_volume_of_a_client_pod_that_is_deleted_by_force_is_served_on_by_the_one_t
             before.keys().all(|uid| !left.contains_key(uid)),
             "not deleted: {left:?}"
         );
-        // Its container is not ended at once.
+        // Its container does not end at once.
         scope.exec("user", ["touch", "/data/before"])?;
 
-        // A new Pod's volume is served by another client Pod.
+        // Another client Pod serves a new Pod's volume.
         scope.pod("other", NODE, "more", serde_json::Value::Null)?;
         scope.pod_ready("other").await?;
         scope.exec("other", ["touch", "/data/it-is-there"])?;
@@ -312,14 +312,14 @@ fn the_volume_of_a_client_pod_that_is_deleted_by_force_is_served_on_by_the_one_t
             "the Pod that was deleted serves a new volume"
         );
 
-        // The kubelet ends the containers of such a Pod soon, whatever their grace period.
+        // The kubelet ends the containers of a force-deleted Pod soon, whatever their grace period.
         scope.event("user", "can be used again").await?;
         wait_until("the volume to be in use again", LIMIT, async || {
             Ok(scope.exec("user", ["cat", "/data/before"]).ok())
         })
         .await?;
 
-        // The volume's next user has it, from the successor.
+        // The volume's next user gets it from the successor.
         scope.delete("pod/user")?;
         scope.pod_gone("user").await?;
         wait_until("the processes of the Pod that was deleted to end", LIMIT, async || {

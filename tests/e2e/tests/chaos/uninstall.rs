@@ -1,5 +1,5 @@
-//! A mounter's life on a node, from its shim's arrival to its leaving: a second mounter, with a plugin directory of its own (which it has
-//! no host path for), so that the first one is not disturbed.
+//! A mounter's life on a node, from the shim's installation to its removal. The test uses a second mounter with a
+//! plugin directory of its own (for which it has no host path), so that the first one is not disturbed.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 #[test]
 fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mounted() {
     on_own_nodes("chaos-uninstall", async |scope| {
-        // Not beneath a directory that the mounter has as well.
+        // Outside the directories that the installed mounter mounts.
         let root = format!("/run/{}", scope.namespace);
         let shim = format!("{root}/plugins/{FLEX_DRIVER_DIR}/vcs");
         let volume = format!("{}/v", scope.pod_directory(1)?);
@@ -77,7 +77,7 @@ fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mo
         assert_eq!(mount.status(), "Success", "{mount:?}");
         assert_eq!(mounted()?, "1\n");
 
-        // Away for a while, but wanted: the DaemonSet is there.
+        // Away for a while, but wanted: the DaemonSet still exists.
         let elsewhere = r#"{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"nowhere"}}}}}"#;
         scope.kubectl(["patch", "daemonset", "second", "-p", elsewhere])?;
         pods(0).await?;
@@ -96,7 +96,7 @@ fn the_shim_outlives_its_mounter_and_goes_with_the_daemon_set_once_nothing_is_mo
         ])?;
         pods(1).await?;
 
-        // No longer wanted, but with a mount that only the shim can take away.
+        // No longer wanted, but with a mount that only the shim can unmount.
         scope.delete("daemonset/second")?;
         pods(0).await?;
         scope.on_node(1, &format!("test -x {shim}"))?;

@@ -1,5 +1,6 @@
-//! New versions of mounter, shim and client image are rolled out, and taken back, while volumes are in use: one that differs from this one
-//! by no more than its files, and the programs of an earlier commit. Alone: every mounter of the cluster is replaced.
+//! New versions of mounter, shim and client image are rolled out and rolled back while volumes are in use: a version
+//! that differs only in its files, and the programs of an earlier commit. Alone: every mounter of the cluster is
+//! replaced.
 
 use std::time::Duration;
 
@@ -23,13 +24,13 @@ use serde_json::json;
 
 const NODE: &str = "node-1";
 
-/// Longest wait for a client Pod to come or go, and for the node to say so.
+/// Longest wait for a client Pod to start or to go, and for the node to report it.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Longest for the test that goes from one version to the other and back: all mounters are replaced three times.
+/// Time limit of the test that goes from one version to the other and back: all mounters are replaced three times.
 const WHOLE_LIMIT: Duration = Duration::from_mins(20);
 
-/// What the node says of client Pods of an earlier version: how many, and which.
+/// What the node reports about client Pods of an earlier version: how many, and which.
 async fn old_client_pods(client: &Client) -> Result<(String, String)> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get(NODE).await?;
@@ -48,12 +49,12 @@ async fn until_old(scope: &Scope, count: &str) -> Result<String> {
     .await
 }
 
-/// The client Pods of an image, with how often their containers were started again.
+/// The client Pods of an image, with their containers' restarts.
 async fn serving(scope: &Scope, image: &str) -> Result<Vec<(String, i32)>> {
     Ok(with_restarts(&client_pods_of(scope, image).await?))
 }
 
-/// Those with an agent of a mounter's image.
+/// The client Pods whose agent is from a mounter's image.
 async fn agents(scope: &Scope, mounter: &str) -> Result<Vec<(String, i32)>> {
     Ok(with_restarts(&client_pods_with_agent_of(scope, mounter).await?))
 }
@@ -71,7 +72,7 @@ fn with_restarts(pods: &[Pod]) -> Vec<(String, i32)> {
         .collect()
 }
 
-/// The shim on the node, by its sum.
+/// The checksum of the shim on the node.
 fn shim(scope: &Scope) -> Result<String> {
     scope.on_node(
         1,
@@ -82,7 +83,7 @@ fn shim(scope: &Scope) -> Result<String> {
     )
 }
 
-/// Volumes in use go on as they are: the very mounts, no error, and something written since.
+/// Volumes in use are unaffected: the same mounts, no error, and something written since.
 async fn untouched(scope: &Scope, users: &[&str], mounts: &[String], before: &[usize]) -> Result<()> {
     assert_eq!(scope.mounts_on(1)?, mounts);
     for (user, before) in users.iter().zip(before) {
@@ -136,14 +137,14 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
             "{words}"
         );
 
-        // What is mounted from now on is served by the new one, and the old one serves what it has.
+        // The new version serves new mounts, and the old one keeps serving its own.
         scope.writer("on-b", NODE, "b")?;
         scope.pod_ready("on-b").await?;
         let new = serving(&scope, &new_image).await?;
         assert_eq!(new.len(), 1, "{new:?}");
         assert_eq!(serving(&scope, &old_image).await?, old);
 
-        // With its last volume it goes, and the node says so.
+        // It goes with its last volume, and the node reports that.
         scope.stopped_and_intact("on-a").await?;
         scope.delete("pod/on-a")?;
         scope.pod_gone("on-a").await?;
@@ -154,7 +155,7 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
         let words = until_old(&scope, "0").await?;
         assert_eq!(words, "");
 
-        // The way back is an upgrade as well.
+        // Rolling back is an upgrade as well.
         let users = ["on-b", "on-local"];
         let mounts = scope.mounts_on(1)?;
         let before = users.map(|user| scope.written(user).unwrap_or_default());
@@ -178,7 +179,7 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
     });
 }
 
-/// The earlier version's programs, and this one's installation.
+/// The earlier version's programs, and the installation of this one.
 struct Versions<'a> {
     scope: &'a Scope,
     server: &'a SshServer,
@@ -188,7 +189,7 @@ struct Versions<'a> {
     image: String,
 }
 
-/// Which of the two.
+/// One of the two versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Version {
     Earlier,
@@ -219,12 +220,13 @@ impl Versions<'_> {
         }
     }
 
-    /// The client Pods of a version's agents that serve volumes of this test: others have gone when they were idle.
+    /// The client Pods of a version's agents that serve volumes of this test: idle ones are gone.
     async fn agents(&self, version: Version) -> Result<Vec<(String, i32)>> {
         agents(self.scope, self.image(version)).await
     }
 
-    /// Kills the program that serves a volume: its agent mounts it anew, and the mounter of the other version puts that where it is used.
+    /// Kills the program that serves a volume: its agent mounts it again, and the mounter of the other version puts the
+    /// mount where it is used.
     async fn killed_and_revived(&self, user: &str, volume: &str) -> Result<()> {
         let scope = self.scope;
         let source = self.server.source(volume);
@@ -243,8 +245,8 @@ impl Versions<'_> {
         .await
     }
 
-    /// From one version to the other with a volume of a client container and a local one in use, and each of them unmounted by the other
-    /// version, which serves the same volume next.
+    /// Goes from one version to the other with a served and a local volume in use. Each is unmounted by the other
+    /// version, which mounts the same volume next.
     async fn change(&self, from: Version, ssh: &str, local: &str) -> Result<()> {
         let scope = self.scope;
         self.roll_out(from).await?;
@@ -285,7 +287,7 @@ impl Versions<'_> {
         Ok(())
     }
 
-    /// The shim of one version with the mounter of the other, as when a kubelet runs it while it is replaced.
+    /// Puts one version's shim in front of the other's mounter, as when a kubelet runs it while it is replaced.
     fn shim_of(&self, version: Version) -> Result<()> {
         let scope = self.scope;
         let driver = driver_directory(scope.own_cluster()?);
@@ -293,7 +295,7 @@ impl Versions<'_> {
             Version::Earlier => self.earlier.shim(),
             Version::This => repository().join(program_folder()?).join("vcs"),
         };
-        // The socket is beside the shim. A name with a dot is no driver's for the kubelet.
+        // The socket is beside the shim. The kubelet ignores names that begin with a dot.
         let place = driver.join(format!(".{}", scope.namespace));
         let outside = driver_directory_outside(NODE)?.join(format!(".{}", scope.namespace));
         std::fs::copy(&program, &outside).with_context(|| format!("failed to copy {}", program.display()))?;
@@ -334,7 +336,7 @@ fn mounters_shims_and_agents_of_an_earlier_commit_and_of_this_one_work_together_
     if let Some(reason) = earlier::missing() {
         return skip(&reason);
     }
-    // Before the test's own time begins to run.
+    // Before the test's own time limit begins.
     if open_target().is_ok_and(|target| target.own_cluster().is_some()) {
         earlier::ensure().unwrap();
     }

@@ -1,5 +1,5 @@
-//! Block devices of a server without a driver on the nodes, neither program nor kernel module: client `block` with iSCSI and NBD, and the image
-//! `tgt` that makes iSCSI targets on a server.
+//! Block devices of a server, on nodes without program or kernel module for them: client `block` with iSCSI and NBD,
+//! and the image `tgt`, which creates iSCSI targets on a server.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const PASSWORD: &str = "not-to-be-seen-12";
 
-/// The example, with a server that is there.
+/// The example with a running server.
 fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
     let chap = format!("{}-chap", scope.namespace);
     scope.apply_anywhere(
@@ -35,10 +35,10 @@ fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
         .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}")))
 }
 
-/// Longest until a Pod is gone whose server hangs, on a slow machine: what it waits for fails after the `io-timeout` of that test.
+/// Longest until a Pod whose server hangs is gone, on a slow machine: its requests fail after the test's `io-timeout`.
 const HANG_LIMIT: Duration = Duration::from_mins(4);
 
-/// Longest until what is mounted anew can be used.
+/// Longest until a volume that was mounted again can be used.
 const REVIVE_LIMIT: Duration = Duration::from_mins(2);
 
 fn user_on(node: &str, name: &str) -> Value {
@@ -77,7 +77,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
             assert!(!seen.contains(PASSWORD), "the password is in {place}");
         }
 
-        // Kubernetes does not keep a second node from a volume that needs no attaching: the file system does.
+        // Kubernetes does not keep a second node from a volume without attaching; the file system does.
         scope.apply(&user_on("node-2", "second").to_string())?;
         scope.event("second", "another node has this volume mounted").await?;
         scope.delete("pod/first")?;
@@ -115,7 +115,7 @@ fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its
         scope.exec("first", ["sh", "-c", write])?;
         let sum = scope.exec("first", ["sha256sum", "/data/disk"])?;
 
-        // This node's one of the first kind, and of the others that of this volume.
+        // The one program of the first kind on this node, and of the others those for this volume.
         for daemon in ["nbdfuse", &format!("qemu-storage-daemon*{uid}")] {
             scope.on_node(
                 1,
@@ -187,7 +187,7 @@ fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
     });
 }
 
-/// The server that qemu brings, which the image of the client has as well.
+/// The server that is part of qemu, which the client's image has as well.
 const NBD: &str = concat!(
     "{apiVersion: v1, kind: Pod, metadata: {name: nbd}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, containers: [{name: main, \
      image: 'mooring.dev/client-block:",

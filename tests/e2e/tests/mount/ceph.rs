@@ -1,5 +1,5 @@
-//! Volumes of a Ceph cluster on nodes that have nothing of Ceph, neither program nor kernel driver: directories by ceph-fuse and
-//! images by qemu-storage-daemon, each in a client container. The image `ceph` makes them.
+//! Volumes of a Ceph cluster on nodes without any Ceph program or kernel driver: directories by ceph-fuse and images by
+//! qemu-storage-daemon, each in a client container. The image `ceph` creates them.
 
 use anyhow::{Context, Result};
 use mooring_harness::Scope;
@@ -8,7 +8,7 @@ use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{claim, user_of};
 use serde_json::{Value, json};
 
-/// Fails if a node has something of Ceph.
+/// Fails if a node has any part of Ceph.
 fn nothing_of_ceph(scope: &Scope) -> Result<()> {
     for node in [1, 2] {
         let programs = "command -v ceph-fuse mount.ceph rbd qemu-storage-daemon || echo none";
@@ -17,7 +17,7 @@ fn nothing_of_ceph(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// Fails if a key is to be seen on a node.
+/// Fails if a key can be seen on a node.
 fn no_key_is_seen(scope: &Scope, node: u8) -> Result<()> {
     for place in ["/proc/mounts", "/proc/*/cmdline"] {
         let seen = scope.on_node(node, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
@@ -26,7 +26,7 @@ fn no_key_is_seen(scope: &Scope, node: u8) -> Result<()> {
     Ok(())
 }
 
-/// Where a claim's volume is.
+/// The source of a claim's volume.
 async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     let volume = scope.provisioned(uid).await?.context("no volume")?;
     let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
@@ -35,7 +35,8 @@ async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     options.get("source").cloned().context("no source")
 }
 
-/// Starts a Pod for each volume (name, source, Secret) that can't be mounted, and waits until its Events have the words.
+/// Starts a Pod for each volume (name, source, Secret), none of which can be mounted, and waits until its Events have
+/// the words.
 async fn are_refused(scope: &Scope, client: &str, volumes: &[(&str, &str, &str, &str)]) -> Result<()> {
     for (name, source, secret, _) in volumes {
         scope.volume(name, &json!({"client": client, "source": source, "secret": secret}))?;
@@ -82,7 +83,7 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
 
         let full = scope.exec("writer", ["sh", "-c", "truncate -s 64M /data/big 2>&1; true"])?;
         assert!(full.contains("quota exceeded"), "{full}");
-        // What was written through another node is known after some seconds.
+        // The cluster accounts for data from another node after some seconds.
         let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done >>/data/big; exit 1";
         scope.exec("writer", ["sh", "-c", more])?;
 
@@ -172,7 +173,7 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
         ];
         are_refused(&scope, "rbd", &refused).await?;
 
-        // The cluster would let a second node in: the file system does not.
+        // The cluster would admit a second node; the file system does not.
         scope.apply(&user_on("node-2", "second").to_string())?;
         scope.event("second", "another node has this volume mounted").await?;
         scope.delete("pod/first")?;

@@ -1,5 +1,5 @@
-//! Volumes that the kubelet has mounted by CSI: the same volumes and the same mounter as by FlexVolume. Alone: mounter and kubelet of a
-//! node are started anew.
+//! Volumes that the kubelet mounts by CSI: the same volumes and the same mounter as with FlexVolume. Alone: mounter and
+//! kubelet of a node are restarted.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Longest until the kubelet has noticed a socket, or that it is gone, and says so in the API.
+/// Longest until the kubelet has noticed a new or a missing socket, and the API shows it.
 const REGISTERED_LIMIT: Duration = Duration::from_secs(30);
 
-/// Longest until another mounter or the kubelet runs and does what was asked meanwhile.
+/// Longest until another mounter or the kubelet runs and has done what was requested meanwhile.
 const RESTART_LIMIT: Duration = Duration::from_mins(2);
 
-/// Makes a blank image file in the pool of node-1, and a claim called like it whose volume comes by CSI.
+/// Creates an empty image file in the pool of node-1, and a claim of the same name whose volume uses CSI.
 fn blank(scope: &Scope, name: &str, more: &Value) -> Result<()> {
     let file = scope.volume_name(name);
     scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
     scope.csi_volume(name, &json!({"client": "local", "source": file}), more)
 }
 
-/// Waits until the API says that the kubelet has, or has not, the driver.
+/// Waits until the API says that the kubelet has the driver, or that it has not.
 async fn registered(scope: &Scope, wanted: bool) -> Result<()> {
     wait_until("the kubelet to have the driver or not", REGISTERED_LIMIT, async || {
         let drivers = scope.kubectl(["get", "csinode", NODE, "-o", "jsonpath={.spec.drivers[*].name}"])?;
@@ -36,7 +36,7 @@ async fn registered(scope: &Scope, wanted: bool) -> Result<()> {
     .await
 }
 
-/// Waits until nothing of this test's is mounted, and the kubelet has cleared up.
+/// Waits until none of this test's volumes is mounted, and the kubelet has cleaned up.
 async fn nothing_left(scope: &Scope) -> Result<()> {
     let directories = format!(
         "ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/{}* 2>/dev/null || true",
@@ -91,7 +91,7 @@ fn a_volume_is_read_and_written_by_two_pods_and_the_last_leaves_nothing() {
         assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
         let error = scope.exec("reader", ["touch", "/data/x"]).unwrap_err();
         ensure!(error.to_string().contains("Read-only file system"), "{error:#}");
-        // It measures once a minute.
+        // The kubelet measures once a minute.
         wait_until("the kubelet to see 20 MiB used", Duration::from_mins(3), async || {
             Ok(scope.usage(NODE, "data")?.filter(|used| *used >= 20 << 20))
         })
@@ -104,7 +104,7 @@ fn a_volume_is_read_and_written_by_two_pods_and_the_last_leaves_nothing() {
 
 /// Proves: M2
 #[test]
-fn a_mounter_and_a_kubelet_that_are_started_anew_lose_nothing() {
+fn a_restarted_mounter_and_a_restarted_kubelet_lose_nothing() {
     on_own_nodes("mount-csi-again", async |scope| {
         scope.require_mooring().await?;
         blank(&scope, "data", &Value::Null)?;
@@ -128,7 +128,7 @@ fn a_mounter_and_a_kubelet_that_are_started_anew_lose_nothing() {
         end(&scope, "new").await?;
         assert_eq!(scope.mounts_on(1)?, before);
 
-        // Its registry is where a kubelet that starts finds the driver.
+        // Its registration socket is where a starting kubelet looks for drivers.
         scope.own_cluster()?.kill_in_node(1, "kubelet")?;
         scope.pod("newer", NODE, "data", Value::Null)?;
         scope.pod_ready("newer").await?;
@@ -216,7 +216,7 @@ fn a_client_container_s_volume_has_its_secret_is_revived_and_a_pod_s_own_needs_l
 }
 
 #[test]
-fn what_can_t_be_mounted_is_said_in_an_event_in_the_words_that_flex_volumes_have() {
+fn what_can_t_be_mounted_has_an_event_with_the_text_that_flex_volumes_have() {
     on_own_nodes("mount-csi-refused", async |scope| {
         let source = scope.volume_name("nowhere");
         let cases = [

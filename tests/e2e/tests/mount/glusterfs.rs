@@ -1,5 +1,5 @@
-//! Volumes of a GlusterFS server: directories that the image `directory` makes in the volume itself, mounted by GlusterFS in a
-//! client container.
+//! Volumes of a GlusterFS server: directories that the image `directory` creates in GlusterFS itself, which a client
+//! container mounts.
 
 use anyhow::Result;
 use mooring_harness::nodes::on_own_nodes;
@@ -8,7 +8,7 @@ use mooring_harness::server::Server;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
-/// The example, with a server that is there.
+/// The example with a running server.
 fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
     let source = format!("{}:/volumes", server.address);
     let example = scope.provisioner().example("glusterfs.yaml")?;

@@ -1,4 +1,5 @@
-//! Servers that hang, that are slow, that go away: their own volumes feel it, nobody else's, and the Pod's Events name them.
+//! Servers that hang, that are slow, or that go away: only their own volumes are affected, and the Pods' Events name
+//! the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,14 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// The kubelet is answered within 100 s of its call; the rest is for a busy machine, and for the Event to be written.
+/// The kubelet gets an answer within 100 s of its call; the rest is for a busy machine and for writing the Event.
 const ANSWER_LIMIT: Duration = Duration::from_secs(140);
 
-/// Longest until a server that is back is tried again: it is left alone for 30 s, and the kubelet's own pauses grow to two minutes.
+/// Longest until a server that answers again is tried again: the mounter refuses its mounts for 30 s, and the kubelet's
+/// own backoff grows to two minutes.
 const HEAL_LIMIT: Duration = Duration::from_mins(4);
 
-/// Waits for an Event that has all of these words in it.
+/// Waits for an Event that contains all of these words.
 async fn told(scope: &Scope, pod: &str, words: &[&str], limit: Duration) -> Result<()> {
     let selector = ListParams::default().fields(&format!("involvedObject.name={pod}"));
     wait_until(&format!("an Event on {pod} with {words:?}"), limit, async || {
@@ -33,8 +35,8 @@ async fn told(scope: &Scope, pod: &str, words: &[&str], limit: Duration) -> Resu
     .await
 }
 
-/// Deletes a Pod whose server hangs, and waits for it to be gone: no longer than its grace period and the two minutes of
-/// `docs/nodes.md`.
+/// Deletes a Pod whose server hangs, and waits until it is gone: no longer than its grace period plus the two minutes
+/// of `docs/nodes.md`.
 async fn gone(scope: &Scope, pod: &str) -> Result<()> {
     let asked = Instant::now();
     scope.delete(&format!("pod/{pod}"))?;
@@ -65,7 +67,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         scope.pod_ready("used").await?;
 
         let stopped = scope.stop("hung").await?;
-        // One that gives up by itself, and one that would wait for ever.
+        // One that gives up by itself, and one that would wait forever.
         let mut late = hung.volume("late");
         scope.volume("next", &late)?;
         late["mount-options"] = "ConnectTimeout=600".into();
@@ -74,7 +76,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         scope.pod("late", NODE, "late", Value::Null)?;
         scope.pod("next", NODE, "next", Value::Null)?;
         told(&scope, "next", &[&hung.address, "does not speak"], ANSWER_LIMIT).await?;
-        // The server hangs still, and so does the mount that waits for it.
+        // The server still hangs, and so does the mount that waits for it.
         local(&scope, "disk")?;
         scope.volume("other", &fine.volume("data"))?;
         for name in ["disk", "other"] {
@@ -85,12 +87,12 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             scope.exec(name, ["sh", "-c", "echo here >/data/f"])?;
         }
 
-        // What uses the server can be taken away, though nothing of it answers.
+        // A volume of the server can be unmounted, although the server does not answer.
         gone(&scope, "used").await?;
         let mounts = scope.mounts_on(1)?;
         assert!(!mounts.iter().any(|line| line.contains("-used ")), "{mounts:?}");
 
-        // What gives up by itself is an answer to the mounter, and would let others through.
+        // If this mount gives up by itself, the mounter takes that for an answer, and lets others through.
         gone(&scope, "next").await?;
         told(
             &scope,
@@ -108,13 +110,13 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         let tripped = status["trippedServers"].to_string();
         ensure!(tripped.contains(&hung.address), "{status:#}");
         ensure!(!tripped.contains(&fine.address), "{status:#}");
-        // Whoever reaches the port may read the metrics: they say how many, and not which.
+        // Anyone who reaches the port may read the metrics: they have the number of servers, not their names.
         let metrics = scope.mounter_metrics(NODE).await?;
         ensure!(
             !metrics.contains("tripped_servers 0") && !metrics.contains(&hung.address),
             "{metrics}"
         );
-        // While a mount waited its user was told for whom.
+        // While the mount waited, its user was told which server it waited for.
         told(
             &scope,
             "late",
@@ -122,7 +124,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             ANSWER_LIMIT,
         )
         .await?;
-        // From now on at once.
+        // From now on, mounts are refused at once.
         told(&scope, "late", &[&hung.address, "is not tried again"], ANSWER_LIMIT).await?;
 
         drop(stopped);
@@ -138,7 +140,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             !status["trippedServers"].to_string().contains(&hung.address),
             "{status:#}"
         );
-        // Before its server goes: it was told to wait ten minutes for one.
+        // Before its server goes: the client was told to wait ten minutes for a server.
         scope.delete("pod/late")?;
         scope.pod_gone("late").await
     });
@@ -148,7 +150,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
 fn a_slow_server_is_slow_for_its_own_volumes_and_they_are_whole() {
     on_own_nodes("mount-slow", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
-        // It runs for a fifth of the time: every answer takes half a second or so.
+        // The server runs for a fifth of the time: every answer takes half a second or so.
         let over = Arc::new(AtomicBool::new(false));
         let slowing = {
             let (scope, over) = (scope.clone(), Arc::clone(&over));
@@ -192,7 +194,8 @@ fn a_server_that_went_away_and_came_back_is_used_on_without_a_new_mount() {
         scope.pod_ready("user").await?;
         scope.exec("user", ["sh", "-c", "echo one >/data/a"])?;
         let before = scope.mounts_on(1)?;
-        // Without a word, as when its power is cut; the Pod's container is started again, its files are as they were made.
+        // It ends without notice, as in a power cut. The Pod's container restarts with the files that it was created
+        // with.
         let pids = scope.processes_of(&scope.namespace, "ssh").await?;
         mooring_harness::processes::kill_all(&pids);
         wait_until("the server to be back", Duration::from_mins(1), async || {

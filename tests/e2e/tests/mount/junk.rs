@@ -1,5 +1,6 @@
-//! Ten thousand calls and messages that no kubelet would send, to the shim and the mounter that are installed; and links swapped
-//! under a mounter's feet. Each gets its answer, nothing breaks, and nothing outside a volume's directory is touched.
+//! Ten thousand calls and messages that no kubelet would send, to the installed shim and mounter; and links that are
+//! swapped while the mounter works. Each call gets its answer, nothing breaks, and nothing outside a volume's directory
+//! is touched.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,13 +25,13 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-/// Calls of the shim, and messages to the socket.
+/// Number of calls of the shim, and of messages to the socket.
 const CALLS: u32 = 3000;
 const MESSAGES: u32 = 7000;
-/// Messages to an agent.
+/// Number of messages to an agent.
 const AGENT_MESSAGES: u32 = 1000;
 
-/// How many connections are open and say nothing meanwhile.
+/// Number of connections that stay open and silent meanwhile.
 const SILENT: usize = 32;
 
 /// The same cases for the same seed.
@@ -42,14 +43,14 @@ fn runner(cases: u32) -> TestRunner {
     let config = Config {
         cases,
         failure_persistence: None,
-        // Each is a process or a connection: a case that fails is shown as it is.
+        // Each try costs a process or a connection, so a failed case is not reduced for long.
         max_shrink_iters: 64,
         ..Config::default()
     };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
-/// Words that a call-out may be made of, good ones and bad ones; `ours` is a Pod's directory of this test's.
+/// Words that a call may consist of, valid and invalid ones; `ours` is a Pod's directory of this test.
 fn word(ours: &str, outside: &str) -> BoxedStrategy<String> {
     let volumes = format!("{ours}/volumes/{FLEX_DRIVER_DIR}");
     let directories = vec![
@@ -103,7 +104,7 @@ fn word(ours: &str, outside: &str) -> BoxedStrategy<String> {
         2 => ".{0,60}",
         1 => any::<u64>().prop_map(|number| number.to_string()),
     ]
-    // A process's arguments have none.
+    // A process's arguments can't contain it.
     .prop_map(|word| word.replace('\0', ""))
     .boxed()
 }
@@ -138,7 +139,7 @@ fn encoded(args: &[String]) -> Vec<u8> {
     bytes
 }
 
-/// Requests that are whole, cut, with more behind them, changed in some places, or no requests at all.
+/// Requests that are complete, cut off, followed by more, changed in some places, or not requests at all.
 fn message(ours: &str, outside: &str) -> impl Strategy<Value = Vec<u8>> + use<> {
     let whole = call(ours, outside).prop_map(|args| encoded(&args)).boxed();
     let changed = (whole.clone(), vec((any::<usize>(), any::<u8>()), 1..6)).prop_map(|(mut bytes, changes)| {
@@ -162,7 +163,7 @@ fn message(ours: &str, outside: &str) -> impl Strategy<Value = Vec<u8>> + use<> 
 }
 
 fn connect(directory: &Path, socket: &str) -> Result<UnixStream> {
-    // An address holds 107 bytes only.
+    // A socket's address is limited to 107 bytes.
     let handle = std::fs::File::open(directory).with_context(|| format!("failed to open {}", directory.display()))?;
     let path = format!("/proc/self/fd/{}/{socket}", std::os::fd::AsRawFd::as_raw_fd(&handle));
     let stream = UnixStream::connect(path).context("failed to connect")?;
@@ -170,29 +171,29 @@ fn connect(directory: &Path, socket: &str) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Sends bytes and ends, and gives what is answered.
+/// Sends bytes, ends its side of the connection, and returns the answer.
 fn send(directory: &Path, socket: &str, bytes: &[u8]) -> Result<Vec<u8>> {
     let mut stream = connect(directory, socket)?;
-    // It may have been refused and closed by then.
+    // The mounter may have refused it and closed the connection by then.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // Closed with some of ours unread: what came is all.
+        // The mounter closed it without reading everything: the answer is complete.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         other => drop(other?),
     }
     Ok(answer)
 }
 
-/// What must be as it was, whatever was sent.
+/// What must be unchanged, whatever was sent.
 struct Surroundings {
     script: String,
     before: String,
 }
 
 impl Surroundings {
-    /// Makes directories that the generated calls name, and something outside that they must leave alone.
+    /// Creates directories that the generated calls name, and something outside that they must not touch.
     fn make(scope: &Scope, ours: &str, outside: &str) -> Result<Self> {
         let volumes = scope.pod_directory(1)?;
         scope.on_node(
@@ -206,7 +207,8 @@ impl Surroundings {
                  ln -s {outside} {ours}-link"
             ),
         )?;
-        // Other tests run at the same time: only what has this test's name, and what nobody may mount on.
+        // Other tests run at the same time: only what has this test's name, and the places where nothing may be
+        // mounted.
         let script = format!(
             "find {outside} {ours} | sort; awk '$5 ~ \"{}\" || $5 == \"/etc\" || $5 == \"/var/lib/kubelet\" {{print $5, $(NF-1)}}' \
              /proc/self/mountinfo | sort; ls -d /etc/passwd /var/lib/kubelet/pods; cat /sys/block/loop*/loop/backing_file | grep {0} || true",
@@ -227,7 +229,7 @@ impl Surroundings {
     }
 }
 
-/// The mounter of node-1 and its process: another one after a crash.
+/// The mounter of node-1 and its process, which is another one after a crash.
 async fn identity(scope: &Scope) -> Result<(String, Vec<i32>)> {
     let pod = scope.mounter("node-1").await?;
     let mut pids = Vec::new();
@@ -289,7 +291,7 @@ fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
                 Ok(())
             })
             .map_err(|error| anyhow::anyhow!("{error}"))?;
-        // More than may be, in one piece.
+        // One message above the size limit.
         let huge = encoded(&["mount".to_owned(), "x".repeat(3 << 20)]);
         let answer = String::from_utf8(send(&directory, FLEX_SOCKET, &huge)?)?;
         ensure!(answer.is_empty() || answer.contains("bytes of arguments"), "{answer}");
@@ -342,7 +344,7 @@ fn junk_to_an_agent_is_answered_and_its_mounts_stay() {
         runner(AGENT_MESSAGES)
             .run(&messages, |bytes| {
                 let answer = send(&directory, "agent.sock", &bytes).map_err(|error| fails(&error))?;
-                // A message that never became whole has none.
+                // An incomplete message gets no answer.
                 if let Some((_, json)) = answer.split_first_chunk::<4>() {
                     let value: serde_json::Result<Value> = serde_json::from_slice(json);
                     prop_assert!(value.is_ok(), "{:?}", String::from_utf8_lossy(json));
@@ -380,7 +382,7 @@ fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
         let mut mounter = OwnMounter::new(&scope, "swap", &["--mount-container=tmpfs=self"], "")?;
         let root = mounter.root().display().to_string();
         let outside = format!("{root}/outside");
-        // What a link leads to looks like what it stands for, to the last directory.
+        // The links' targets look like the real directories, down to the last level.
         scope.on_node(
             1,
             &format!(
@@ -433,7 +435,7 @@ fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
             })?;
             ensure!(times > 100, "swapped {times} times only");
         }
-        // Both were met with, or nothing was tried.
+        // If only one of them happened, the test proved nothing.
         ensure!(done > 0 && refused > 0, "{done} good, {refused} refused");
         ensure!(mounter.runs()?, "{}", mounter.log());
         scope.on_node(

@@ -1,5 +1,5 @@
-//! What a mounter says when its node lacks something, and that it goes on by itself once that is there: room in the pool, loop
-//! devices, propagation, a disk that answers, `/dev/fuse`.
+//! What a mounter says when its node lacks something, and that it continues by itself once that is there: space in the
+//! pool, loop devices, propagation, a disk that answers, `/dev/fuse`.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
-/// Calls are answered within this here, so that a disk that hangs does not take the test's time.
+/// Time limit of calls here, so that a hanging disk does not use up the test's time.
 const CALL_TIMEOUT: &str = "--call-timeout=6s";
 
-/// Who serves memory file systems: volumes that need neither pool nor loop device.
+/// How memory file systems are served: volumes that need neither pool nor loop device.
 const MEMORY: &str = "--mount-container=tmpfs=self";
 
 fn local(source: &str) -> Value {
@@ -28,7 +28,7 @@ fn good(call_out: &CallOut) -> Result<()> {
 }
 
 #[test]
-fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
+fn a_full_pool_is_reported_and_the_volume_mounts_once_there_is_space() {
     on_own_nodes("mount-full", async |scope| {
         let mut mounter = OwnMounter::new(&scope, "full", &[CALL_TIMEOUT, MEMORY], "")?;
         let root = mounter.root().display().to_string();
@@ -53,7 +53,7 @@ fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
             let full = mounter.mount("pod", "new", &local("new.img"))?;
             full.refused(&["pool", "is full", "make room"])?;
         }
-        // It needs no room, and is not held up.
+        // It needs no space, and is not delayed.
         good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
         ensure!(mounter.mounts("/new ")?.is_empty(), "a half-made volume is mounted");
         scope.on_node(1, &format!("rm {root}/pool/ballast"))?;
@@ -72,13 +72,13 @@ fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
 }
 
 #[test]
-fn missing_loop_devices_are_said_with_their_cure_and_the_volume_mounts_once_they_are_there() {
+fn missing_loop_devices_are_reported_with_their_cure_and_the_volume_mounts_once_they_exist() {
     on_own_nodes("mount-no-loop", async |scope| {
-        // A /dev that has nothing but the means to ask for a loop device.
+        // A /dev that contains only what is needed to ask for a loop device.
         let poor = "mount --make-rprivate /dev; mkdir -p $root/dev; touch $root/dev/loop-control $root/dev/null
                     mount --bind /dev/loop-control $root/dev/loop-control; mount --bind /dev/null $root/dev/null
                     mount --rbind $root/dev /dev";
-        // And one that has not even that.
+        // A /dev that lacks even that.
         let poorer = "mount --make-rprivate /dev; mkdir -p $root/none; touch $root/none/null
                       mount --bind /dev/null $root/none/null; mount --rbind $root/none /dev";
         let mut mounter = OwnMounter::new(&scope, "loop", &[CALL_TIMEOUT], poorer)?;
@@ -109,7 +109,7 @@ fn no_volume_is_mounted_where_no_pod_would_see_it() {
         mounter
             .mount("pod", "a", &memory)?
             .refused(&["not shared", "mountPropagation: Bidirectional"])?;
-        // What may have been mounted before can still be taken away.
+        // A volume from before can still be unmounted.
         good(&mounter.unmount("pod", "a")?)?;
         mounter.set_up("");
         mounter.start()?;
@@ -120,8 +120,8 @@ fn no_volume_is_mounted_where_no_pod_would_see_it() {
     });
 }
 
-/// A file system that is frozen: whoever writes to it hangs in the kernel, where no signal reaches. It thaws when this is
-/// dropped.
+/// A frozen file system: a process that writes to it hangs in the kernel, where no signal reaches it. Dropping this
+/// thaws it.
 struct Frozen<'a>(&'a Scope, String);
 
 impl<'a> Frozen<'a> {
@@ -141,12 +141,12 @@ impl Drop for Frozen<'_> {
 
 /// Proves: M1
 #[test]
-fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ever_mounted() {
+fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_is_ever_mounted() {
     on_own_nodes("mount-frozen", async |scope| {
         let mut mounter = OwnMounter::new(&scope, "frozen", &[CALL_TIMEOUT, MEMORY], "")?;
         let root = mounter.root().display().to_string();
-        // As if mkfs had been ended in its middle once: a file system that lacks a part, and the mark. So the first thing to be written is
-        // the image itself.
+        // As if mkfs had been killed half-way: a file system that lacks a part, and the mark. So the first write goes
+        // to the image itself.
         scope.on_node(
             1,
             &format!(
@@ -165,13 +165,13 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
             }
         }
         good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
-        // The mounter that started the program is gone, the program is not.
+        // The mounter that started the program is gone, but the program is not.
         mounter.start()?;
         mounter
             .mount("pod", "marked", &local("marked.img"))?
             .refused(&["did not answer"])?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
-        // It can't be ended while the disk hangs, and nobody starts another on the same image.
+        // The program can't be killed while the disk hangs, and no other is started on the same image.
         let programs = mounter.processes("marked.img")?;
         ensure!(programs.len() == 1, "{} programs format one image", programs.len());
         drop(frozen);
@@ -209,7 +209,7 @@ fn a_disk_that_hangs_is_said_delays_no_other_volume_and_no_half_made_image_is_ev
     });
 }
 
-/// `/dev/fuse` of a node out of sight; it is back when this is dropped.
+/// Hides `/dev/fuse` of a node; dropping this shows it again.
 struct NoFuse<'a>(&'a Scope);
 
 impl Drop for NoFuse<'_> {
@@ -221,7 +221,7 @@ impl Drop for NoFuse<'_> {
 }
 
 #[test]
-fn a_client_container_that_was_made_before_dev_fuse_was_there_has_it_all_the_same() {
+fn a_client_container_from_before_dev_fuse_existed_gets_it_too() {
     on_own_nodes("mount-no-fuse", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         let image = image_of_its_own(&scope, "fuse")?;
@@ -229,7 +229,7 @@ fn a_client_container_that_was_made_before_dev_fuse_was_there_has_it_all_the_sam
         options["client-image"] = image.clone().into();
         scope.volume("data", &options)?;
         let file = format!("/run/{}-nothing", scope.namespace);
-        // A container gets what is a device when it is made.
+        // A container gets the files that are devices when it is created.
         scope.on_node(1, &format!("touch {file} && mount --bind {file} /dev/fuse"))?;
         let hidden = NoFuse(&scope);
         scope.pod("user", "node-1", "data", Value::Null)?;

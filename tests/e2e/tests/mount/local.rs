@@ -1,4 +1,4 @@
-//! Volumes that are image files of a node's own pool.
+//! Volumes that are image files in a node's own pool.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Makes a blank image file in the pool of node-1, and a claim called like it.
+/// Creates an empty image file in the pool of node-1, and a claim of the same name.
 fn blank(scope: &Scope, name: &str, size: &str, more: &Value) -> Result<()> {
     let file = scope.volume_name(name);
     scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s {size} {POOL}/{file}"))?;
@@ -20,7 +20,7 @@ fn blank(scope: &Scope, name: &str, size: &str, more: &Value) -> Result<()> {
     scope.volume(name, &options)
 }
 
-/// What the kubelet would hand to `mount` for a volume of this test.
+/// The options that the kubelet would pass to `mount` for a volume of this test.
 fn kubelet_options(scope: &Scope, name: &str) -> String {
     let volume = scope.volume_name(name);
     json!({
@@ -88,7 +88,7 @@ fn an_xfs_volume_holds_no_more_than_its_size_and_grows_when_the_kubelet_says_so(
 }
 
 #[test]
-fn an_ext4_volume_grows_or_it_is_said_which_capability_the_node_lacks() {
+fn an_ext4_volume_grows_or_an_event_names_the_capability_that_the_node_lacks() {
     on_own_nodes("mount-grow-ext4", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
@@ -126,7 +126,7 @@ fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
         scope.delete("pod/two")?;
         scope.pod_gone("two").await?;
         assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
-        // The kernel lets go of the device a moment after the last mount.
+        // The kernel detaches the device a moment after the last unmount.
         wait_until("the loop device to be gone", Duration::from_secs(10), async || {
             Ok(scope.loop_devices()?.is_empty().then_some(()))
         })
@@ -200,7 +200,7 @@ fn a_call_out_that_is_repeated_succeeds_and_changes_nothing() {
 }
 
 #[test]
-fn what_can_t_be_mounted_is_said_in_an_event_and_left_as_it_was() {
+fn what_can_t_be_mounted_has_an_event_and_stays_as_it_was() {
     on_own_nodes("mount-refused", async |scope| {
         let ns = &scope.namespace;
         scope.on_node(
@@ -246,7 +246,7 @@ fn the_kubelet_knows_how_full_a_volume_is() {
         scope.pod_ready("user").await?;
         scope.exec("user", ["dd", "if=/dev/zero", "of=/data/a", "bs=1M", "count=20"])?;
         scope.exec("user", ["sync"])?;
-        // It measures once a minute, unless it is told otherwise.
+        // The kubelet measures once a minute by default.
         wait_until("the kubelet to see 20 MiB used", Duration::from_mins(3), async || {
             Ok(scope.usage(NODE, "data")?.filter(|used| *used >= 20 << 20))
         })

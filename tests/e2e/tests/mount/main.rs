@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! Volumes from the kubelet's call to the user's Pod.
 
 mod block;
 mod ceph;

@@ -1,4 +1,5 @@
-//! Volumes of an S3 server: directories that the image `directory` makes in a bucket, mounted by s3fs in a client container.
+//! Volumes of an S3 server: directories that the image `directory` creates in a bucket, which s3fs mounts in a client
+//! container.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use serde_json::{Value, json};
 const KEY_ID: &str = "testbed";
 const KEY: &str = "not-to-be-seen-s3";
 
-/// Longest wait for a server that was silent to be used again: s3fs gives up a call after that.
+/// Longest wait until a server that was silent is used again: s3fs gives up its current call first.
 const BACK_LIMIT: Duration = Duration::from_mins(3);
 
-/// The server, Pod `versitygw`, whose buckets are directories in its `/srv/volumes`.
+/// The server as Pod `versitygw`, whose buckets are directories in its `/srv/volumes`.
 struct Server {
     url: String,
     /// Its key and certificate, in the namespace of the tests' ConfigMaps.
@@ -45,7 +46,7 @@ async fn server(scope: &Scope, node: &str) -> Result<Server> {
     Ok(Server { url, secret, data })
 }
 
-/// The example, with a server that is there.
+/// The example with a running server.
 fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
     on_server(scope, "mkdir /srv/volumes/all")?;
     let source = format!("{}/all", server.url);
@@ -79,12 +80,12 @@ async fn pod_ended(scope: &Scope, name: &str) -> Result<()> {
     scope.pod_gone(name).await
 }
 
-/// What the server has, by itself.
+/// Runs a script on the server, for what the server itself has.
 fn on_server(scope: &Scope, script: &str) -> Result<String> {
     scope.exec("versitygw", ["sh", "-euc", script])
 }
 
-/// Fails where the key is to be seen of what others than root of a node can see, or what is kept.
+/// Fails if the key is visible to anyone but root of a node, or stored anywhere.
 async fn key_is_not_seen(scope: &Scope) -> Result<()> {
     for place in ["/proc/mounts", "/proc/*/cmdline"] {
         let seen = scope.on_node(2, &format!("cat {place} 2>/dev/null | tr '\\0' ' '; true"))?;
@@ -101,7 +102,7 @@ async fn key_is_not_seen(scope: &Scope) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
     let mut names = vec![scope.mounter("node-2").await?];
     let clients = pods.list(&ListParams::default().labels(&client)).await?.items;
-    // One that another test has only just asked for has no log yet.
+    // A Pod that another test has only just created has no log yet.
     let begun = |pod: &Pod| {
         let status = pod.status.as_ref();
         status.and_then(|status| status.phase.as_deref()) != Some("Pending")
@@ -126,7 +127,8 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
         let uid = shared_claim(&scope, &provisioner).await?;
         let volume = format!("/srv/volumes/all/pvc-{uid}");
 
-        // What was closed before the Pod ended is on the server, small or in many parts, though nobody waited for anything.
+        // Files that were closed before the Pod ended are on the server, in one or in many parts, although nothing
+        // waited for them.
         let write = "mkdir -p /data/deep/er; head -c 40m /dev/urandom >/data/deep/er/big; echo hello >/data/letter; \
                      echo more >>/data/letter; mv /data/deep/er /data/moved; chmod 640 /data/letter; \
                      sha256sum </data/moved/big >/data/sum";
@@ -152,7 +154,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
                 assert!(mounted.contains(word), "{word} is not in {mounted}");
             }
         }
-        // What is synced is there though it is open still; what another node changes is seen soon.
+        // Synced data is on the server although the file is still open; other nodes' changes appear soon.
         scope.exec(
             "one",
             [
@@ -187,7 +189,7 @@ fn an_s3_volume_is_written_by_a_group_and_read_only_for_who_asks_for_that() {
         provisioner.apply().await?;
         let uid = shared_claim(&scope, &provisioner).await?;
 
-        // A group of the Pod, of which no user of the server is; and one who only reads.
+        // A group of the Pod, in which no user of the server is; and a reader.
         let group = |user: u32| ("securityContext", json!({"runAsUser": user, "fsGroup": 2000}));
         scope.apply(&user_on("node-1", "one", "echo one >/data/letter; sleep 1000000", &[group(1000)]).to_string())?;
         scope.pod_ready("one").await?;
@@ -264,7 +266,7 @@ fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and
                 "right",
                 &[host, "has no bucket nowhere"],
             ),
-            // An address for documentation, where nobody is.
+            // An address for documentation, where nothing answers.
             (
                 "no-server",
                 "https://192.0.2.1/x".to_owned(),
@@ -278,7 +280,7 @@ fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and
             scope.pod(name, "node-2", name, Value::Null)?;
         }
         for (name, _, _, words) in &cases {
-            // The word that tells most comes last.
+            // The last word is the most specific one.
             let event = scope.event(name, words[words.len() - 1]).await?;
             let message = event.message.unwrap_or_default();
             for word in *words {
@@ -291,9 +293,8 @@ fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and
     });
 }
 
-/// Writes files with numbers as fast as it can, and notes which of them it was told are written (by `fsync`: a shell doesn't look at
-/// what `close` says). Beside that it has a file open
-/// before the client is killed, and notes whether it hears of that.
+/// Writes numbered files as fast as it can, and notes which of them `fsync` reported as written (a shell ignores the
+/// result of `close`). It also keeps a file open while the client is killed, and notes whether that reports an error.
 const WRITE: &str = "
 (
     exec 3>/data/open; echo lost >&3; touch /tmp/opened

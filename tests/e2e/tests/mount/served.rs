@@ -1,4 +1,5 @@
-//! Who serves a type of volume: the ConfigMap `mounter-config`, read while the mounter runs; and what a mounter says of its node.
+//! How a type of volume is served: the ConfigMap `mounter-config`, read while the mounter runs; and a mounter's status
+//! of its node.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Lets a type of this test's own be served so, and waits until the mounter has read it; gives the type's name.
+/// Sets how a type of this test's own is served, and waits until the mounter has read it; returns the type's name.
 async fn serve(scope: &Scope, serving: &str) -> Result<String> {
     let client = scope.namespace.clone();
     scope.mounter_config(&client, serving)?;
@@ -29,7 +30,7 @@ async fn serve(scope: &Scope, serving: &str) -> Result<String> {
 fn a_type_served_by_host_is_mounted_by_the_host_s_own_program() {
     on_own_nodes("mount-host", async |scope| {
         let client = serve(&scope, "host").await?;
-        // The kernel's tmpfs knows users by number only: it is the program mount that looks up a name in the host's list.
+        // The kernel's tmpfs knows users only by number: the program mount looks up names in the host's list.
         let options = json!({
             "client": client, "fs-type": "tmpfs", "source": "scratch", "mount-options": "uid=nobody,size=1m",
         });
@@ -43,7 +44,7 @@ fn a_type_served_by_host_is_mounted_by_the_host_s_own_program() {
                 .contains("nosuid,nodev")
         );
         assert_eq!(scope.mounts_on(1)?.len(), 1);
-        // Nothing is left of the way that it took.
+        // No temporary mount is left.
         assert_eq!(
             scope.on_node(
                 1,
@@ -116,7 +117,7 @@ fn a_type_served_by_self_is_mounted_by_the_kernel_with_its_options() {
 }
 
 #[test]
-fn a_mounter_s_status_tells_of_everything_that_its_node_needs() {
+fn a_mounter_s_status_lists_everything_that_its_node_needs() {
     on_own_nodes("mount-status", async |scope| {
         let status = scope.mounter_status(NODE).await?;
         assert_eq!(status["ready"], true, "{status:#}");
@@ -141,7 +142,7 @@ fn a_mounter_s_status_tells_of_everything_that_its_node_needs() {
     });
 }
 
-/// A mounter that was given too little: no propagation, a plugin directory that can't be written, no pool, not the node's processes.
+/// A mounter that lacks things: propagation, a writable plugin directory, a pool, the node's processes.
 const POOR: &str = "
 apiVersion: v1
 kind: Pod

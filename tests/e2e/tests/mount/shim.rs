@@ -1,4 +1,4 @@
-//! The installed shim and the socket behind it, called by hand in every way that the kubelet and others may.
+//! The installed shim and the socket behind it, called by hand in every way that the kubelet and others can.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use serde_json::Value;
 fn connect() -> Result<UnixStream> {
     let directory =
         std::fs::File::open(driver_directory_outside("node-1")?).context("failed to open the driver's directory")?;
-    // An address holds 107 bytes only.
+    // A socket's address is limited to 107 bytes.
     let path = format!(
         "/proc/self/fd/{}/{FLEX_SOCKET}",
         std::os::fd::AsRawFd::as_raw_fd(&directory)
@@ -23,10 +23,10 @@ fn connect() -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Sends bytes and ends, and gives what is answered.
+/// Sends bytes, ends its side of the connection, and returns the answer.
 fn send(bytes: &[u8]) -> Result<String> {
     let mut stream = connect()?;
-    // It may have been refused and closed by then.
+    // The mounter may have refused it and closed the connection by then.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = String::new();
@@ -34,7 +34,7 @@ fn send(bytes: &[u8]) -> Result<String> {
     Ok(answer)
 }
 
-/// A directory as a volume's, for a Pod that is none.
+/// A directory like a volume's, for a Pod that does not exist.
 fn target(scope: &Scope, name: &str) -> Result<String> {
     Ok(format!("{}/{name}", scope.pod_directory(1)?))
 }
@@ -51,7 +51,8 @@ fn the_shim_is_small_static_and_alone_with_the_socket() {
         assert_eq!(names, [FLEX_SOCKET, "vcs"]);
         let shim = std::fs::read(directory.join("vcs"))?;
         assert!(shim.len() <= 512 << 10, "{} bytes", shim.len());
-        // In the ELF header: where the program headers are, how long each is, how many; a header of type 3 names a loader.
+        // In the ELF header: the offset of the program headers, their size and their number. A program header of type 3
+        // names a loader.
         let number = |at: usize, length: usize| {
             shim[at..at + length]
                 .iter()
@@ -127,7 +128,7 @@ fn every_call_out_gets_one_json_object() {
 
 /// Proves: M1
 #[test]
-fn a_message_that_is_no_request_gets_an_answer_and_holds_nobody_up() {
+fn a_message_that_is_not_a_request_gets_an_answer_and_delays_nobody() {
     on_own_nodes("shim-socket", async |scope| {
         scope.own_cluster()?;
         let silent = connect()?;
@@ -149,7 +150,7 @@ fn a_message_that_is_no_request_gets_an_answer_and_holds_nobody_up() {
             );
         }
         assert_eq!(send(b"")?, "");
-        // While one says nothing, others are served.
+        // While one connection is silent, others are served.
         let started = Instant::now();
         assert_eq!(scope.call_out(1, &["init"])?.status(), "Success");
         assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
@@ -178,7 +179,7 @@ fn who_is_not_root_gets_nothing() {
         };
         let closed = as_nobody()?;
         assert!(closed.contains("failed to connect"), "{closed}");
-        // The mounter itself refuses as well: even if the file's mode did not.
+        // The mounter itself refuses as well, even if the file's mode would allow it.
         let mode = |mode: &str| scope.on_node(1, &format!("chmod {mode} {directory}/{FLEX_SOCKET}"));
         mode("666")?;
         let opened = as_nobody();
@@ -244,7 +245,7 @@ fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
         ] {
             let mount = scope.call_out(1, &["mount", &directory, &options])?;
             ensure!(mount.status() == "Failure", "mount on {directory:?}: {mount:?}");
-            // Nothing is mounted under such a name, so the kubelet may go on to clear it away.
+            // Nothing is mounted under such a name, so the kubelet may continue to clean it up.
             let unmount = scope.call_out(1, &["unmount", &directory])?;
             ensure!(
                 unmount.status() == "Failure" || nothing.iter().any(|name| directory.trim_end_matches('/') == *name),

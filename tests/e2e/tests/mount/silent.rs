@@ -1,5 +1,6 @@
-//! A FUSE volume whose program runs but does not answer, since its server hangs: processes that use it hang in the kernel, and the kubelet
-//! with them as soon as it looks at its directory. What is nobody's any more goes all the same; what is somebody's waits.
+//! A FUSE volume whose program runs but does not answer, since its server hangs: processes that use it hang in the
+//! kernel, and so does the kubelet once it looks at its directory. Volumes of deleted Pods go all the same; the others
+//! wait.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ const NODE: &str = "node-1";
 /// Grace period of the Pods, in seconds.
 const GRACE: u32 = 5;
 
-/// Longest until a Pod is gone after its grace period: a mount is asked once a minute whether it answers, has half a minute to do so,
-/// and the rest is for a busy machine.
+/// Longest until a Pod is gone after its grace period: the mounter checks once a minute whether a mount answers, and
+/// waits half a minute for that. The rest is for a busy machine.
 const GONE_LIMIT: Duration = Duration::from_mins(4);
 
-/// Longest wait for what a server that is back is to do.
+/// Longest wait for effects of a server that answers again.
 const HEAL_LIMIT: Duration = Duration::from_mins(1);
 
-/// Pods that use a volume all the time, by what they do.
+/// Pods that use a volume all the time, with what each does.
 const USERS: [(&str, &str); 4] = [
     // Hangs in the kernel with the server.
     ("writes", "while :; do date >>/data/dates; sleep 0.2; done"),
@@ -51,14 +52,14 @@ fn user(scope: &Scope, name: &str, script: &str) -> Result<()> {
     )
 }
 
-/// How far a Pod has counted on its server's disk; none of it may have failed.
+/// The number that a Pod has counted to on its server's disk. Fails if one of its writes failed.
 fn counted(scope: &Scope, server: &str, name: &str) -> Result<usize> {
     let count = scope.exec(server, ["wc", "-l", &format!("/srv/volumes/{name}/counted")])?;
     let count = count.split_whitespace().next().context("no count")?;
     Ok(count.parse()?)
 }
 
-/// The mounts that are left, without those of deleted Pods.
+/// The remaining mounts, without those of deleted Pods.
 fn mounts_of_others(scope: &Scope) -> Result<Vec<String>> {
     let mounts = scope.mounts_on(1)?.into_iter();
     Ok(mounts
@@ -84,12 +85,12 @@ fn pods_on_a_server_that_hangs_for_ever_can_be_deleted_and_all_others_wait_for_i
             .ssh_server_called("hung", NODE, &["writes", "sleeps", "stays"])
             .await?;
         let fine = scope.ssh_server_called("fine", NODE, &["other"]).await?;
-        // Other tests have other images serve sshfs meanwhile, and wait until they are let go.
+        // Other tests let other images serve sshfs meanwhile, and wait until those are gone.
         let image = image_of_its_own(&scope, "silent")?;
         for (name, script) in USERS {
             let server = if name == "other" { &fine } else { &hung };
             let mut volume = server.volume(name);
-            // Like programs that know no time limit: sshfs would give errors after half a minute.
+            // Like programs without a time limit: by default, sshfs returns errors after half a minute.
             volume["mount-options"] = "ServerAliveInterval=0".into();
             volume["client-image"] = image.clone().into();
             scope.volume(name, &volume)?;
@@ -105,7 +106,7 @@ fn pods_on_a_server_that_hangs_for_ever_can_be_deleted_and_all_others_wait_for_i
         let stopped = scope.stop("hung").await?;
         let limit = Duration::from_secs(GRACE.into()) + GONE_LIMIT;
         scope.given_up(&["writes", "sleeps"], limit).await?;
-        // A neighbour on another server, in the same client container, has noticed nothing, and one on the same server waits.
+        // A neighbour on another server, in the same client container, is not affected; one on the same server waits.
         goes_on(&scope, "fine", "other").await?;
         assert_eq!(scope.mounts_on(1)?, others);
 

@@ -12,7 +12,7 @@ use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
 
-/// Longest wait for a client Pod to be let go: its idle time in the tests, and a look every half minute.
+/// Longest wait until a client Pod is deleted: its idle time in the tests, and a check every half minute.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Client Pods of an image: their nodes, and whether they are still wanted.
@@ -97,7 +97,7 @@ fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
         let source = |source: String| json!({"client": "sshfs", "source": source, "secret": "ssh"});
         let mut no_secret = with("ssh");
         no_secret.as_object_mut().map(|options| options.remove("secret"));
-        // An address for documentation, where nobody is.
+        // An address for documentation, where nothing answers.
         let nobody = "192.0.2.1";
         let address = server.address.as_str();
         let cases = [
@@ -130,7 +130,7 @@ fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
             scope.pod(name, &node, name, Value::Null)?;
         }
         for (name, _, words) in cases {
-            // The word that tells most comes last.
+            // The last word is the most specific one.
             let event = scope.event(name, words[words.len() - 1]).await?;
             let message = event.message.unwrap_or_default();
             for word in words {
@@ -248,7 +248,7 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
         .await?;
         scope.exec("new", ["touch", "/data/new"])?;
 
-        // Now one that has no time to serve anybody: another serves its mounts on, as it does those who come after.
+        // Now one without time to serve any longer: another serves its mounts as well as new ones.
         delete_client_pods(&scope, &image, Some(0)).await?;
         scope.pod("next", "node-1", "data", Value::Null)?;
         scope.pod_ready("next").await?;
@@ -272,7 +272,7 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
     });
 }
 
-/// Deletes the client Pods of an image, with another grace than their own where it is given; how many they are.
+/// Deletes the client Pods of an image, if given with another grace period than their own; returns how many there are.
 async fn delete_client_pods(scope: &Scope, image: &str, grace: Option<u32>) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(scope.client.clone(), NAMESPACE);
     let found = client_pods_of(scope, image).await?;

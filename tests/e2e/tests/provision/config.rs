@@ -1,4 +1,5 @@
-//! Provisioner ConfigMaps: what a bad one changes (nothing) and says, and the StorageClasses that are kept for good ones.
+//! Provisioner ConfigMaps: what a bad one changes (nothing) and reports, and the StorageClasses that exist for good
+//! ones.
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn a_bad_edit_changes_nothing_that_runs_and_is_said_where_its_author_looks() {
         scope.claim_bound("first").await?;
         assert_eq!(source(&scope, &first).await?, "nobody@192.0.2.1:/west");
 
-        // Mended, it is in force at once, and the next claim is made by it.
+        // Once corrected, it is in force at once, and the next claim uses it.
         good.key("zone", "east").apply().await?;
         let second = scope.claim("second", &scope.namespace, "1Gi").await?;
         scope.claim_bound("second").await?;
@@ -128,7 +129,7 @@ fn a_configmap_of_a_namespace_that_is_not_honoured_makes_nothing() {
             })
             .to_string(),
         )?;
-        // One that is honoured, made later, is read meanwhile.
+        // A later ConfigMap that is honoured has been read by then.
         scope.provisioner_named("-later").printing().apply().await?;
         class_until(&scope, &scope.namespace, "not to be made", |class| class.is_none()).await
     });
@@ -139,7 +140,7 @@ fn of_two_configmaps_for_one_class_the_older_has_it_and_the_younger_says_so() {
     in_namespace("two", async |scope| {
         let older = scope.provisioner().printing();
         older.apply().await?;
-        // Creation times have whole seconds.
+        // Creation times are in whole seconds.
         tokio::time::sleep(Duration::from_millis(1100)).await;
         let mut younger = scope.provisioner_named("-younger").printing();
         younger.class.clone_from(&older.class);
@@ -178,7 +179,7 @@ fn a_class_is_made_again_when_deleted_and_given_up_with_its_configmap_but_never_
         scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.claim_bound("data").await?;
         provisioner.delete()?;
-        // Another class is made and given up meanwhile, so the controller has seen the deletion before.
+        // Another class is created and removed meanwhile, so the controller must have seen the earlier deletion.
         let other = scope.provisioner_named("-other").printing();
         other.apply().await?;
         other.delete()?;

@@ -1,4 +1,4 @@
-//! What a provisioning image is given, and the two ways by which its volume becomes a PersistentVolume.
+//! What a provisioning image gets, and the two ways in which its volume becomes a PersistentVolume.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The ConfigMap with which Mooring began, and what belongs to it.
+/// The original ConfigMap that Mooring began with, and what belongs to it.
 const SILVER: &str = include_str!("../../../../configmaps/examples/silver.yaml");
 const SILVER_TOKEN: &str = "23092390532lksf90kwelklfw";
 
-/// Between what is read of a run.
+/// Separates what is read from a run.
 const MARK: &str = "-- next --";
 
-/// Waits until the image runs, then reads its properties in all three ways.
+/// What a running image got, read in all three ways.
 struct Given {
     pod: Pod,
     files: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ async fn given(scope: &Scope, namespace: &str, uid: &str) -> Result<Given> {
         phase == Some("Running")
     })
     .await?;
-    // All at once: the image does not wait for being looked at.
+    // In one command: the image does not wait for the test.
     let script = format!(
         "cd /run/mooring/properties && for file in *; do echo \"$file=$(cat \"$file\")\"; done
          echo {MARK}; env; echo {MARK}; cat /run/mooring/request.json"
@@ -120,7 +120,7 @@ fn the_original_configmap_gives_tom_s_claim_the_original_s_properties() {
         let source = volume.spec.and_then(|spec| spec.iscsi).context("no iscsi source")?;
         assert_eq!(source.target_portal, "10.10.2.4:3260");
 
-        // The token is in the Pod's Secret alone.
+        // Only the Pod's Secret has the token.
         assert!(
             !json!(given.pod).to_string().contains(SILVER_TOKEN),
             "the Pod has the token"
@@ -136,7 +136,7 @@ fn the_original_configmap_gives_tom_s_claim_the_original_s_properties() {
 
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
-        // The class goes with its ConfigMap.
+        // The class is removed with its ConfigMap.
         scope.kubectl(["-n", "admin", "delete", "configmap", "custom-isci-provisioner"])?;
         until(
             &classes,
@@ -369,7 +369,7 @@ fn an_image_without_any_right_prints_its_volume_and_mooring_makes_it() {
 }
 
 #[test]
-fn options_that_can_t_be_read_are_said_and_make_no_volume() {
+fn options_that_can_t_be_read_are_reported_and_make_no_volume() {
     in_namespace("misprinted", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -380,7 +380,7 @@ fn options_that_can_t_be_read_are_said_and_make_no_volume() {
         scope.event("data", "provisioning failed").await?;
         assert!(scope.provisioned(&uid).await?.is_none());
 
-        // What the image says next time counts.
+        // The next attempt uses what the image prints then.
         provisioner.printing().apply().await?;
         scope.claim_bound("data").await?;
         scope.claim_gone("data").await?;

@@ -1,5 +1,5 @@
-//! What is deleted or changed while a volume is being made: claims, ConfigMaps, classes. Whatever the moment, it ends with
-//! nothing left: no claim, no Pod, no Secret, no PersistentVolume, and no volume on the backend.
+//! What is deleted or changed while a volume is being provisioned: claims, ConfigMaps, classes. Whenever that happens,
+//! nothing is left in the end: no claim, no Pod, no Secret, no PersistentVolume, and no volume on the backend.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, until};
 use mooring_harness::{Scope, in_namespace};
 use serde_json::json;
 
-/// Holds a run up until it is told to go on.
+/// Makes a run wait until it is told to continue.
 const WAIT: &str = "until [ -e /tmp/go ]; do sleep 0.1; done";
 
-/// Makes a claim for each of these moments after its creation and deletes it then; nothing is left of any.
+/// Creates a claim for each of these delays, deletes it after the delay, and checks that nothing is left of any.
 async fn deleted_after(scope: &Scope, provisioner: &Provisioner, moments: &[u64]) -> Result<()> {
     let claims: Api<PersistentVolumeClaim> = scope.api();
     let mut made = Vec::new();
@@ -54,20 +54,20 @@ fn a_claim_deleted_at_any_moment_leaves_nothing_on_the_backend() {
 
 /// Proves: P3
 #[test]
-fn a_claim_whose_image_can_t_be_had_goes_at_once_whenever_it_is_deleted() {
+fn a_claim_whose_image_can_t_be_pulled_goes_at_once_whenever_it_is_deleted() {
     in_namespace("deleted-image", async |scope| {
         let provisioner = scope
             .provisioner()
             .key("image", "mooring.dev/there-is-no-such-image:0.1.0");
         provisioner.apply().await?;
-        // From before the Pod is there until the kubelet waits before it tries again.
+        // From before the Pod exists until the kubelet waits before its next try.
         deleted_after(&scope, &provisioner, &[0, 60, 120, 250, 400, 600, 900, 1500, 4000]).await
     });
 }
 
 /// Proves: P4
 #[test]
-fn a_missing_image_is_told_at_once() {
+fn a_missing_image_is_reported_at_once() {
     in_namespace("deleted-told", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -79,7 +79,7 @@ fn a_missing_image_is_told_at_once() {
                 json!(pod.status).to_string().contains("ErrImagePull")
             })
             .await?;
-        // That a run has begun names the image too.
+        // The message about a begun run names the image too.
         let event = scope.event("data", "has not started: ErrImagePull").await?;
         let message = event.message.clone().unwrap_or_default();
         assert!(message.contains("there-is-no-such-image"), "{message}");
@@ -95,7 +95,7 @@ fn a_missing_image_is_told_at_once() {
 
 /// Proves: P3
 #[test]
-fn a_configmap_deleted_while_its_image_runs_holds_up_its_claim_alone_and_says_so() {
+fn a_configmap_deleted_while_its_image_runs_delays_only_its_claim_and_says_so() {
     in_namespace("config-midway", async |scope| {
         let provisioner = scope.provisioner().on_pool(&format!("{WAIT}\n{PRINT}"));
         provisioner.apply().await?;
@@ -106,7 +106,7 @@ fn a_configmap_deleted_while_its_image_runs_holds_up_its_claim_alone_and_says_so
         let waits_for = format!("mooring-e2e/{}", provisioner.name);
         let event = scope.event("data", &waits_for).await?;
         assert_eq!(event.reason.as_deref(), Some("ProvisioningWaiting"), "{event:?}");
-        // Others go on, and a claim that is given up waits for what alone can delete its volume.
+        // Others continue, and a deleted claim waits for the ConfigMap, without which its volume can't be deleted.
         let other = scope.provisioner_named("-other").printing();
         other.apply().await?;
         scope.claim("other", &other.class, "1Gi").await?;
@@ -184,7 +184,7 @@ fn a_class_that_is_gone_when_an_attempt_failed_is_asked_for_and_not_needed_to_de
     in_namespace("class-gone", async |scope| {
         let provisioner = scope.provisioner().on_pool(&format!("{WAIT}\nexit 75"));
         provisioner.apply().await?;
-        // A class of the administrator's own, which Mooring does not make again.
+        // A class of the administrator, which Mooring does not create again.
         let own = format!("{}-own", scope.namespace);
         let class = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",

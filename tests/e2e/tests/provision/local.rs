@@ -1,4 +1,4 @@
-//! The example `local`, as it stands in configmaps/examples: volumes on the nodes' own disks.
+//! The example `local` from configmaps/examples: volumes on the nodes' own disks.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use serde_json::json;
 
 const EXAMPLE: &str = include_str!("../../../../configmaps/examples/local.yaml");
 
-/// Longest until a claim for which there was no room is tried again, and has it.
+/// Longest until a claim that lacked space is tried again and succeeds.
 const ROOM_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest until the scheduler has said why a Pod waits.
 const WAITS_LIMIT: Duration = Duration::from_mins(1);
 
-/// Applies the example. It stays: others use it too, and it costs nothing.
+/// Applies the example. It stays: other tests use it too, and it costs nothing.
 fn local(scope: &Scope) -> Result<()> {
     scope.apply_anywhere(EXAMPLE)
 }
 
-/// Files of the nodes' pools that bear a claim's name, seen from Pods on each node.
+/// Files in the nodes' pools with a claim's uid in their names, listed by a Pod on each node.
 async fn files_of(scope: &Scope, uid: &str) -> Result<Vec<String>> {
     let nodes: Api<Node> = Api::all(scope.client.clone());
     let mut found = Vec::new();
@@ -82,7 +82,7 @@ fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
         scope.delete("pod/writer")?;
         scope.pod_gone("writer").await?;
 
-        // No node is said: the volume's own decides.
+        // No node is given: the volume's own node decides.
         scope.apply(&user_of("reader", "data", "cat /data/file; sleep 1000000").to_string())?;
         let reader = scope.pod_ready("reader").await?;
         assert_eq!(reader.spec.and_then(|spec| spec.node_name), Some(node));
@@ -116,7 +116,7 @@ fn the_size_asked_for_is_the_size_there_is() {
     });
 }
 
-/// The stock image, with keys of a test's own to come.
+/// The stock image, to which a test adds keys.
 fn like_local(provisioner: Provisioner) -> Provisioner {
     provisioner
         .key("image", "mooring.dev/provisioner-local:0.1.0")
@@ -125,7 +125,7 @@ fn like_local(provisioner: Provisioner) -> Provisioner {
         .key("volume-binding-mode", "WaitForFirstConsumer")
 }
 
-/// A claim, and a Pod that brings it to a node.
+/// A claim, and a Pod that places it on a node.
 async fn claim_on(scope: &Scope, node: &str, name: &str, class: &str, size: u64) -> Result<String> {
     let uid = scope.claim(name, class, &size.to_string()).await?;
     let mut user = user_of(name, name, "sleep 1000000");
@@ -134,7 +134,7 @@ async fn claim_on(scope: &Scope, node: &str, name: &str, class: &str, size: u64)
     Ok(uid)
 }
 
-/// Of these claims, those that have a volume.
+/// Which of these claims have a volume.
 async fn served<'a>(scope: &Scope, claims: &'a [(String, String)]) -> Result<Vec<&'a str>> {
     let mut served = Vec::new();
     for (name, uid) in claims {
@@ -151,7 +151,7 @@ fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_t
         let node = scope.node(1).await?;
         let pool = &scope.mounter_status(&node).await?["pool"];
         let bytes = |name: &str| pool[name].as_u64().with_context(|| format!("no {name} in {pool}"));
-        // Half of what nobody was promised yet is kept in reserve, so one volume of a third fits, and no two.
+        // Half of the unpromised space is kept in reserve, so one volume of a third of it fits, but not two.
         let room = bytes("free")? - (bytes("promised")? - bytes("written")?);
         let (reserve, size) = (room / 2, room / 3);
         let thick = like_local(scope.provisioner()).key("reserve", reserve.to_string());
@@ -179,7 +179,7 @@ fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_t
             .context("what is promised is not among the metrics")?;
         ensure!(promised.parse::<u64>()? >= size, "{promised} of at least {size}");
 
-        // Thin, the same disk has room for another one of that size.
+        // With thin provisioning, the same disk has space for another one of that size.
         let thin = scope.provisioner_named("thin");
         let thin = like_local(thin).key("reserve", reserve.to_string()).key("thin", "true");
         thin.apply().await?;
@@ -187,7 +187,7 @@ fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_t
         scope.claim_bound("thin").await?;
         ensure!(scope.provisioned(&also).await?.is_some(), "a thin volume was refused");
 
-        // With these two gone, there is room for one of those that wait.
+        // With these two gone, there is space for one of those that wait.
         for name in [first.as_str(), "thin"] {
             scope.delete(&format!("pod/{name}"))?;
             scope.pod_gone(name).await?;
@@ -202,7 +202,7 @@ fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_t
 }
 
 #[test]
-fn a_reserve_that_is_no_size_is_said_with_what_to_write() {
+fn a_reserve_that_is_not_a_size_is_reported_with_what_to_write() {
     in_namespace("local-reserve", async |scope| {
         let wrong = like_local(scope.provisioner()).key("reserve", "ten percent");
         wrong.apply().await?;
@@ -234,7 +234,7 @@ fn a_retained_volume_outlives_its_claim() {
         let files = files_of(&scope, &uid).await?;
         assert_eq!(files.len(), 1, "the image file stays: {files:?}");
 
-        // Its administrator deletes it as for any other storage: the data is theirs to keep or to remove.
+        // Its administrator deletes it as with any other storage, and decides what happens to the data.
         scope.delete(&format!("persistentvolume/pvc-{uid}"))?;
         scope.nothing_left(&uid).await?;
         assert_eq!(
@@ -249,7 +249,7 @@ fn a_retained_volume_outlives_its_claim() {
 }
 
 #[test]
-fn a_local_volume_that_can_t_be_had_is_said_so_on_the_claim() {
+fn a_local_volume_that_can_t_be_made_has_the_reason_on_its_claim() {
     in_namespace("local-no", async |scope| {
         local(&scope)?;
         let mut many = claim("many", "local", "16Mi");
@@ -276,7 +276,7 @@ fn a_claim_for_one_pod_is_served_and_a_second_pod_waits_until_the_first_is_gone(
         scope.apply(&user_of("first", "data", "echo kept >/data/file; sleep 1000000").to_string())?;
         scope.pod_ready("first").await?;
         let volume = scope.provisioned(&uid).await?.context("no volume")?;
-        // Alone, or the API server takes neither claim nor volume.
+        // This access mode has to be the only one, or the API server accepts neither claim nor volume.
         let modes = volume.spec.and_then(|spec| spec.access_modes);
         assert_eq!(modes, Some(vec!["ReadWriteOncePod".to_owned()]));
 

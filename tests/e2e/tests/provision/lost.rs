@@ -1,5 +1,5 @@
-//! Runs that are ended by something else than their image: evicted, out of memory, out of time. Each is said on the claim, and
-//! what it had made on the backend by then goes with the claim.
+//! Runs that something other than their image ends: eviction, lack of memory, a time limit. The claim's Events say so,
+//! and what the run had created on the backend is removed with the claim.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -9,7 +9,8 @@ use mooring_harness::backend::PRINT;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace};
 
-/// The volume of a claim is on the backend once, whatever became of its run; then the claim is deleted and it is gone.
+/// Checks that a claim's volume is on the backend once, whatever happened to its run, and that it is gone after the
+/// claim is deleted.
 async fn ends(scope: &Scope, uid: &str) -> Result<()> {
     if scope.target.own_cluster().is_some() {
         let made = scope.on_backend(uid)?;
@@ -19,7 +20,7 @@ async fn ends(scope: &Scope, uid: &str) -> Result<()> {
     scope.gone_without_trace("data", uid).await
 }
 
-/// Runs a script after the volume was made on the backend; gives the Event that says how it ended.
+/// Runs a script after the volume was created on the backend; returns the Event that says how it ended.
 async fn said(scope: &Scope, provisioner: &Provisioner, text: &str) -> Result<(String, Event)> {
     provisioner.apply().await?;
     let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
@@ -27,7 +28,7 @@ async fn said(scope: &Scope, provisioner: &Provisioner, text: &str) -> Result<(S
 }
 
 #[test]
-fn an_evicted_run_is_said_and_run_again() {
+fn an_evicted_run_is_reported_and_run_again() {
     in_namespace("evicted", async |scope| {
         let provisioner = scope.provisioner().on_pool("sleep 1000");
         provisioner.apply().await?;
@@ -47,9 +48,9 @@ fn an_evicted_run_is_said_and_run_again() {
 }
 
 #[test]
-fn a_run_that_was_out_of_memory_is_said() {
+fn a_run_that_was_out_of_memory_is_reported() {
     in_namespace("oom", async |scope| {
-        // More than the LimitRange of the tests' namespace lets it have (tests/install/namespaces.yaml).
+        // More than the LimitRange of the tests' namespace allows (tests/install/namespaces.yaml).
         let provisioner = scope
             .provisioner()
             .on_pool("dd if=/dev/zero of=/dev/null bs=512M count=1");
@@ -61,7 +62,7 @@ fn a_run_that_was_out_of_memory_is_said() {
 
 /// Proves: P4
 #[test]
-fn a_run_that_hangs_is_said_and_leaves_nothing() {
+fn a_run_that_hangs_is_reported_and_leaves_nothing() {
     in_namespace("hangs", async |scope| {
         let provisioner = scope.provisioner().on_pool("sleep 1000").key("timeout", "3s");
         let (uid, event) = said(&scope, &provisioner, "ended by the limit \"timeout\"").await?;
@@ -71,7 +72,7 @@ fn a_run_that_hangs_is_said_and_leaves_nothing() {
 }
 
 #[test]
-fn a_run_that_ends_well_without_a_volume_to_show_is_said_and_leaves_nothing() {
+fn a_run_that_succeeds_without_a_volume_is_reported_and_leaves_nothing() {
     in_namespace("no-pv", async |scope| {
         let provisioner = scope.provisioner().on_pool("echo 'not JSON' >/dev/termination-log");
         let (uid, event) = said(&scope, &provisioner, "termination message").await?;

@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! Volumes from the claim to the PersistentVolume and back.
 
 mod config;
 mod contract;

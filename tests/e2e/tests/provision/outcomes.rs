@@ -1,4 +1,4 @@
-//! How a run of an image ends, and what its user hears of it.
+//! How a run of an image ends, and what its user learns about it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn ended(pod: &Pod) -> Option<Timestamp> {
     Some(terminated.finished_at.as_ref()?.0)
 }
 
-/// When something was first told.
+/// When an Event was first recorded.
 fn told(event: &Event) -> Option<Timestamp> {
     event
         .event_time
@@ -58,7 +58,7 @@ fn the_image_s_last_words_reach_the_claim_within_a_second_of_its_end() {
         let late = told(&event)
             .context("an Event without a time")?
             .duration_since(ended(&pod).context("no end")?);
-        // The kubelet says the end to the second, and rounds down.
+        // The kubelet records the end in whole seconds, rounded down.
         assert!(late.as_millis() < 3000, "told {late:#} after the Pod's end");
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await
@@ -109,7 +109,7 @@ fn exit_78_is_not_tried_again_until_the_configmap_changes() {
 
 /// Proves: P4
 #[test]
-fn a_run_that_takes_longer_than_its_timeout_is_ended_and_said() {
+fn a_run_that_takes_longer_than_its_timeout_is_ended_and_reported() {
     in_namespace("timeout", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -127,7 +127,7 @@ fn a_run_that_takes_longer_than_its_timeout_is_ended_and_said() {
 async fn running(client: &Client, config: &str) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
     let ours = ListParams::default().labels(&format!("mooring.dev/config-name={config}"));
-    // A run is over when its container has ended: the kubelet says so before it calls the Pod itself succeeded.
+    // A run is over when its container has ended: the kubelet reports that before the Pod itself has succeeded.
     let at_work = |pod: &&Pod| {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
@@ -142,7 +142,7 @@ async fn running(client: &Client, config: &str) -> Result<usize> {
 }
 
 #[test]
-fn no_more_than_max_parallel_runs_go_on_at_once() {
+fn no_more_than_max_parallel_runs_are_active_at_once() {
     in_namespace("parallel", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -171,7 +171,7 @@ fn no_more_than_max_parallel_runs_go_on_at_once() {
 }
 
 #[test]
-fn an_image_that_can_t_be_had_is_said_on_the_claim() {
+fn an_image_that_can_t_be_pulled_is_reported_on_the_claim() {
     in_namespace("no-image", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -184,7 +184,7 @@ fn an_image_that_can_t_be_had_is_said_on_the_claim() {
             .message
             .unwrap_or_default();
         assert!(text.contains("there-is-no-such-image"), "{text}");
-        // Nothing ran, so nothing needs deleting, which the image could not do either.
+        // Nothing ran, so nothing has to be deleted, which this image could not do either.
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await
     });
@@ -225,7 +225,7 @@ fn node_selector_and_tolerations_decide_where_an_image_runs() {
 }
 
 #[test]
-fn a_missing_service_account_or_secret_is_said_on_the_claim() {
+fn a_missing_service_account_or_secret_is_reported_on_the_claim() {
     in_namespace("missing", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -245,7 +245,7 @@ fn a_missing_service_account_or_secret_is_said_on_the_claim() {
 }
 
 #[test]
-fn a_delete_that_fails_is_said_on_the_volume_and_tried_again() {
+fn a_delete_that_fails_is_reported_on_the_volume_and_tried_again() {
     in_namespace("delete-fails", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -282,7 +282,7 @@ fn a_claim_that_can_t_be_served_says_why_and_runs_nothing() {
         let event = scope.event("data", "has no provisioner ConfigMap").await?;
         assert_eq!(event.reason.as_deref(), Some("NoProvisionerConfig"));
 
-        // Once there is one, the claim goes on by itself.
+        // Once there is one, the claim continues by itself.
         scope.provisioner().printing().write()?;
         scope.claim_bound("data").await?;
         scope.claim_gone("data").await?;

@@ -1,4 +1,4 @@
-//! Volumes that are not what was asked for, and claims that are deleted at the wrong moment: nothing is ever left over.
+//! Volumes that differ from the request, and claims that are deleted at the wrong moment: nothing is ever left over.
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -7,8 +7,8 @@ use mooring_harness::provisioner::{MAKER, Provisioner, claim};
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
-/// Lets a provisioning run begin and wait, and makes a PV in its place as an administrator, whom no policy holds: what the
-/// controller makes of it then is the controller's own judgement.
+/// Starts a provisioning run that waits, and creates a PV in its place as an administrator, to whom no policy applies.
+/// So only the controller itself can refuse the PV.
 fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
     in_namespace(name, async |scope| {
         let provisioner = waiting(&scope);
@@ -19,7 +19,7 @@ fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
         change(&mut made);
         scope.apply_anywhere(&made.to_string())?;
         let bad = scope.provisioned(&uid).await?.context("no volume")?.uid();
-        // The next attempt does it well.
+        // The next attempt succeeds.
         provisioner.printing().apply().await?;
         scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
         let event = scope.event("data", why).await?;
@@ -39,14 +39,14 @@ fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
     });
 }
 
-/// A provisioner whose image waits to be told to go on.
+/// A provisioner whose image waits to be told to continue.
 fn waiting(scope: &Scope) -> Provisioner {
     scope
         .provisioner()
         .on_provision("until [ -e /tmp/go ]; do sleep 0.1; done")
 }
 
-/// A volume as it should be.
+/// A valid volume.
 fn volume(scope: &Scope, provisioner: &Provisioner, uid: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -175,7 +175,7 @@ fn a_claim_deleted_before_its_pod_leaves_nothing() {
 #[test]
 fn a_claim_deleted_while_its_image_runs_ends_the_run_and_undoes_it() {
     in_namespace("deleted-during", async |scope| {
-        // The undoing waits to be let go, so that it can be seen.
+        // The delete run waits for the test, so that it can be observed.
         let provisioner = scope
             .provisioner()
             .on_provision("sleep 1000")
@@ -232,7 +232,7 @@ fn a_claim_whose_configmap_goes_says_what_it_waits_for_and_goes_on_when_it_is_ba
         if scope.provisioned(&uid).await?.is_none() {
             bail!("the volume was forgotten");
         }
-        // Others go on meanwhile.
+        // Others continue meanwhile.
         let other = scope.provisioner_named("-other").printing();
         other.apply().await?;
         scope.claim("other", &other.class, "1Gi").await?;

@@ -1,5 +1,5 @@
-//! Volumes of an SMB server: directories that the image `smb` makes by smbclient, so that its node need not mount anything. Mounting
-//! them takes a kernel with SMB: see `vm_smb.rs`.
+//! Volumes of an SMB server: directories that the image `smb` creates with smbclient, so that its node need not mount
+//! anything. Mounting them needs a kernel with SMB: see `vm_smb.rs`.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;

@@ -1,11 +1,12 @@
-//! `cargo testbed bench`, as little of it as there can be: that it measures everything, and says of each aim what the numbers say. Which
-//! aims are about time is no matter here, where the machine does other things besides; those about memory are reached.
+//! `cargo testbed bench` with the smallest possible numbers: it measures everything, and compares each aim with its
+//! number. Aims about time don't count here, since the machine does other things besides; those about memory must be
+//! reached.
 
 use mooring_bench::report::{Report, Timing};
 use mooring_bench::{Options, measure};
 use mooring_harness::{open_target, skip};
 
-/// What must have been measured, and over what.
+/// What must have been measured, and for which parts.
 const TIMES: &[(&str, &str, Option<&str>)] = &[
     ("claim created → Bound", "bare Pod", None),
     ("claim created → Bound", "Mooring", Some("bare Pod")),
@@ -30,7 +31,7 @@ const TIMES: &[(&str, &str, Option<&str>)] = &[
     ("unmount", "shim and mounter", Some("the same system calls")),
 ];
 
-/// The process that a mounter keeps waiting, as the report calls it: it counts as the mounter's.
+/// The mounter's waiting process, by its name in the report: it counts as the mounter's.
 const MOUNT_WORKER: &str = "mounter's waiting worker";
 
 #[test]
@@ -51,7 +52,7 @@ fn the_bench_measures_everything_and_leaves_nothing() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let report = runtime.block_on(measure(&target, &options)).unwrap();
 
-    // As it is kept.
+    // As it is stored.
     let text = serde_json::to_string(&report).unwrap();
     let report: Report = serde_json::from_str(&text).unwrap();
     assert!(report.notes.is_empty(), "{:?}", report.notes);
@@ -74,7 +75,7 @@ fn the_bench_measures_everything_and_leaves_nothing() {
         "local-path-provisioner",
         raised,
     ] {
-        // A bare Pod has nothing to be removed.
+        // A bare Pod has no volume to remove.
         let phases = if who == "bare Pod" { 1 } else { 2 };
         for what in &["claims bound", "volumes removed"][..phases] {
             let burst = report
@@ -115,7 +116,8 @@ fn the_bench_measures_everything_and_leaves_nothing() {
     aims(&report);
 }
 
-/// The aims: whose measure must be which number of the report, whether more of it is better, and whether it has to be reached here.
+/// The aims: which number of the report each is measured by, whether more is better, and whether it has to be reached
+/// here.
 fn aims(report: &Report) {
     let time = |what: &str, who: &str| {
         let mut times = report.times.iter();
@@ -167,7 +169,7 @@ fn aims(report: &Report) {
             mount.seconds.median * 1000.0,
             false,
         ),
-        // Near its aim, and what else runs on the node counts.
+        // It is close to its aim, and other load on the node counts.
         ("mounter's memory, at most", 8.0, mounter, false),
         ("controller's memory, at most", 24.0, largest("flex-provisioner"), true),
     ];

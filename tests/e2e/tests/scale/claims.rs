@@ -1,5 +1,5 @@
-//! Many claims at once, most of them of storage that fails or hangs: the others do not feel it. Alone, since it fills the
-//! cluster.
+//! Many claims at once, most of them on storage that fails or hangs: the others are not affected. Alone, since it fills
+//! the cluster.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,20 +20,20 @@ const HEALTHY: usize = 70;
 const FAILING: usize = 40;
 const HANGING: usize = 90;
 
-/// Claims of the healthy kind before the others come.
+/// Claims of the healthy kind before the others start.
 const ALONE: usize = 24;
 
-/// Provisioning Pods of the healthy kind at once, and of the hanging one.
+/// Provisioning Pods of the healthy kind at once, and of the hanging kind.
 const AT_ONCE: usize = 6;
 const HANGING_AT_ONCE: usize = 8;
 
-/// Longest wait for all of them: what is judged is who waits for whom, not how long it takes.
+/// Longest wait for all of them: the test is about who waits for whom, not about how long it takes.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// Longest for the whole test, which waits so four times.
+/// Time limit of the test, which waits like this four times.
 const WHOLE_LIMIT: Duration = Duration::from_mins(20);
 
-/// Makes claims; gives their uids.
+/// Creates claims; returns their uids.
 async fn claims(scope: &Scope, kind: &Provisioner, prefix: &str, count: usize) -> Result<BTreeSet<String>> {
     let api: Api<PersistentVolumeClaim> = scope.api();
     futures::stream::iter(0..count)
@@ -77,8 +77,8 @@ async fn at_work(scope: &Scope, config: &str) -> Result<usize> {
     Ok(pods.len() - pods.iter().filter(over).count())
 }
 
-/// Waits until all claims of the class are bound, `count` more than there were; gives how long that took and how many Pods were
-/// at work on them on average, from the first to be bound on and for as long as there were more claims than places.
+/// Waits until all claims of the class are bound, `count` more than before. Returns how long that took, and how many
+/// Pods ran for them on average from the first bound claim on, while there were more claims than places.
 async fn bound(scope: &Scope, kind: &Provisioner, before: usize, count: usize) -> Result<(Duration, f64)> {
     let started = Instant::now();
     let mut seen = Vec::new();
@@ -96,7 +96,7 @@ async fn bound(scope: &Scope, kind: &Provisioner, before: usize, count: usize) -
     Ok((started.elapsed(), mean))
 }
 
-/// Every claim has a volume of its own, every volume one claim, and there are as many on the backend.
+/// Checks that every claim has a volume of its own, every volume one claim, and that the backend has the same number.
 async fn one_each(scope: &Scope, kind: &Provisioner, uids: &BTreeSet<String>) -> Result<()> {
     let (bound, _) = by_phase(scope, &kind.class).await?;
     let volume = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.volume_name.clone();
@@ -166,7 +166,7 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
         let mut good = claims(&scope, &healthy, "alone", ALONE).await?;
         let (alone, busy_alone) = bound(&scope, &healthy, 0, ALONE).await?;
 
-        // The bad ones come first.
+        // The bad ones start first.
         let mut bad = claims(&scope, &hanging, "hangs", HANGING).await?;
         bad.extend(claims(&scope, &failing, "fails", FAILING).await?);
         good.extend(claims(&scope, &healthy, "ok", HEALTHY).await?);
@@ -185,7 +185,7 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
         let hang = at_work(&scope, &hanging.name).await?;
         ensure!(hang == HANGING_AT_ONCE, "{hang} of those that hang are at work");
         scope.event("fails-0", "never works").await?;
-        // Whoever waited for the others would have had fewer places.
+        // If they waited for the others, fewer Pods would have run at once.
         ensure!(
             busy_crowd >= 0.7 * busy_alone,
             "{busy_crowd:.1} Pods at work on the healthy ones, but {busy_alone:.1} without the others"

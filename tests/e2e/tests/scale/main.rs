@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! Many at once.
 
 mod bench;
 mod claims;

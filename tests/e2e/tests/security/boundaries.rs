@@ -1,5 +1,5 @@
-//! Tries to have the node's own disk, as a ConfigMap's author, as whoever has the controller's token, and past both at the mounter itself; and
-//! to reach servers that nobody allowed by what volumes say beside their source.
+//! Tries to get the node's own disk: as a ConfigMap's author, with the controller's token, and past both at the mounter
+//! itself. Also tries to reach servers that are not allowed, through options besides a volume's source.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
@@ -22,7 +22,7 @@ fn parsed<K: DeserializeOwned>(object: Value) -> Result<K> {
     Ok(serde_json::from_value(object)?)
 }
 
-/// Has the mounter mount a volume that has no `PersistentVolume`, as the kubelet would, and gives what it says.
+/// Makes the mounter mount a volume that has no `PersistentVolume`, as the kubelet would, and returns its message.
 fn refused(scope: &Scope, options: &Value) -> Result<String> {
     let directory = format!("{}/{}", scope.pod_directory(1)?, scope.namespace);
     scope.on_node(1, &format!("mkdir -p {directory}"))?;
@@ -40,7 +40,7 @@ fn refused(scope: &Scope, options: &Value) -> Result<String> {
     Ok(answer.message().to_owned())
 }
 
-/// Whoever has let it through before, the mounter is the last to be asked.
+/// Whatever has accepted a volume before, the mounter checks it last.
 #[test]
 fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() {
     on_own_nodes("sec-node-disk", async |scope| {
@@ -61,7 +61,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
                 json!({"client": "smb", "fs-type": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
                 "use smb",
             ),
-            // No path of the node, and no storage that this image is for.
+            // A path of the node, and storage that this image is not for.
             (
                 json!({"client": "ext4", "source": "a:/b", "client-image": SSHFS}),
                 "not made for ext4 volumes",
@@ -84,7 +84,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
             assert!(said.contains(words), "{options}: {words:?} is not in {said}");
         }
 
-        // An administrator's PersistentVolume may name a path of the node; one that was provisioned may not, whatever it says.
+        // An administrator's PersistentVolume may name a path of the node. A provisioned one may not, whatever it says.
         let client = scope.namespace.clone();
         scope.mounter_config(&client, "self")?;
         wait_until("the mounter to have read it", Duration::from_secs(20), async || {
@@ -106,7 +106,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
         scope.pod_ready("theirs").await?;
         scope.event("provisioned", "was provisioned").await?;
         assert_eq!(scope.mounts_on(1)?.len(), 1);
-        // And in a Pod of its own it is nobody's.
+        // A Pod's own volume has no administrator.
         scope.delete("pod/theirs")?;
         scope.pod_gone("theirs").await?;
         let said = refused(&scope, &options)?;
@@ -115,7 +115,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
     });
 }
 
-/// A `PersistentVolume` that somebody made for the claim with this uid.
+/// A `PersistentVolume` for the claim with this uid, which someone else than the controller creates.
 fn volume(scope: &Scope, uid: &str, by: &str, options: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -214,7 +214,7 @@ fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone
             assert!(said.contains(words), "{words:?} is not in {said}");
         }
 
-        // What is there and is another provisioner's, or an administrator's.
+        // Volumes that exist and belong to another provisioner, or to an administrator.
         scope.apply_anywhere(&volume(&scope, foreign, "example.com/nfs", &sshfs).to_string())?;
         scope.volume("hers", &sshfs)?;
         let change = Patch::Merge(json!({"metadata": {"annotations": {annotations::CONFIG: "a/b"}}}));

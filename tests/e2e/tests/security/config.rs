@@ -1,6 +1,6 @@
-//! Tries to break out by what a provisioner ConfigMap, a StorageClass, a Secret's keys or an image's own words say. Among them the
-//! published holes of other provisioners: a Pod template in a ConfigMap (CVE-2026-44543), a path pattern in a class
-//! (CVE-2025-62878) and `..` in a volume's directory (CVE-2026-3864).
+//! Tries to break out through a provisioner ConfigMap, a StorageClass, a Secret's keys or an image's output. Among the
+//! tries are published holes of other provisioners: a Pod template in a ConfigMap (CVE-2026-44543), a path pattern in a
+//! class (CVE-2025-62878) and `..` in a volume's directory (CVE-2026-3864).
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod, PodSpec};
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 #[test]
 fn images_that_only_look_like_allowed_ones_are_refused() {
     in_namespace("sec-images", async |scope| {
-        // Allowed are mooring.dev/** and custom/*, which is docker.io/custom/*.
+        // Allowed are mooring.dev/** and custom/*, which means docker.io/custom/*.
         let digest = "0123456789abcdef".repeat(4);
         let images = [
             "mooring.dev.evil.example/testbed-scripted:0.1.0".to_owned(),
@@ -60,7 +60,7 @@ fn images_that_only_look_like_allowed_ones_are_refused() {
     });
 }
 
-/// What a Pod is but for its names and its properties.
+/// A Pod without its names and its properties.
 fn skeleton(spec: &PodSpec) -> Value {
     let mut spec = json!(spec);
     spec["containers"][0]["env"] = Value::Null;
@@ -112,7 +112,8 @@ fn no_key_of_a_configmap_shapes_the_provisioning_pod() {
         ] {
             shaped = shaped.key(key, value);
         }
-        // Near misses of known keys are errors, and so is one that would be a property of Mooring's own; the rest are properties.
+        // Keys that are almost known keys are errors, and so is one that would be a property of Mooring's own; the rest
+        // are properties.
         shaped.write()?;
         let status = shaped.status("refused: ").await?;
         assert!(
@@ -219,7 +220,7 @@ fn known_keys_of_a_configmap_carry_nothing_but_what_they_are_for() {
 #[test]
 fn no_image_runs_with_the_rights_of_a_part_of_mooring_or_of_another_namespace() {
     in_namespace("sec-account", async |scope| {
-        // In Mooring's own namespace, where these accounts are.
+        // In Mooring's own namespace, where these accounts exist.
         let configs: Api<ConfigMap> = Api::namespaced(scope.client.clone(), NAMESPACE);
         for account in ["flex-provisioner", "mounter", "client"] {
             let name = format!("{}-{account}", scope.namespace);
@@ -278,7 +279,7 @@ fn properties_that_would_change_how_programs_run_are_refused_wherever_they_come_
             assert!(status.contains(key), "{key} is not in {status}");
         }
 
-        // A class's parameters and a Secret's keys are known only when a claim is made.
+        // A class's parameters and a Secret's keys are known only when a claim is created.
         let good = scope.provisioner().printing();
         good.apply().await?;
         let class = format!("{}-class", scope.namespace);
@@ -304,7 +305,7 @@ fn properties_that_would_change_how_programs_run_are_refused_wherever_they_come_
                    "stringData": {key: "x"}})
             .to_string()
         };
-        // What would be a path is no key of a Secret to begin with.
+        // A path is not even valid as a Secret's key.
         for key in ["../x", "..", "a/b"] {
             assert!(scope.apply_anywhere(&manifest(key)).is_err(), "{key}");
         }
@@ -340,7 +341,7 @@ fn values_arrive_as_they_are_whatever_a_shell_would_make_of_them() {
             .on_provision("sleep 1000")
             .key("nasty", nasty)
             .key("..", "");
-        // Two dots are no name of a property (nor a key of a ConfigMap).
+        // Two dots are not valid as a property's name (nor as a ConfigMap's key).
         assert!(provisioner.write().is_err());
         let mut provisioner = provisioner;
         provisioner.data.remove("..");
@@ -357,7 +358,7 @@ fn values_arrive_as_they_are_whatever_a_shell_would_make_of_them() {
             (&request["parameters"]["nasty"], &request["username"]),
             (&json!(nasty), &json!(user))
         );
-        // Process 1 is the image's; variables end in NUL.
+        // Process 1 is the image's; variables end with NUL.
         let environment = read("/proc/1/environ")?;
         let variables: Vec<_> = environment.split('\0').collect();
         assert!(variables.contains(&&*format!("NASTY={nasty}")), "{environment}");
@@ -420,7 +421,7 @@ fn a_path_pattern_in_a_class_or_a_configmap_leads_nowhere() {
 #[test]
 fn an_image_can_t_describe_a_volume_that_gives_out_the_node_or_another_claim_s_data() {
     in_namespace("sec-printed", async |scope| {
-        // What each claim's run prints is decided by the claim's name.
+        // The claim's name decides what its run prints.
         let cases = [
             (
                 "overlay",
@@ -475,7 +476,8 @@ fn an_image_can_t_describe_a_volume_that_gives_out_the_node_or_another_claim_s_d
     });
 }
 
-/// A released PersistentVolume as whoever may write one could write it, with all that makes Mooring take it for one of its own.
+/// A released PersistentVolume as anyone who may write one could forge it, with everything that makes Mooring take it
+/// for its own.
 fn forged(scope: &Scope, config: &str, class: &str, uid: &str, request_of: &str, source: &str) -> Value {
     let request = json!({
         "contract": 1, "operation": "provision", "pv-name": format!("pvc-{request_of}"), "username": "", "groups": [],
@@ -503,7 +505,8 @@ fn forged(scope: &Scope, config: &str, class: &str, uid: &str, request_of: &str,
     })
 }
 
-/// CVE-2026-3864: whoever may write a PersistentVolume has `..` in its directory removed, with what is behind it.
+/// CVE-2026-3864: someone who may write a PersistentVolume puts `..` into its directory, so that what is there is
+/// removed.
 #[test]
 fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says() {
     in_namespace("sec-dots", async |scope| {
@@ -546,7 +549,7 @@ fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says()
                 volume(3, 3, &server.source(&format!("../volumes/victim/../pvc-{}", uid(3)))),
                 "is not a directory named",
             ),
-            // What is deleted is said by the annotation: it must be about this volume.
+            // The annotation says what to delete: it must be about this volume.
             (volume(4, 9, &server.source("victim")), "about another volume"),
         ];
         for (volume, _) in &cases {
@@ -558,7 +561,7 @@ fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says()
             told = told.and(scope.event_in("default", &name, words).await.map(drop));
         }
         let left = scope.exec("ssh", ["ls", "/srv/volumes/victim"]);
-        // An administrator lets go of what can't be deleted.
+        // An administrator removes the finalizer of what can't be deleted.
         let volumes: Api<PersistentVolume> = Api::all(scope.client.clone());
         for index in 0..cases.len() {
             let name = format!("pvc-{}", uid(u8::try_from(index + 1)?));
@@ -574,7 +577,7 @@ fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says()
         }
         told?;
         assert_eq!(left?, "precious\n");
-        // What it has taken from the controller is its own to clear up.
+        // The controller gets only what the test took from it, and cleans that up itself.
         for index in 0..cases.len() {
             let pod = format!("pod/delete-{}", uid(u8::try_from(index + 1)?));
             scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "--ignore-not-found", &pod])?;

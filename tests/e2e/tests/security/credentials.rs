@@ -1,5 +1,5 @@
-//! Tries to break out with credentials that somebody may come by: a provisioning Pod's, a mounter's, the controller's, a tenant's
-//! own. What each could do at most is docs/security.md's business.
+//! Tries to break out with credentials that an attacker may get: a provisioning Pod's, a mounter's, the controller's, a
+//! tenant's own. docs/security.md says what each could do at most.
 
 mod controller;
 mod mounter;
@@ -19,7 +19,7 @@ fn parsed<K: DeserializeOwned>(object: &Value) -> Result<K> {
     serde_json::from_value(object.clone()).with_context(|| format!("not what it should be: {object}"))
 }
 
-/// With this value in place of what is there, or in addition.
+/// The object with this value at `pointer`, replaced or added.
 fn with(object: &Value, pointer: &str, value: Value) -> Value {
     let mut object = object.clone();
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
@@ -29,7 +29,7 @@ fn with(object: &Value, pointer: &str, value: Value) -> Value {
     object
 }
 
-/// Whether a token is good for running commands in Pods.
+/// Whether a token allows running commands in Pods.
 async fn may_exec(client: &Client, namespace: &str) -> Result<bool> {
     let ask = json!({"spec": {"resourceAttributes": {
         "namespace": namespace, "verb": "create", "resource": "pods", "subresource": "exec", "name": "x",
@@ -40,7 +40,7 @@ async fn may_exec(client: &Client, namespace: &str) -> Result<bool> {
     Ok(answer.status.context("a review without an answer")?.allowed)
 }
 
-/// What a token can't even ask for is refused before any policy looks at it.
+/// RBAC refuses these requests before any policy sees them.
 async fn has_no_right_to_secrets_and_pods(client: &Client, namespaces: &[&str]) -> Result<()> {
     for namespace in namespaces {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);

@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! Attempts to break out.
 
 mod boundaries;
 mod config;

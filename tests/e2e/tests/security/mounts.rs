@@ -1,5 +1,5 @@
-//! Tries to break out by way of a mounted volume: by what is on it, and by what its options say. These volumes are written
-//! by hand, so nothing but the mounter itself stands in the way.
+//! Tries to break out through a mounted volume: through its content, and through its options. The test writes these
+//! volumes by hand, so only the mounter itself stands in the way.
 
 use anyhow::Result;
 use mooring_harness::Scope;
@@ -48,7 +48,7 @@ fn a_set_user_id_program_and_a_device_on_a_volume_are_of_no_use() {
                 ),
             )?;
         }
-        // In a directory of the node's own both work, so that they can fail.
+        // On a directory of the node both work, so the checks above can fail.
         assert_eq!(exec(&scope, "tenant", "/plain/id -u")?, "0\n");
         assert_eq!(exec(&scope, "tenant", "head -c 1 /plain/zero | wc -c")?, "1\n");
         assert_eq!(exec(&scope, "tenant", "/data/id -u")?, "1000\n");
@@ -58,7 +58,7 @@ fn a_set_user_id_program_and_a_device_on_a_volume_are_of_no_use() {
     });
 }
 
-/// Has the mounter mount a volume as the kubelet would, and gives what it says; nothing may be mounted.
+/// Makes the mounter mount a volume as the kubelet would, and returns its message; nothing may be mounted.
 fn refused(scope: &Scope, options: &Value) -> Result<String> {
     let directory = format!("{}/{}", scope.pod_directory(1)?, scope.namespace);
     scope.on_node(1, &format!("mkdir -p {directory}"))?;
@@ -79,7 +79,7 @@ fn refused(scope: &Scope, options: &Value) -> Result<String> {
 #[test]
 fn no_options_make_a_view_of_the_node_out_of_a_volume() {
     on_own_nodes("sec-options", async |scope| {
-        // One type each of the three ways of being served. The client image has busybox' own mount.
+        // One type for each of the three ways to serve one. The client image has busybox' own mount.
         let client = |mode: &str| format!("{}-{mode}", scope.namespace);
         scope.apply_mounter_config(&json!({
             client("self"): "self", client("host"): "host", client("image"): "mooring.dev/provisioner-base:0.1.0",
@@ -142,7 +142,7 @@ fn no_options_make_a_view_of_the_node_out_of_a_volume() {
                 continue;
             }
             if mode == "image" {
-                // It has no program for any type, and the kernel's are not its to give.
+                // It has no program for any type, and it may not give out the kernel's.
                 for fs_type in ["ext4", "xfs", "tmpfs"] {
                     let said = refused(&scope, &with(json!({"fs-type": fs_type})))?;
                     assert!(said.contains("not made for"), "{fs_type}: {said}");
@@ -198,7 +198,7 @@ fn commas_blanks_and_dashes_in_mount_options_smuggle_nothing_in() {
             let table = scope.exec(name, ["grep", " /data tmpfs ", "/proc/mounts"])?;
             assert!(table.contains("nosuid,nodev"), "{table}");
         }
-        // What the kernel does not know is an error, and never the option that it resembles.
+        // An option that the kernel does not know is an error, and never a similar option.
         for name in ["c", "d", "e", "f"] {
             scope.event(name, "mount").await?;
         }

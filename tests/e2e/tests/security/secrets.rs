@@ -1,4 +1,5 @@
-//! Secrets with unmistakable values go all the ways that secrets go, and are then looked for everywhere that they must not be.
+//! Secrets with recognizable values go every way that secrets go. Then the test searches for them everywhere they must
+//! not be.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,10 +23,10 @@ use mooring_harness::{Scope, wait_until};
 use mooring_testbed::layout::Layout;
 use serde_json::{Value, json};
 
-/// Longest until the log of a container can be read, or its Pod is gone: a container may just be started again.
+/// Longest until the log of a container can be read, or its Pod is gone: the container may just be restarting.
 const LOG_LIMIT: Duration = Duration::from_secs(30);
 
-/// Values that stand nowhere else, as they are and as Secrets and the kubelet's arguments have them.
+/// Values that appear nowhere else, as they are and as Secrets and the kubelet's arguments encode them.
 struct Canaries(Vec<(&'static str, String)>);
 
 impl Canaries {
@@ -34,7 +35,7 @@ impl Canaries {
     }
 
     fn add(&mut self, what: &'static str, value: &str) {
-        // Long texts are broken into lines, and whole only in base64.
+        // Long texts are broken into lines, and complete only in base64.
         let line = value.lines().find(|line| line.len() > 40 && !line.starts_with('-'));
         self.0.push((what, line.unwrap_or(value).trim().to_owned()));
         let encoded = STANDARD.encode(value);
@@ -44,7 +45,7 @@ impl Canaries {
         ));
     }
 
-    /// Those that a text has.
+    /// Which of them a text contains.
     fn found_in(&self, text: &str) -> Vec<&'static str> {
         let found = self.0.iter().filter(|(_, value)| text.contains(value.as_str()));
         found.map(|(what, _)| *what).collect()
@@ -57,7 +58,7 @@ impl Canaries {
     }
 }
 
-/// Arguments and environments of all processes of the machine, looked at until it is dropped.
+/// Watches arguments and environments of all processes of the machine until it is dropped.
 struct Watch {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<(BTreeSet<String>, usize)>>,
@@ -100,8 +101,8 @@ impl Drop for Watch {
     }
 }
 
-/// What one look at a file of a process shows: with two, the process may run another program at the second, or be gone, and half of what stands there
-/// is neither's.
+/// A file of a process from a single read. Between two reads, the process may start another program or end, and the
+/// result would mix the two.
 fn at_once(path: &Path) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 18];
     let read = File::open(path).and_then(|mut file| file.read(&mut bytes));
@@ -113,8 +114,8 @@ fn look(canaries: &Canaries, seen: &mut BTreeSet<String>) {
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let read = |file: &str| String::from_utf8_lossy(&at_once(&process.path().join(file))).into_owned();
         let arguments = read("cmdline");
-        // The kubelet hands a volume's Secret to the driver by its arguments, which the driver wipes as soon as it can: see
-        // `waiting_shims`.
+        // The kubelet passes a volume's Secret to the driver in its arguments, which the driver wipes as soon as it
+        // can: see `waiting_shims`.
         let shim = arguments
             .split('\0')
             .next()
@@ -123,7 +124,7 @@ fn look(canaries: &Canaries, seen: &mut BTreeSet<String>) {
             seen.insert(arguments.replace('\0', " "));
         }
         let environment = read("environ");
-        // An image's properties are its environment: that is the contract.
+        // An image's properties are in its environment: that is the contract.
         let image = environment.split('\0').any(|variable| variable.starts_with("PV_NAME="));
         if !image && !canaries.found_in(&environment).is_empty() {
             seen.insert(format!("environment of {}", arguments.replace('\0', " ")));
@@ -131,7 +132,7 @@ fn look(canaries: &Canaries, seen: &mut BTreeSet<String>) {
     }
 }
 
-/// Arguments of the shims that wait for a mount right now.
+/// Arguments of the shims that wait for a mount at this moment.
 fn waiting_shims() -> Vec<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -140,7 +141,7 @@ fn waiting_shims() -> Vec<String> {
         .collect()
 }
 
-/// A server that takes connections and says nothing, so that a mount of it waits until ssh gives up.
+/// A server that accepts connections and is silent, so that a mount from it waits until ssh gives up.
 const SILENT: &str = "
 apiVersion: v1
 kind: Pod
@@ -154,7 +155,7 @@ spec:
       command: [nc, -ll, -p, '2222', -e, sleep, '1000']
 ";
 
-/// A client, its source, the secret key, the other keys, and what comes of it.
+/// A client, its source, the secret key, the other keys, and the expected message.
 type OtherClient = (
     &'static str,
     &'static str,
@@ -162,8 +163,8 @@ type OtherClient = (
     (&'static [(&'static str, &'static str)], &'static str),
 );
 
-/// Clients that get a Secret on these nodes, beside sshfs: the source at an address where nobody answers, the secret key, the other keys,
-/// and what comes of it once the client has looked at them.
+/// Clients besides sshfs that get a Secret on these nodes: the source at an address where nothing answers, the secret
+/// key, the other keys, and the message once the client has read them.
 const OTHER_CLIENTS: [OtherClient; 4] = [
     (
         "s3",
@@ -183,7 +184,7 @@ const OTHER_CLIENTS: [OtherClient; 4] = [
         "chap-password",
         (&[("chap-username", "nobody")], "can't be had"),
     ),
-    // Where the kernel has no SMB the mounter itself says so, with the Secret in its hands.
+    // If the kernel has no SMB, the mounter itself says so, and it has the Secret then.
     (
         "smb",
         "//ADDRESS/share",
@@ -192,13 +193,13 @@ const OTHER_CLIENTS: [OtherClient; 4] = [
     ),
 ];
 
-/// Longest until each of them was there: a mount that fails is tried again after two minutes at the most.
+/// Longest until each of them was seen: a failed mount is tried again after two minutes at most.
 const CLIENTS_LIMIT: Duration = Duration::from_mins(3);
 
-/// Those of them that are served by client Pods.
+/// The clients that client Pods serve.
 const IN_PODS: [&str; 4] = ["block", "cephfs", "s3", "sshfs"];
 
-/// The secret of such a client. Ceph's have a form, so there it is one that no cluster knows.
+/// The secret of such a client. Ceph's keys have a format, so this is one that no cluster knows.
 fn other_secret(scope: &Scope, client: &str, key: &str) -> String {
     if client == "cephfs" {
         return WRONG_KEY.to_owned();
@@ -206,7 +207,7 @@ fn other_secret(scope: &Scope, client: &str, key: &str) -> String {
     format!("canary-{key}-{}-canary-canary-canary-canary", scope.namespace)
 }
 
-/// Mounts by the other clients, which fail after they were handed their Secrets.
+/// Mounts by the other clients, which fail after they got their Secrets.
 async fn mounts_of_other_clients(scope: &Scope, address: &str) -> Result<()> {
     for (client, source, key, (more, _)) in OTHER_CLIENTS {
         let mut secret = json!({key: other_secret(scope, client, key)});
@@ -273,7 +274,7 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
         scope.pod_ready("user").await?;
         scope.exec("user", ["touch", "/data/it-is-there"])?;
 
-        // And a mount that fails after a while, which is when most is said.
+        // And a mount that fails after a while, which is when most is logged.
         scope.apply(SILENT)?;
         let silent = scope.pod_ready("silent").await?;
         let address = silent.status.and_then(|status| status.pod_ip).context("no address")?;
@@ -288,7 +289,7 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
             "a shim that waits, its arguments wiped",
             Duration::from_mins(1),
             async || {
-                // One of another test might wait as well: the server has somebody only while ours does.
+                // Another test's mount might wait as well: the server has a connection only while ours waits.
                 scope.exec("silent", ["pidof", "sleep"])?;
                 let waiting = waiting_shims();
                 let clean = waiting.iter().all(|arguments| canaries.found_in(arguments).is_empty());
@@ -316,7 +317,7 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
     });
 }
 
-/// All that stands in the API but Secrets, and the ConfigMap that a token of its own was written into.
+/// All objects in the API except Secrets, and except the ConfigMap that got a token of its own.
 fn objects(scope: &Scope, canaries: &Canaries, config: &str) -> Result<()> {
     let kinds = "pods,events,events.events.k8s.io,configmaps,persistentvolumes,persistentvolumeclaims,storageclasses,leases,nodes,\
                  daemonsets,deployments,replicasets,serviceaccounts";
@@ -337,11 +338,11 @@ fn objects(scope: &Scope, canaries: &Canaries, config: &str) -> Result<()> {
     Ok(())
 }
 
-/// Logs of all Pods that have to do with it, and of everything that the testbed itself runs.
+/// Logs of all Pods that are involved, and of all programs of the testbed.
 async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
     let mut read_of = BTreeSet::new();
     let mut found = Ok(());
-    // A client whose mounts all fail is taken away when it has been idle, and started for the next try.
+    // A client Pod whose mounts all fail is deleted once it is idle, and started for the next try.
     wait_until("a log of a client Pod of each client", CLIENTS_LIMIT, async || {
         for namespace in [NAMESPACE, CONFIG_NAMESPACE, &scope.namespace] {
             let pods: Api<Pod> = Api::namespaced(scope.client.clone(), namespace);
@@ -377,7 +378,8 @@ async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
     Ok(())
 }
 
-/// The logs of a Pod's containers, also of those that ran before. One that can't be read is an error, unless the Pod is gone by now.
+/// The logs of a Pod's containers, including earlier runs. A log that can't be read is an error, unless the Pod is gone
+/// by now.
 async fn logs_of(scope: &Scope, pods: &Api<Pod>, namespace: &str, pod: &Pod) -> Result<String> {
     let name = pod.name_any();
     let status = pod.status.clone().unwrap_or_default();
@@ -385,7 +387,7 @@ async fn logs_of(scope: &Scope, pods: &Api<Pod>, namespace: &str, pod: &Pod) -> 
     let mut all = String::new();
     for container in containers.chain(status.container_statuses.into_iter().flatten()) {
         let state = container.state.unwrap_or_default();
-        // One that never ran has no log.
+        // A container that never ran has no log.
         let runs = [
             (state.running.is_some() || state.terminated.is_some()).then_some("--previous=false"),
             (container.restart_count > 0).then_some("--previous=true"),

@@ -1,4 +1,4 @@
-//! The testbed itself: what every other test takes for granted.
+//! The testbed itself: what every other test relies on.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use mooring_testbed::cluster::Cluster;
 use mooring_testbed::namespaces::find_in_namespace;
 use mooring_testbed::node::{Flavour, programs_of_an_immutable};
 
-/// A privileged Pod that mounts a file system below the kubelet's folder, and a Pod on the same node that looks at it.
+/// A privileged Pod that mounts a file system below the kubelet's folder, and a Pod on the same node that sees it.
 const MOUNTER_AND_OBSERVER: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -46,7 +46,7 @@ spec:
   volumes: [{name: share, hostPath: {path: /var/lib/kubelet/smoke, type: DirectoryOrCreate}}]
 "#;
 
-/// A Pod that asks the web server until it is served.
+/// A Pod that asks the web server until it gets an answer.
 const CLIENT: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -97,7 +97,7 @@ fn a_service_is_reached_from_every_node() {
         let address = scope.web_server(&nodes[0]).await?;
         scope.apply(&CLIENT.replace("LAST", &last).replace("ADDRESS", &address))?;
         scope.pod_succeeded("client").await?;
-        // Before it was served it may have been refused: a Service's rules reach the nodes a moment after its Pod is ready.
+        // It may have been refused before: a Service's rules reach the nodes a moment after its Pod is ready.
         let said = scope.kubectl(["logs", "client"])?;
         assert_eq!(said.lines().last(), Some("served"), "{said}");
         Ok(())
@@ -120,7 +120,7 @@ fn files_below(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
 }
 
 #[test]
-fn an_immutable_node_has_nothing_that_mooring_could_lean_on() {
+fn an_immutable_node_has_nothing_that_mooring_could_rely_on() {
     let target = open_target().unwrap();
     let plain = |cluster: &Cluster| cluster.description.flavour != Flavour::Immutable;
     if target.own_cluster().is_some_and(plain) {
@@ -130,7 +130,7 @@ fn an_immutable_node_has_nothing_that_mooring_could_lean_on() {
         let cluster = scope.own_cluster()?;
         for index in 1..=cluster.description.nodes {
             let init = cluster.init_of(index)?;
-            // What the kubelet sees, and what the runtime makes containers from.
+            // The root that the kubelet sees, and the one from which the runtime starts containers.
             for program in ["kubelet", "containerd"] {
                 let pids = find_in_namespace(init, program)?;
                 ensure!(!pids.is_empty(), "{program} does not run");

@@ -1,4 +1,4 @@
-//! The images themselves: in what surroundings they are built.
+//! The environment in which images are built.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::images::try_out;
 
-/// Fails where a block device can be found in any of the ways in which packages' scripts look for one.
+/// Fails if it finds a block device in any of the ways in which packages' scripts look for one.
 const LOOKS_FOR_DEVICES: &str = r#"FROM busybox:1
 RUN for folder in /sys/block /sys/class/block /sys/dev/block; do \
       if [ -n "$(ls -A $folder 2>/dev/null)" ]; then echo "FOUND $folder:" $(ls -A $folder); found=1; fi; \
@@ -18,7 +18,7 @@ RUN for folder in /sys/block /sys/class/block /sys/dev/block; do \
 RUN echo x >/dev/null && [ -n "$(head -c 8 /dev/urandom)" ] && [ -c /dev/ptmx ] && echo y >/dev/shm/y && [ -e /dev/fd/0 ]
 "#;
 
-/// A loop device of the machine, until it is dropped.
+/// A loop device of the machine, which is detached when this is dropped.
 struct Loop(String);
 
 impl Loop {
@@ -37,7 +37,7 @@ impl Drop for Loop {
     }
 }
 
-/// lvm2's scripts scan all block devices that they find, and never end where there is an attached loop device.
+/// lvm2's scripts scan all block devices that they find, and never end if there is an attached loop device.
 #[test]
 fn an_image_build_sees_no_device_of_the_machine() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("mooring-images-{}", std::process::id()));
@@ -47,7 +47,7 @@ fn an_image_build_sees_no_device_of_the_machine() -> Result<()> {
         let containerfile = folder.join("Containerfile");
         std::fs::write(&containerfile, LOOKS_FOR_DEVICES).context("failed to write a Containerfile")?;
         try_out(&containerfile)?;
-        // The machine itself has lost nothing.
+        // The machine itself still has it.
         ensure!(Path::new(&device.0).exists(), "{} is gone from the machine", device.0);
         let sees = std::fs::read_dir("/sys/block")
             .context("failed to list /sys/block")?

@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! The testbed itself.
 
 mod cluster;
 mod images;

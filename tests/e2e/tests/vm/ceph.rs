@@ -1,5 +1,6 @@
-//! Volumes of Ceph that one node mounts by its kernel and another, whose kernel has no Ceph, by a program: CephFS and images. The first is a
-//! virtual machine with Debian's stock kernel and nothing else of Ceph; the cluster is a real one.
+//! Volumes of Ceph that one node mounts with its kernel, and another, whose kernel has no Ceph, with a program: CephFS
+//! and images. The first node is a virtual machine with Debian's stock kernel and nothing else of Ceph; the cluster is
+//! a real one.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,13 @@ use mooring_testbed::command::output;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
-/// The client of the nodes' volumes.
+/// The client in the nodes' Secret.
 const NODES: &str = "cephfs-nodes";
 
-/// Longest for what a container does when it starts there: a process takes thirty times as long.
+/// Longest for what a container does when it starts there: starting a process takes thirty times as long.
 const START_LIMIT: Duration = Duration::from_mins(5);
 
-/// Longest until Pods are gone though the whole cluster hangs.
+/// Longest until Pods are gone while the whole cluster hangs.
 const GONE_LIMIT: Duration = Duration::from_mins(5);
 
 fn user_on(node: &str, name: &str) -> Value {
@@ -29,7 +30,7 @@ fn user_on(node: &str, name: &str) -> Value {
     user
 }
 
-/// Where Pods have `/data` from, by the kernel's table.
+/// The type of a Pod's file system at `/data`, from the kernel's mount table.
 fn type_in(scope: &Scope, pod: &str) -> Result<String> {
     let mounted = scope.exec(pod, ["grep", " /data ", "/proc/mounts"])?;
     ensure!(mounted.contains("nosuid") && mounted.contains("nodev"), "{mounted}");
@@ -45,7 +46,7 @@ fn no_key_is_seen(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// How often the client containers of the machine were started.
+/// The restarts of the machine's client containers.
 fn restarts(scope: &Scope) -> Result<String> {
     let selector = format!("--selector={}=cephfs,{}={MACHINE_NODE}", labels::CLIENT, labels::NODE);
     let path =
@@ -56,12 +57,12 @@ fn restarts(scope: &Scope) -> Result<String> {
     Ok(output(&mut get)?)
 }
 
-/// The client container is killed while the volume is written to.
+/// Kills the client container while the volume is written to.
 async fn killed(scope: &Scope) -> Result<()> {
     let before = scope.mounts_on_machine()?;
     let began = restarts(scope)?;
     ensure!(began == "0true", "{began}");
-    // It ends with the first write that fails.
+    // It ends at the first write that fails.
     let beat =
         "n=0; while n=$((n + 1)); do echo $n >/data/beat && sync /data/beat || exit; sleep 0.2; done >/dev/null 2>&1 &";
     scope.exec("writer", ["sh", "-c", beat])?;
@@ -72,7 +73,7 @@ async fn killed(scope: &Scope) -> Result<()> {
              esac
          done",
     )?;
-    // Each write empties the file first.
+    // Each write truncates the file first.
     let count = async || -> Result<u64> {
         wait_until("a number that was written", START_LIMIT, async || {
             let written = scope.exec("writer", ["cat", "/data/beat"])?;
@@ -96,7 +97,7 @@ async fn killed(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// An image of a pool: a device of the kernel's on the machine, and of a program's on a node whose kernel lacks the driver.
+/// An image of a pool: the kernel's device on the machine, and a program's on a node whose kernel lacks the driver.
 async fn image(scope: &Scope, server: &str) -> Result<()> {
     let user = "rbd-nodes";
     scope.on_ceph("rbd create --size 64M rbd/both")?;
@@ -132,7 +133,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     scope.delete("pod/second")?;
     scope.pod_gone("second").await?;
 
-    // What can't be had leaves nothing behind.
+    // A mount that fails leaves nothing behind.
     scope.volume("none", &json!({"client": "rbd", "source": format!("rbd://{server}/rbd/none"), "secret": "rbd-key", "driver": "kernel"}))?;
     scope.pod("none", MACHINE_NODE, "none", Value::Null)?;
     scope.event("none", "the image rbd/none can't be had").await?;
@@ -142,8 +143,8 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     Ok(())
 }
 
-/// Pods that write all the time, by the kernel and by programs, are deleted: nothing of the cluster answers any more. It comes last, since
-/// a Ceph that was stopped is of no use for minutes.
+/// Deletes Pods that write all the time, with the kernel's client and with programs, while nothing of the cluster
+/// answers. It comes last, since a stopped Ceph needs minutes to recover.
 async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<()> {
     let directory = json!({"client": "cephfs", "source": format!("{server}:/volumes/mooring"), "secret": "key"});
     let image = |name: &str| {
@@ -162,7 +163,7 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
         scope.pod(pod, node, pod, Value::Null)?;
     }
     for (pod, _, fs_type, _) in pods {
-        // An image gets its file system first, which takes its time there.
+        // An image gets its file system first, which takes a while there.
         wait_until(&format!("{pod} to run"), START_LIMIT, async || {
             Ok(scope.exec(pod, ["true"]).ok())
         })
@@ -190,7 +191,7 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
 
 async fn both_ways(scope: &Scope) -> Result<()> {
     let server = scope.ceph("node-1", "cephfs").await?;
-    // The image that talks with the cluster is there.
+    // The image that talks to the cluster is on that node.
     let provisioner = scope
         .ceph_example("cephfs", &server)?
         .key("node-selector", "kubernetes.io/hostname=node-1");
@@ -211,7 +212,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
         spoken(bound.elapsed())
     ));
 
-    // Each of the other's kind: one that is forced, one that can't be, one without a right.
+    // Each uses the other's kind: one is forced, one is impossible, one lacks a right.
     let volume = scope.provisioned(&uid).await?.context("no volume")?;
     let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
     let source = flex
@@ -256,7 +257,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
 
     let full = scope.exec("writer", ["sh", "-c", "truncate -s 64M /data/big 2>&1; true"])?;
     ensure!(full.contains("quota exceeded"), "{full}");
-    // What was written is known to the server after some seconds.
+    // The server accounts for data after some seconds.
     let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done >>/data/big; exit 1";
     scope.exec("writer", ["sh", "-c", more])?;
     scope.exec("writer", ["rm", "/data/big"])?;

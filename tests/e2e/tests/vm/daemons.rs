@@ -1,5 +1,6 @@
-//! Kernel clients that need a daemon beside the kernel, which runs in a container: iscsid for iSCSI, rpc.statd for the locks of NFS
-//! version 3. The node is a virtual machine with Debian's stock kernel and none of their programs; the servers are real ones.
+//! Kernel clients that need a daemon, which runs in a container: iscsid for iSCSI, rpc.statd for the locks of NFS
+//! version 3. The node is a virtual machine with Debian's stock kernel and without their programs; the servers are real
+//! ones.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +18,20 @@ use serde_json::{Value, json};
 
 const PASSWORD: &str = "not-to-be-seen-12";
 
-/// That of the target.
+/// The password of the target.
 const PASSWORD_IN: &str = "not-to-be-seen-34";
 
-/// What both begin with.
+/// The beginning of both passwords.
 const SEEN: &str = "not-to-be-seen";
 
-/// Longest for what a container does when it starts there: a process takes thirty times as long.
+/// Longest for what a container does when it starts there: starting a process takes thirty times as long.
 const START_LIMIT: Duration = Duration::from_mins(3);
 
-/// Longest until a Pod is gone whose server hangs: the kernel waits two minutes for that, and the kubelet may have to try again.
+/// Longest until a Pod whose server hangs is gone: the kernel waits two minutes for the server, and the kubelet may
+/// have to try again.
 const HANG_LIMIT: Duration = Duration::from_mins(5);
 
-/// An iscsid as a host has it.
+/// An iscsid as hosts run it.
 fn iscsid_of_the_host() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host-iscsid"},
@@ -68,7 +70,7 @@ fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
     Ok(output(&mut exec)?)
 }
 
-/// Waits until the machine's Node says that it can't have iSCSI volumes, and why.
+/// Waits until the machine's Node says that it can't mount iSCSI volumes, and why.
 async fn is_said_to_be_in_the_way(scope: &Scope) -> Result<()> {
     let nodes: Api<Node> = Api::all(scope.client.clone());
     let key = format!("{}iscsi", labels::NODE_CLIENT_PREFIX);
@@ -103,24 +105,24 @@ async fn iscsi(scope: &Scope) -> Result<()> {
         .key("secret-name", &server.secret)
         .key("server", &server.address)
         .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}"))
-        // The image that talks with the server is there.
+        // The image that talks to the server is on that node.
         .key("node-selector", "kubernetes.io/hostname=node-1");
     provisioner.apply().await?;
     let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
     scope.claim_bound("data").await?;
 
-    // Two can't hold one node's sessions.
+    // Two iscsids can't manage one node's sessions.
     scope.apply(&iscsid_of_the_host().to_string())?;
     scope.pod_ready("host-iscsid").await?;
     is_said_to_be_in_the_way(scope).await?;
-    // What goes by no label comes there all the same, and is refused.
+    // A Pod that ignores the label still gets there, and its volume is refused.
     let source = format!("iscsi://{}/iqn.2025-01.test:none/1", server.address);
     scope.volume("beside", &json!({"client": "iscsi", "source": source}))?;
     scope.pod("beside", MACHINE_NODE, "beside", Value::Null)?;
     scope.event("beside", "runs an iscsid of its own").await?;
     scope.delete("pod/beside")?;
     scope.pod_gone("beside").await?;
-    // No node is named: the machine alone has the driver.
+    // No node is given: only the machine has the driver.
     let mut user = user_of("user", "data", "sleep 1000000");
     user["spec"]["terminationGracePeriodSeconds"] = 1.into();
     scope.apply(&user.to_string())?;
@@ -146,7 +148,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
         ensure!(!seen.contains(SEEN), "the password is in {place}");
     }
 
-    // The kernel goes on without the container, which is back with its iscsid and what that knew.
+    // The kernel continues without the container, which restarts with its iscsid and the sessions that it knew.
     let restarts = "cat /proc/1/comm; ls /sys/class/iscsi_session; iscsiadm -m session";
     let before = in_client_pod(scope, restarts)?;
     scope.on_machine(
@@ -162,7 +164,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
         "what was written is not there"
     );
     wait_until("the client container to be back", START_LIMIT, async || {
-        // Not in between, while one is going and the other not yet there.
+        // Not in between, while the old one is ending and the new one has not started.
         Ok(in_client_pod(scope, restarts).ok().filter(|after| *after == before))
     })
     .await?;
@@ -181,7 +183,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// The target has to know its own password, too.
+/// The target has to know its own password as well.
 async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
     let volume = scope.provisioned(uid).await?.context("no volume")?;
     let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
@@ -200,7 +202,7 @@ async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &
     sessions_end(scope).await
 }
 
-/// The device's bytes as a file, which is there again when one of its daemons was killed.
+/// The device's bytes as a file, which is back after one of its daemons was killed.
 async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
     let class = provisioner.class_of("raw")?;
     let uid = scope.claim("raw", &class, "24Mi").await?;
@@ -234,7 +236,7 @@ async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner
     sessions_end(scope).await?;
     let left = scope.on_machine("pidof nbdfuse qemu-nbd || true")?;
     ensure!(left.trim().is_empty(), "still running: {left}");
-    // What was shown is what the server has: it speaks of the target's file.
+    // What the Pod saw is what the server has, in the target's file.
     let file = format!("find /srv/volumes -name '*{uid}*' -type f | xargs sha256sum | cut -d' ' -f1");
     let on_server = scope.exec("tgt", ["sh", "-c", &file])?;
     ensure!(
@@ -245,7 +247,7 @@ async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner
     scope.nothing_left(&uid).await
 }
 
-/// The other file system, and a server that stops answering while a Pod writes there: the Pod can be deleted.
+/// The other file system, and a server that stops answering while a Pod writes: the Pod can be deleted.
 async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
     let class = provisioner.class_of("xfs")?;
     let uid = scope.claim("xfs", &class, "320Mi").await?;
@@ -276,7 +278,7 @@ async fn sessions_end(scope: &Scope) -> Result<()> {
     .await
 }
 
-/// Takes the DaemonSet away, and what it keeps on the nodes that outlive the machine, whatever has become of the test.
+/// Removes the DaemonSet, and what it stores on nodes that outlive the machine, whatever happened to the test.
 struct Locks<'a>(&'a Scope);
 
 impl Drop for Locks<'_> {
@@ -318,10 +320,10 @@ async fn locks(scope: &Scope) -> Result<()> {
     let mut apply = scope.target.kubectl(["apply", "-k"]);
     output(apply.arg(folder))?;
     scope.pod_ready("locker").await?;
-    // Held from here on.
+    // The lock is held from here on.
     let hold = "flock -n /data/held sleep 1000000 >/dev/null 2>&1 & sleep 2; kill -0 $! && ! flock -n /data/held true";
     scope.exec("locker", ["sh", "-c", hold])?;
-    // Each tells the other when it has crashed.
+    // Each notifies the other after a crash.
     let monitored = || scope.exec("nfs", ["sh", "-c", "ls /var/lib/nfs/sm"]);
     let before = monitored()?;
     ensure!(!before.trim().is_empty(), "the server has no lock of this node");
@@ -329,7 +331,7 @@ async fn locks(scope: &Scope) -> Result<()> {
     let known = scope.on_machine(state)?;
     ensure!(known.contains(&server.address), "{known}");
 
-    // The container's end is no crash of the node: whom it has locks of stays known, and nobody is told.
+    // The end of the container is not a crash of the node: the list of hosts with locks stays, and no notice is sent.
     scope.on_machine("kill -9 $(pidof rpc.statd)")?;
     wait_until("another lock after statd's restart", START_LIMIT, async || {
         Ok(scope

@@ -1,4 +1,4 @@
-//! End-to-end tests: see each file.
+//! What needs a kernel that this machine lacks.
 
 mod ceph;
 mod daemons;

@@ -1,5 +1,6 @@
-//! NFS by `self`: the kernel mounts, and nothing else is on the node. This machine's kernel has no NFS, so the node is a virtual
-//! machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet calls them; the server is a real one.
+//! NFS served by `self`: the kernel mounts, and the node has nothing else for it. This machine's kernel has no NFS, so
+//! the node is a virtual machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet
+//! calls them; the server is a real one.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use mooring_harness::server::Server;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
-/// The node whose network machine and server are in.
+/// The node whose network machine and server use.
 const NODE: &str = "node-1";
 
 /// A server, and a machine with a mounter beside it.
@@ -40,17 +41,17 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
             ("newest", "", "4.2"),
             ("older", "vers=4.1,soft,nconnect=2", "4.1"),
             ("oldest", "v4.0", "4.0"),
-            // Its locks stay on the node: nothing there would keep them at the server.
+            // Its locks stay on the node: nothing there would send them to the server.
             ("third", "vers=3,nolock", "3"),
         ] {
             scope.exec("nfs", ["mkdir", "-p", &format!("/srv/open/{name}")])?;
-            // Version 3 goes by the paths on the server itself.
+            // Version 3 uses the paths on the server itself.
             let exported = if version == "3" { "/srv/open" } else { "/open" };
             let volume = volume(address, &format!("{exported}/{name}/"), options);
             let started = Instant::now();
             machine.mounted(name, &volume)?;
             note(format!("NFS {version} was mounted after {}", spoken(started.elapsed())));
-            // The kubelet may ask again, as after a restart.
+            // The kubelet may repeat the call, as after a restart.
             machine.mounted(name, &volume)?;
             let mounts = machine.mounts(name)?;
             assert_eq!(mounts.len(), 1, "{mounts:?}");
@@ -75,7 +76,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
             machine.mounts("older")?
         );
 
-        // Its network goes with the mounter; that of its mounts is the host's.
+        // The mounter's network ends with it; its mounts use the host's.
         machine.sh("kill -9 $(pidof mounter)")?;
         machine.sh(&format!("echo alone >{}; sync", Machine::path("newest", "letter")))?;
         assert_eq!(scope.exec("nfs", ["cat", "/srv/open/newest/letter"])?, "alone\n");
@@ -83,7 +84,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
         machine.mounted("newest", &volume(address, "/open/newest", ""))?;
         assert_eq!(machine.mounts("newest")?.len(), 1);
 
-        // Read-only by the Pod, and by the volume.
+        // Read-only because of the Pod, and because of the volume.
         let mut by_pod = volume(address, "/open/newest", "");
         by_pod["kubernetes.io/readwrite"] = "ro".into();
         for (name, options) in [("by-pod", by_pod), ("by-volume", volume(address, "/open/newest", "ro"))] {
@@ -96,7 +97,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
             assert!(written.output.contains("Read-only file system"), "{written:?}");
         }
 
-        // A name, by the resolver of where the mounter runs.
+        // A host name, resolved where the mounter runs.
         machine.sh(&format!("echo '{address} nas.example.com' >>/etc/hosts"))?;
         machine.mounted("named", &volume("nas.example.com", "/open", "port=2049"))?;
         assert_eq!(
@@ -117,7 +118,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
 
 /// Proves: M1
 #[test]
-fn an_nfs_server_that_refuses_is_said_in_words_and_one_that_hangs_holds_nobody_up() {
+fn an_nfs_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-nfs-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let address = server.address.as_str();

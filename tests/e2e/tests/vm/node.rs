@@ -1,4 +1,4 @@
-//! Volumes that the kernel mounts, the whole way from the claim to the Pod, by a real kubelet: on a node in a virtual machine with
+//! Volumes that the kernel mounts, from the claim to the Pod, with a real kubelet: on a node in a virtual machine with
 //! Debian's stock kernel, beside nodes whose kernel has neither NFS nor SMB.
 
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
-/// Longest until the new node's mounter has said what it can mount.
+/// Longest until the new node's mounter has reported what it can mount.
 const READY_LIMIT: Duration = Duration::from_mins(3);
 
-/// What each node's label says of a client.
+/// The value of each node's label for a client.
 async fn said(scope: &Scope, client: &str) -> Result<Vec<(String, String)>> {
     let key = format!("{}{client}", labels::NODE_CLIENT_PREFIX);
     let nodes = Api::<Node>::all(scope.client.clone())
@@ -27,7 +27,7 @@ async fn said(scope: &Scope, client: &str) -> Result<Vec<(String, String)>> {
     Ok(nodes.items.iter().map(|node| (node.name_any(), word(node))).collect())
 }
 
-/// Waits until the machine alone says that it can mount a client's volumes.
+/// Waits until only the machine's label says that it can mount a client's volumes.
 async fn ready_on_the_machine_alone(scope: &Scope, client: &str) -> Result<()> {
     let what = format!("{MACHINE_NODE} and no other node to be ready for {client}");
     wait_until(&what, READY_LIMIT, async || {
@@ -50,7 +50,8 @@ fn node_of(pod: &Pod) -> String {
     spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default()
 }
 
-/// Makes a claim of the class, has a Pod write to it and another one read, neither of which names a node, and deletes all of it.
+/// Creates a claim of the class, lets one Pod write to it and another read it, neither of which names a node, and
+/// deletes everything.
 async fn written_and_read(scope: &Scope, provisioner: &Provisioner, fs_type: &str) -> Result<String> {
     let claimed = Instant::now();
     let mut claim = mooring_harness::provisioner::claim("data", &provisioner.class, "1Mi");
@@ -59,7 +60,7 @@ async fn written_and_read(scope: &Scope, provisioner: &Provisioner, fs_type: &st
     scope.claim_bound("data").await?;
     note(format!("{fs_type}: a volume after {}", spoken(claimed.elapsed())));
 
-    // It has nowhere to go while the one node that can is closed.
+    // The Pod can't be scheduled while the only suitable node is cordoned.
     scope.kubectl(["cordon", MACHINE_NODE])?;
     let write = format!(
         "grep ' /data {fs_type} ' /proc/mounts; echo from the writer >/data/letter; sync /data/letter; sleep 1000000"
@@ -119,7 +120,7 @@ fn claims_that_only_a_stock_kernel_can_mount_bring_their_pods_to_the_node_that_h
             ready_on_the_machine_alone(&scope, client).await?;
         }
 
-        // Its directories are made where the export can be mounted, on the same node.
+        // The volumes' directories are created where the export can be mounted, on the same node.
         let export = format!("{}:/open", nfs.address);
         let example = scope.provisioner_named("-nfs").example("nfs.yaml")?;
         let provisioner = example
@@ -130,7 +131,7 @@ fn claims_that_only_a_stock_kernel_can_mount_bring_their_pods_to_the_node_that_h
         Box::pin(written_and_read(&scope, &provisioner, "nfs4")).await?;
         ensure!(scope.exec("nfs", list)?.is_empty(), "{}", scope.exec("nfs", list)?);
 
-        // Its image needs no mount, and is on the other node only.
+        // Its image does not mount anything, and is only on the other node.
         let provisioner = smb.key("node-selector", "kubernetes.io/hostname=node-1");
         provisioner.apply().await?;
         let list = ["sh", "-euc", "ls /srv/volumes"];

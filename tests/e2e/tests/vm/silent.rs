@@ -1,5 +1,6 @@
-//! Volumes that the kernel has from a server that hangs, with a real kubelet on the node in a virtual machine: the kubelet hangs in the
-//! kernel as soon as it looks at such a volume's directory. What is nobody's any more goes all the same; what is somebody's waits.
+//! Volumes that the kernel mounts from a server that hangs, with a real kubelet on the node in a virtual machine: the
+//! kubelet hangs in the kernel once it looks at such a volume's directory. Volumes of deleted Pods go all the same; the
+//! others wait.
 
 use std::time::{Duration, Instant};
 
@@ -14,28 +15,28 @@ use serde_json::{Value, json};
 /// Grace period of the Pods, in seconds.
 const GRACE: u32 = 5;
 
-/// Longest until a Pod is gone after its grace period: a mount is asked once a minute whether it answers and has half a minute to do so,
-/// its unmount may take another one, and the rest is for a slow machine.
+/// Longest until a Pod is gone after its grace period: the mounter checks once a minute whether a mount answers and
+/// waits half a minute for that, the unmount may take another minute, and the rest is for a slow machine.
 const GONE_LIMIT: Duration = Duration::from_mins(4);
 
-/// The same with SMB, whose server the kernel waits three minutes for, with a kubelet that may try again.
+/// The same with SMB: the kernel waits three minutes for the server, and the kubelet may try again.
 const SMB_GONE_LIMIT: Duration = Duration::from_mins(7);
 
-/// Longest wait for what a server that is back is to do.
+/// Longest wait for effects of a server that answers again.
 const HEAL_LIMIT: Duration = Duration::from_mins(3);
 
-/// Writes all the time, and notes it if that fails.
+/// Writes all the time, and notes each failure.
 const COUNTS: &str = "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 0.5; done";
 
 /// Only the kubelet hangs.
 const SLEEPS: &str = "sleep 1000000";
 
-/// Pods, each with a directory of the server, by the mount options of that and by what they do.
+/// Pods, each with a directory of the server, its mount options, and what the Pod does.
 const USERS: [(&str, &str, &str); 5] = [
     ("writes", "nosharecache", COUNTS),
     ("sleeps", "nosharecache", SLEEPS),
     ("stays", "nosharecache", COUNTS),
-    // These two have the same file system of the server, as the kernel sees it.
+    // The kernel has one file system for these two.
     ("shares", "", COUNTS),
     ("shared", "", SLEEPS),
 ];
@@ -49,7 +50,7 @@ fn pod(scope: &Scope, name: &str, script: &str) -> Result<()> {
     scope.pod(name, MACHINE_NODE, name, more)
 }
 
-/// A Pod with a volume of Samba, which is to be deleted while that hangs.
+/// A Pod with a volume of Samba, which is deleted while the server hangs.
 async fn user_of_smb(scope: &Scope) -> Result<()> {
     let server = scope.storage_server("samba", "node-1", &Value::Null).await?;
     scope.mount_secret("login", &json!({"username": USER, "password": PASSWORD}))?;
@@ -58,7 +59,7 @@ async fn user_of_smb(scope: &Scope) -> Result<()> {
     pod(scope, "smb", COUNTS)
 }
 
-/// How far a Pod has counted on the server's disk; none of it may have failed.
+/// The number that a Pod has counted to on the server's disk. Fails if one of its writes failed.
 fn counted(scope: &Scope, name: &str) -> Result<usize> {
     let count = scope.exec("nfs", ["wc", "-l", &format!("/srv/open/{name}/counted")])?;
     Ok(count.split_whitespace().next().context("no count")?.parse()?)
@@ -112,7 +113,8 @@ fn pods_on_a_server_of_the_kernel_s_that_hangs_for_ever_can_be_deleted_and_other
         let start = Instant::now();
         scope.kubectl(["delete", "pod", "smb", "--wait=false"])?;
         scope.given_up(&["writes", "sleeps"], limit).await?;
-        // With SMB the kubelet may hang or not, by what the kernel still knows of the directory: it waits three minutes for the server then.
+        // With SMB, whether the kubelet hangs depends on what the kernel has cached of the directory. If it hangs, it
+        // waits three minutes for the server.
         scope
             .pod_gone_within("smb", SMB_GONE_LIMIT.saturating_sub(start.elapsed()))
             .await?;
@@ -120,7 +122,7 @@ fn pods_on_a_server_of_the_kernel_s_that_hangs_for_ever_can_be_deleted_and_other
         for name in ["writes", "sleeps", "smb"] {
             ensure!(!is_mounted(&scope, name)?, "{name} is mounted still");
         }
-        // An error for one would be one for the other.
+        // An error for one would be an error for the other.
         let event = scope.event("shared", "does not answer").await?;
         ensure!(
             event.reason.as_deref() == Some(reasons::VOLUME_NOT_GIVEN_UP),

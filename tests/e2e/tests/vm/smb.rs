@@ -1,5 +1,6 @@
-//! SMB by `self`: the kernel mounts, and nothing else is on the node. This machine's kernel has no SMB, so the node is a virtual
-//! machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet calls them; the server is Samba.
+//! SMB served by `self`: the kernel mounts, and the node has nothing else for it. This machine's kernel has no SMB, so
+//! the node is a virtual machine with Debian's stock kernel, in which the mounter and the shim are called as a kubelet
+//! calls them; the server is Samba.
 
 use std::time::Instant;
 
@@ -13,14 +14,14 @@ use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
-/// The node whose network machine and server are in.
+/// The node whose network machine and server use.
 const NODE: &str = "node-1";
 
 /// All as in tests/images/samba/serve.
 const USER: &str = "tom";
 const PASSWORD: &str = "not-to-be-seen-smb,vers=1.0,uid=7 \"ö";
 
-/// The part of the password that would be seen first.
+/// The part of the password that would show up first.
 const SEEN: &str = "not-to-be-seen";
 
 /// A server's address, and a machine with a mounter beside it.
@@ -32,7 +33,7 @@ async fn set_up(scope: &Scope) -> Result<(String, Machine)> {
     Ok((server.address, machine))
 }
 
-/// A volume with its Secret, as the kubelet hands it over.
+/// A volume with its Secret, as the kubelet passes it.
 fn volume_of(server: &str, path: &str, mount_options: &str, user: &str, password: &str) -> Value {
     json!({
         "client": "smb", "source": format!("//{server}/{path}"), "mount-options": mount_options,
@@ -51,7 +52,7 @@ fn refused(answer: &CallOut, words: &[&str]) -> Result<()> {
     answer.refused(words)
 }
 
-/// Looks for the password wherever somebody could see it.
+/// Searches for the password wherever it could be seen.
 fn password_is_nowhere(machine: &mut Machine) -> Result<()> {
     let seen = machine.sh(
         "cat /proc/mounts /proc/self/mountinfo /proc/fs/cifs/DebugData /run/mounter.log
@@ -86,7 +87,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
             let started = Instant::now();
             machine.mounted(name, &volume)?;
             note(format!("SMB {name} was mounted after {}", spoken(started.elapsed())));
-            // The kubelet may ask again, as after a restart.
+            // The kubelet may repeat the call, as after a restart.
             machine.mounted(name, &volume)?;
             let mounts = machine.mounts(name)?;
             assert_eq!(mounts.len(), 1, "{mounts:?}");
@@ -98,7 +99,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
             let letter = format!("/srv/volumes/{name}/lettre-à-tous");
             assert_eq!(scope.exec("samba", ["cat", &letter])?, format!("from {name}\n"));
         }
-        // What another has written is seen.
+        // Another client's changes can be seen.
         scope.exec("samba", ["sh", "-c", "echo answer >/srv/volumes/older/answer"])?;
         assert_eq!(
             machine.sh(&format!("cat {}", Machine::path("older", "answer")))?,
@@ -106,7 +107,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
         );
         password_is_nowhere(&mut machine)?;
 
-        // Its network goes with the mounter; that of its mounts is the host's.
+        // The mounter's network ends with it; its mounts use the host's.
         machine.sh("kill -9 $(pidof mounter)")?;
         machine.sh(&format!("echo alone >{0}; sync {0}", Machine::path("newest", "letter")))?;
         assert_eq!(scope.exec("samba", ["cat", "/srv/volumes/newest/letter"])?, "alone\n");
@@ -114,7 +115,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
         machine.mounted("newest", &volume(server, "volumes/newest", ""))?;
         assert_eq!(machine.mounts("newest")?.len(), 1);
 
-        // A Pod's group has the files, and the kubelet's change of them does no harm.
+        // A Pod's group owns the files, and the kubelet's attempt to change the owner does no harm.
         let mut grouped = volume(server, "volumes/newest", "");
         grouped["kubernetes.io/mounterArgs.FsGroup"] = "2000".into();
         machine.mounted("grouped", &grouped)?;
@@ -128,7 +129,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
         ))?;
         assert_eq!(files, "0 2000 2770\n0 2000 770\n");
 
-        // Read-only by the Pod, and by the volume.
+        // Read-only because of the Pod, and because of the volume.
         let mut by_pod = volume(server, "volumes/newest", "");
         by_pod["kubernetes.io/readwrite"] = "ro".into();
         for (name, options) in [
@@ -144,7 +145,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
             assert!(written.output.contains("Read-only file system"), "{written:?}");
         }
 
-        // Nobody's share, and a name, by the resolver of where the mounter runs.
+        // A share for guests, and a host name, resolved where the mounter runs.
         let everybody =
             json!({"client": "smb", "source": format!("//{server}/everybody"), "mount-options": "sec=none"});
         machine.mounted("everybody", &everybody)?;
@@ -182,7 +183,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
 
 /// Proves: M1
 #[test]
-fn an_smb_server_that_refuses_is_said_in_words_and_one_that_hangs_holds_nobody_up() {
+fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-smb-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let server = server.as_str();
@@ -220,11 +221,11 @@ fn an_smb_server_that_refuses_is_said_in_words_and_one_that_hangs_holds_nobody_u
         assert!(machine.mounts("refused")?.is_empty());
 
         machine.mounted("used", &volume(server, "volumes", ""))?;
-        // A connection that is there is no way round the password.
+        // An open connection does not get around the password.
         let answer = machine.mount("refused", &volume_of(server, "volumes", "", USER, &wrong))?;
         refused(&answer, &["does not take the user and password"])?;
         password_is_nowhere(&mut machine)?;
-        // One of its own connection, and one that would do with that of `used`.
+        // One that has a connection of its own, and one that could share that of `used`.
         let apart = volume(server, "volumes", "nosharesock");
         let late = volume(server, "volumes", "");
         let told = machine.hang(&scope, ("samba", server), "used", &apart, &late).await?;

@@ -1,4 +1,4 @@
-//! The controller's token.
+//! What the controller's token allows.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, ServiceAccount};
 use kube::Api;
@@ -91,7 +91,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
         let said = refusal(volumes.create(&dry_run(), &parsed(&volume)?).await);
         assert!(said.contains("Mooring's own driver only"), "{said}");
-        // Where no provisioner ConfigMaps are honoured it can do nothing at all.
+        // In namespaces whose ConfigMaps are not honoured, it can do nothing at all.
         has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
         let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);
         refusal(elsewhere.create(&dry_run(), &parsed(&good)?).await);

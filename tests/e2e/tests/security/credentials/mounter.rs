@@ -1,4 +1,4 @@
-//! A mounter's token.
+//! What a mounter's token allows.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, ServiceAccount};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{has_no_right_to_secrets_and_pods, parsed, with};
 
-/// A client Pod as the mounter makes it, on a node.
+/// A client Pod as the mounter creates it, on a node.
 fn client_pod(node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -111,7 +111,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
                 "not among the allowed",
             ),
         ] {
-            // A slash in a label's name.
+            // A label's name may contain a slash.
             let pod = match pointer.strip_prefix("/metadata/labels/") {
                 Some(label) => with(&good, "/metadata/labels/x", json!("y"))
                     .pointer_mut("/metadata/labels")
@@ -128,7 +128,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             let said = refusal(pods.create(&dry_run(), &parsed(&pod)?).await);
             assert!(said.contains(why), "{pointer}: {why:?} is not in {said}");
         }
-        // No Pod of the controller's, of another node's mounter or of its own; nor elsewhere.
+        // No Pod of the controller's, of another node's mounter or of its own; nor in other namespaces.
         let dry = DeleteParams {
             dry_run: true,
             ..DeleteParams::default()
@@ -159,7 +159,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
                 .await,
         );
 
-        // It speaks in its own name only.
+        // It reports Events only in its own name.
         for (namespace, controller, kind) in [
             (scope.namespace.as_str(), "kubelet", "Pod"),
             (&scope.namespace, "mooring-mounter", "PersistentVolumeClaim"),
@@ -176,7 +176,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             assert!(said.contains("a mounter"), "{said}");
         }
 
-        // Without its node in it, a token is good for nothing.
+        // Without its node in it, a token allows nothing.
         let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
         let pods: Api<Pod> = Api::namespaced(scope.with_token(&unbound).await?, NAMESPACE);
         let said = refusal(pods.create(&dry_run(), &parsed(&good)?).await);
@@ -185,7 +185,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
     });
 }
 
-/// What a mounter says of its own node.
+/// A patch of what a mounter writes on its own node.
 fn mark(part: &str, key: &str, value: Value) -> Value {
     let mut marks = json!({});
     marks[key] = value;
@@ -219,7 +219,7 @@ fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothi
         let nodes: Api<Node> = Api::all(own);
         assert!(refusal(nodes.get("node-1").await).contains(mine));
 
-        // In no other name at all.
+        // It can't impersonate any other user.
         for user in ["system:node:node-2", "system:kube-controller-manager", "system:admin"] {
             let client = scope.with_token_as(&token, Some(user)).await?;
             let pods: Api<Pod> = Api::all(client);
@@ -295,7 +295,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&patch)).await);
             assert!(said.contains(why), "{patch}: {why:?} is not in {said}");
         }
-        // In whatever way it is said.
+        // By every kind of patch.
         let apply = PatchParams {
             dry_run: true,
             ..PatchParams::apply("mooring-mounter").force()
@@ -310,7 +310,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
         let said = refusal(nodes.patch("node-2", &apply, &Patch::Apply(&all)).await);
         assert!(said.contains("no other node"), "{said}");
 
-        // It can neither read them all, nor make, replace or delete one, nor change a node's status.
+        // It can't list all nodes, nor create, replace or delete one, nor change a node's status.
         assert!(refusal(nodes.list(&ListParams::default()).await).contains("cannot list"));
         assert!(refusal(nodes.get("node-1").await).contains("cannot get"));
         assert!(refusal(nodes.patch_status("node-1", &dry, &Patch::Merge(&good)).await).contains("cannot patch"));
@@ -323,7 +323,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
         };
         assert!(refusal(nodes.delete("node-1", &delete).await).contains("cannot delete"));
 
-        // It tells of its own node only.
+        // Its Events are about its own node only.
         let event = |node: &str| {
             json!({
                 "metadata": {"name": "told"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
@@ -336,7 +336,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
         let said = refusal(events.create(&dry_run(), &parsed(&event("node-2"))?).await);
         assert!(said.contains("its own node"), "{said}");
 
-        // Without its node in it, a token is good for nothing.
+        // Without its node in it, a token allows nothing.
         let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
         let nodes: Api<Node> = Api::all(scope.with_token(&unbound).await?);
         let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&good)).await);

@@ -1,4 +1,4 @@
-//! A provisioning Pod's token, and one of its service account that is bound to no Pod.
+//! What a provisioning Pod's token allows, and a token of its service account that is bound to no Pod.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, ServiceAccount};
 use kube::Api;
@@ -28,7 +28,7 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
         let token = scope.exec_in_run("provision", &uid, ["cat", "/run/mooring/properties/service-token"])?;
         let client = scope.with_token(&token).await?;
 
-        // No Secret, be it another run's, its own, of its namespace or of another; no Pod, claim, token or node.
+        // No Secret: not another run's, its own, one of its namespace or of another; no Pod, claim, token or node.
         has_no_right_to_secrets_and_pods(&client, &[CONFIG_NAMESPACE, "kube-system", NAMESPACE, &scope.namespace])
             .await?;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &scope.namespace);
@@ -43,7 +43,7 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
         // Neither another claim's volume, bound or not, ...
         let said = refusal(volumes.delete(&format!("pvc-{theirs}"), &DeleteParams::default()).await);
         assert!(said.contains("may not touch"), "{said}");
-        // ... nor one that is another thing than it seems.
+        // ... nor a volume that gives out something else than it seems to.
         let own = json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{uid}")},
             "spec": {

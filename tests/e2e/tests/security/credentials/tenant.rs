@@ -1,4 +1,4 @@
-//! What a tenant may write: claims and Pods of its own namespace.
+//! What a tenant may write: claims and Pods of their own namespace.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{parsed, with};
 #[test]
 fn what_mooring_notes_on_a_claim_is_not_its_user_s_to_change() {
     in_namespace("sec-record", async |scope| {
-        // All that a namespace's own administrator could have, and the status besides.
+        // All rights that a namespace's own administrator could have, and the status besides.
         scope.apply(
             &json!({"apiVersion": "v1", "kind": "List", "items": [
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "claims"}, "rules": [
@@ -67,11 +67,11 @@ fn what_mooring_notes_on_a_claim_is_not_its_user_s_to_change() {
             let change = Patch::Merge(change);
             let said = refusal(eve.patch("data", &PatchParams::default(), &change).await);
             assert!(said.contains("Mooring's own record"), "{said}");
-            // By the status nothing of it changes either, whether it is refused or left out.
+            // The status changes nothing of it either, whether the request is refused or the change is dropped.
             let _ = eve.patch_status("data", &PatchParams::default(), &change).await;
             assert!(held(&eve.get("data").await?), "{change:?}");
         }
-        // Her own things she may still change, and delete the claim.
+        // She may still change her own annotations, and delete the claim.
         let own = Patch::Merge(json!({"metadata": {"annotations": {"note": "mine"}}}));
         eve.patch("data", &PatchParams::default(), &own).await?;
         eve.delete("data", &DeleteParams::default()).await?;
@@ -80,7 +80,7 @@ fn what_mooring_notes_on_a_claim_is_not_its_user_s_to_change() {
     });
 }
 
-/// A Pod's spec with this volume in it.
+/// A Pod's spec that has this volume.
 fn pod_spec(volume: &Value) -> Value {
     json!({
         "restartPolicy": "Never",
@@ -166,7 +166,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
                 json!({"client": "sshfs", "source": "//dev/loop1"}),
                 "path or a device of the node",
             ),
-            // What is said beside the source is judged like it.
+            // Other options are checked like the source.
             (
                 json!({"client": "glusterfs", "source": "192.0.2.1:/exports/a", "backup-servers": "198.51.100.1"}),
                 "does not take from a Pod",
@@ -223,7 +223,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
     });
 }
 
-/// What makes Pods on a tenant's behalf is held as the tenant is; what is a claim in the end is not.
+/// What creates Pods for a tenant is limited like the tenant. A volume that becomes a claim is not.
 async fn by_others(scope: &Scope, volume: &Value) -> Result<()> {
     let spec = with(&pod_spec(volume), "/schedulingGates", Value::Null);
     let template = json!({"metadata": {"labels": {"app": "x"}}, "spec": spec});
@@ -259,7 +259,7 @@ async fn by_others(scope: &Scope, volume: &Value) -> Result<()> {
     let pods: Api<Pod> = scope.api();
     assert_eq!(pods.list(&ListParams::default()).await?.items.len(), 0);
 
-    // A volume can't be put into a Pod that is there.
+    // An existing Pod can't get another volume.
     let innocent = json!({"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {
         "accessModes": ["ReadWriteOnce"], "storageClassName": "there-is-no-such-class",
         "resources": {"requests": {"storage": "1Gi"}},
