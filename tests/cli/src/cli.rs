@@ -20,7 +20,7 @@ use mooring_testbed::{cluster, demo, install, packages};
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
 /// Kubernetes, etcd and containerd are built once from pinned Go modules (about 12 minutes on two cores) and kept in
-/// ~/.cache/mooring. Needs root, since nodes are namespaces; `down` takes all of it away again.
+/// ~/.cache/mooring. Needs root, since nodes are namespaces; `down` removes everything again.
 #[derive(Debug, Parser)]
 #[command(name = "cargo testbed", bin_name = "cargo testbed", version)]
 pub(crate) struct Cli {
@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Bring the cluster up, or take up the one that runs.
+    /// Start the cluster, or continue with the running one.
     ///
     /// The first time, missing Debian packages are installed and the programs are built; after that it takes seconds.
     /// With more --nodes than the running cluster has, the missing ones are added.
@@ -38,25 +38,29 @@ enum Command {
         /// Number of nodes, 1 to 3: each has its own kubelet, containerd, network and mount namespace.
         #[arg(long, default_value_t = cluster::USUAL_NODES)]
         nodes: u8,
-        /// Make nodes with a root that is read-only and has neither a shell nor a mount helper, as on Talos or Bottlerocket.
+        /// Make nodes with a root that is read-only and has neither a shell nor a mount helper, as on Talos or
+        /// Bottlerocket.
         #[arg(long)]
         immutable: bool,
     },
-    /// Add a node in a virtual machine, machine-1, or start it anew: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and the like.
+    /// Add a node in a virtual machine, machine-1, or restart it: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and
+    /// others.
     ///
-    /// Mooring has to be installed. Pods come there if nothing else will do, or by name. It is seen as other nodes are: logs machine-1/kubelet, kubectl get nodes.
+    /// Mooring has to be installed. Pods run there if no other node fits, or by name. Look at it as at other nodes:
+    /// logs machine-1/kubelet, kubectl get nodes.
     Machine {
-        /// Images that it is to have beside mounter and busybox, by the last parts of their names, such as client-sshfs.
+        /// Images for it besides mounter and busybox, by the last parts of their names, such as client-sshfs.
         images: Vec<String>,
-        /// Take it away instead; the cluster stays.
+        /// Remove it instead; the cluster stays.
         #[arg(long, conflicts_with = "images")]
         remove: bool,
     },
-    /// Take the cluster away: processes, mounts, links, control groups and files, whatever a crash left.
+    /// Remove the cluster: processes, mounts, links, control groups and files, also after a crash.
     Down,
-    /// Show how the cluster stands: processes, nodes, Pods.
+    /// Show the state of the cluster: processes, nodes, Pods.
     Status,
-    /// Show a log: of a part of the testbed (etcd, kube-apiserver, node-1/kubelet, ...) or of a Pod; without a name, list them.
+    /// Show a log: of a part of the testbed (etcd, kube-apiserver, node-1/kubelet, ...) or of a Pod; without a name,
+    /// list them.
     Logs {
         /// A part of the testbed, or a Pod of any namespace.
         name: Option<String>,
@@ -64,11 +68,11 @@ enum Command {
         #[arg(long, short = 'n', default_value_t = 100)]
         lines: usize,
     },
-    /// Build Mooring's images and bring them to the cluster; only what changed.
+    /// Build Mooring's images and bring those that changed to the cluster.
     Images {
         #[command(flatten)]
         target: TargetArgs,
-        /// Build them and no more; this takes no cluster.
+        /// Only build them; this needs no cluster.
         #[arg(long, conflicts_with = "existing")]
         build_only: bool,
     },
@@ -76,19 +80,19 @@ enum Command {
     Notices,
     /// Build and load the images, apply configmaps/install, and wait until Mooring is ready.
     Install(TargetArgs),
-    /// Take Mooring off the cluster again; the cluster stays.
+    /// Remove Mooring from the cluster; the cluster stays.
     Uninstall(TargetArgs),
-    /// See Mooring at work: a Pod on one node writes, a Pod on another reads, each step told in words.
+    /// See Mooring at work: a Pod on one node writes, a Pod on another reads, and each step is explained.
     ///
-    /// Brings the cluster up, builds and installs Mooring, and leaves all of it there to look at.
+    /// Starts the cluster, builds and installs Mooring, and leaves everything there to look at.
     Demo {
         #[command(flatten)]
         target: TargetArgs,
-        /// Take the demo's objects away instead; cluster and Mooring stay.
+        /// Remove the demo's objects instead; cluster and Mooring stay.
         #[arg(long)]
         remove: bool,
     },
-    /// Run all checks: format, lints, unit tests, then end-to-end tests on a cluster that is taken away again.
+    /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
     Test(TestArgs),
     /// Measure what Mooring costs, side by side with bare Pods, mount(8) and local-path-provisioner.
     #[command(disable_help_flag = true)]
@@ -100,7 +104,7 @@ enum Command {
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]
     Kubectl {
-        /// Arguments of kubectl, passed on as they are.
+        /// Arguments of kubectl, passed on unchanged.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -170,13 +174,13 @@ fn machine(layout: &Layout, images: &[String], remove: bool) -> Result<()> {
     cluster.start_machine(&names)
 }
 
-/// Becomes the bench, which is compiled only for those who measure.
+/// Replaces this process with the bench, which is compiled only when it is needed.
 fn bench(args: Vec<String>) -> Result<ExitCode> {
     let mut run = cargo(["run", "--quiet", "--package", "mooring-bench", "--"])?;
     Err(anyhow::Error::new(run.args(args).exec()).context("failed to run the bench"))
 }
 
-/// Becomes kubectl, so that terminals, signals and exit codes are its own.
+/// Replaces this process with kubectl, so that terminals, signals and exit codes are kubectl's own.
 fn kubectl(layout: &Layout, args: Vec<String>) -> Result<ExitCode> {
     let cluster = cluster::connect(layout)?;
     let error = cluster.kubectl(args).exec();

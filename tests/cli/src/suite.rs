@@ -1,4 +1,4 @@
-//! `cargo testbed test`: all checks of the repository, cheapest first, and what they found at the end.
+//! `cargo testbed test`: all checks of the repository, cheapest first, with a summary at the end.
 
 mod changed;
 pub(crate) mod lanes;
@@ -27,7 +27,7 @@ use lanes::Lanes;
 use libtest::Results;
 use report::{Load, Report};
 
-/// What `cargo testbed test` can be told.
+/// Arguments of `cargo testbed test`.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
 pub(crate) struct TestArgs {
@@ -39,32 +39,33 @@ pub(crate) struct TestArgs {
     /// Only what needs a cluster.
     #[arg(long)]
     end_to_end: bool,
-    /// What kind of nodes to bring clusters up with: immutable ones, unless said otherwise. One that runs is taken as it is.
+    /// Kind of nodes for new clusters, by default immutable. A running cluster is used as it is.
     #[arg(long, value_enum)]
     flavour: Option<Flavour>,
-    /// Leave the clusters up afterwards. One that ran before stays up in any case.
+    /// Leave the clusters up afterwards. A cluster that ran before stays up in any case.
     #[arg(long)]
     keep: bool,
-    /// How many clusters to run the end-to-end tests on, side by side: one for each 5 GiB of memory, two at most, unless said
-    /// otherwise. One that runs already is taken alone.
+    /// Number of clusters to run the end-to-end tests on, side by side; by default one for each 5 GiB of memory, two at
+    /// most. A running cluster is used alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     lanes: Option<u8>,
-    /// Only what the change since the branch `main` (or `origin/main`, on `main` itself) can touch, uncommitted files included.
+    /// Only tests that the change since the branch `main` (or `origin/main`, on `main` itself) can affect, with
+    /// uncommitted files.
     #[arg(long, conflicts_with_all = ["prefix", "soak", "repeat"])]
     changed: bool,
-    /// What takes hours: thousands of cycles with kills, all that is drawn by lot with many seeds, and half a million inputs for
-    /// each fuzz target. Its short forms are in the suite.
+    /// Long forms that take hours: thousands of cycles with kills, all random tests with many seeds, and half a million
+    /// inputs for each fuzz target. The suite itself has their short forms.
     #[arg(long, conflicts_with_all = ["unit", "repeat"])]
     soak: bool,
-    /// Run each of the end-to-end files so often, on all lanes at once: a test that failed once is mended when it was green
-    /// thirty times under load.
+    /// Run each end-to-end file this many times, on all lanes at once: a flaky test counts as fixed after thirty
+    /// successes under load.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Only end-to-end tests of files whose name begins so, such as `provision` or `mount_local`.
+    /// Only end-to-end tests of files whose names begin so, such as `provision` or `mount_local`.
     prefix: Vec<String>,
 }
 
-/// Runs the checks; whether all of them passed.
+/// Runs the checks; returns whether all of them passed.
 pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
     stop_when_told()?;
     let mut report = Report::begin();
@@ -112,8 +113,8 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Where a person or a service manager ends the suite, its tests are ended and its clusters are taken away. The second time the
-/// suite ends at once.
+/// On a signal from a person or a service manager, ends the suite's tests and removes its clusters. On a second signal,
+/// the suite ends at once.
 fn stop_when_told() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -204,7 +205,7 @@ fn end_to_end(
     let lanes = Lanes {
         layout,
         target: &args.target,
-        // What works on hosts with nothing works on others.
+        // What works on immutable nodes works on others.
         flavour: args.flavour.or((!ran_before).then_some(Flavour::Immutable)),
         built: built.as_deref(),
         store: store.as_ref(),
@@ -224,8 +225,8 @@ fn end_to_end(
     Ok(())
 }
 
-/// How many clusters this machine bears: one takes 1.2 GiB with nothing on it, and its tests as much again, a virtual machine
-/// or a Ceph among them.
+/// Most clusters for this machine: an empty one takes 1.2 GiB, and its tests as much again, with a virtual machine or a
+/// Ceph among them.
 fn most_lanes(asked: Option<u8>) -> Result<usize> {
     const KIB_EACH: usize = 5 << 20;
     const MOST: usize = 2;
@@ -240,12 +241,12 @@ fn most_lanes(asked: Option<u8>) -> Result<usize> {
     Ok((kib / KIB_EACH).clamp(1, MOST))
 }
 
-/// The folder of what failed tests leave.
+/// The folder for what failed tests leave.
 fn results_folder() -> PathBuf {
     repository().join("target/testbed-results")
 }
 
-/// Says what a check found, at once.
+/// Prints a check's result at once.
 fn told(name: &str, results: Result<Results>) -> Results {
     match results {
         Ok(results) => results,

@@ -1,6 +1,6 @@
-//! The images that everything else stands on, made here since none can be relied on to be pulled: `busybox:1`,
-//! `debian:trixie-slim`, and the sandbox image. They bear the names that Containerfiles and manifests use. Why they have no digests:
-//! docs/decisions/base-images.md.
+//! The images that all others start from, built here since not every machine can pull any: `busybox:1`,
+//! `debian:trixie-slim`, and the sandbox image. They have the names that Containerfiles and manifests use. Why they
+//! have no digests: docs/decisions/base-images.md.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,20 +22,21 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1";
 /// `debian:trixie-slim` by its full name.
 pub const DEBIAN: &str = "docker.io/library/debian:trixie-slim";
 
-/// The bases that a Containerfile may name beside `scratch` and the repository's own images, as it names them.
+/// The base images that a Containerfile may name besides `scratch` and the repository's own images, by their names
+/// there.
 pub const BASES: [&str; 2] = ["busybox:1", "debian:trixie-slim"];
 
-/// Raised when what the images are made of changes.
+/// Increased when the recipe of the images changes.
 const RECIPE: u32 = 4;
 
-/// Longest time for a package to be fetched, and for Debian's to be fetched and installed: a minute or so is usual.
+/// Longest time to fetch a package, and to fetch and install Debian's: usually a minute or so.
 const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
 const DEBIAN_LIMIT: Duration = Duration::from_mins(20);
 
-/// Sits in a sandbox: takes in orphans (process 1 of a shared PID namespace) and ends when told to.
+/// The sandbox's process: as process 1 of a shared PID namespace it adopts orphans, and it ends when told to.
 const PAUSE: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
 
-/// What the arguments of a sandbox's processes have in common, and no other's.
+/// Only a sandbox's processes have this in their arguments.
 pub const SANDBOX_NAP: &str = "86400";
 
 /// An image's full name and its archive.
@@ -51,7 +52,7 @@ fn folder() -> Result<PathBuf> {
     Ok(cache()?.join(format!("base-images-{RECIPE}")))
 }
 
-/// What every node needs from the start: the sandbox image and `busybox:1`.
+/// The images that every node needs from the start: the sandbox image and `busybox:1`.
 pub fn small() -> Result<Vec<Archive>> {
     let folder = folder()?;
     let archives = [(BUSYBOX, "busybox.tar"), (PAUSE_IMAGE, "pause.tar")].map(|(name, file)| Archive {
@@ -84,7 +85,7 @@ pub fn small() -> Result<Vec<Archive>> {
     Ok(archives.into())
 }
 
-/// `busybox:1`.
+/// The archive of `busybox:1`.
 pub fn busybox() -> Result<Archive> {
     let images = small()?;
     images
@@ -110,7 +111,7 @@ pub fn busybox_program() -> Result<Vec<u8>> {
     anyhow::bail!("{} has no busybox", layer.display())
 }
 
-/// Unpacks the distribution's static busybox, without installing it, and makes a file system of it.
+/// Unpacks the distribution's static busybox, without installing it, and makes a layer of it.
 fn write_busybox_layer(folder: &Path, layer: &Path) -> Result<()> {
     let work = folder.join(format!("busybox-{}", std::process::id()));
     make_folder(&work)?;
@@ -184,7 +185,7 @@ fn busybox_layer(work: &Path, layer: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `debian:trixie-slim`, by mmdebstrap from the distribution's own mirror.
+/// The archive of `debian:trixie-slim`, which mmdebstrap makes from the distribution's own mirror.
 pub fn debian() -> Result<Archive> {
     let folder = folder()?;
     let archive = Archive {
@@ -202,7 +203,7 @@ pub fn debian() -> Result<Archive> {
         .args([
             "--variant=minbase",
             "--include=ca-certificates",
-            // What makes the image "slim".
+            // These make the image "slim".
             "--dpkgopt=path-exclude=/usr/share/man/*",
             "--dpkgopt=path-exclude=/usr/share/locale/*",
             "--dpkgopt=path-exclude=/usr/share/doc/*",
@@ -212,7 +213,7 @@ pub fn debian() -> Result<Archive> {
             "trixie",
         ])
         .arg(&layer);
-    // Its packages have scripts too.
+    // Its packages run scripts too.
     secluded(&folder.join("dev"), || {
         watched_within(&mut debootstrap, DEBIAN_LIMIT, |line| step.update(line)).map_err(Into::into)
     })

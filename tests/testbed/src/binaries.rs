@@ -1,4 +1,5 @@
-//! Kubernetes, etcd, containerd and what the tests' servers run, built once from the Go modules pinned under `tests/go/`.
+//! Kubernetes, etcd, containerd and the programs of the tests' servers, built once from the Go modules pinned under
+//! `tests/go/`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,23 +10,23 @@ use crate::command::{command, find_program, output, watched};
 use crate::layout::{cache, make_folder, repository};
 use crate::progress::Step;
 
-/// One pinned module and the programs built from it.
+/// A pinned module and the programs built from it.
 struct Module {
     /// Folder under `tests/go/`.
     name: &'static str,
     /// Program and the package that it is built from.
     programs: &'static [(&'static str, &'static str)],
-    /// Flags of `go build` beside the common ones.
+    /// Flags of `go build` besides the common ones.
     flags: &'static [&'static str],
 }
 
-/// Has the compiler write no debug data, which `-s -w` would have the linker leave out again: a sixth of the time.
+/// The compiler writes no debug data, which `-s -w` would make the linker drop again: this saves a sixth of the time.
 const WITHOUT_DEBUG_DATA: &str = "-gcflags=all=-dwarf=false";
 
-/// How far the compiler's heap may grow between collections, in percent: a short-lived process has no use for them.
+/// How far the compiler's heap may grow between collections, in percent: a short-lived process needs none.
 const COLLECT_SELDOM: &str = "800";
 
-/// The version that the Kubernetes programs say of themselves: clients compare it.
+/// The version that the Kubernetes programs report: clients compare it.
 const KUBERNETES_FLAGS: &[&str] = &[
     "-ldflags",
     "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 \
@@ -72,14 +73,15 @@ const MODULES: &[Module] = &[
     },
 ];
 
-/// What `cargo testbed bench` compares Mooring with; no part of a cluster, and built only for that.
+/// The peer that `cargo testbed bench` compares Mooring with. It is no part of a cluster, and built only for that.
 const PEER: Module = Module {
     name: "local-path-provisioner",
     programs: &[("local-path-provisioner", "github.com/rancher/local-path-provisioner")],
     flags: &["-ldflags", "-s -w -X main.VERSION=v0.0.30"],
 };
 
-/// Programs that images of the tests have beside Mooring's own; no part of a cluster, and built only for such an image.
+/// Programs in the tests' images besides Mooring's own. They are no part of a cluster, and built only for such an
+/// image.
 const FOR_IMAGES: &[Module] = &[Module {
     name: "versitygw",
     programs: &[("versitygw", "github.com/versity/versitygw/cmd/versitygw")],
@@ -93,7 +95,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Path of one program. Every name that the crate asks for is one of [`MODULES`]; another is run from the `PATH`.
+    /// Path of one program. Every name that the crate uses is in [`MODULES`]; others are taken from the `PATH`.
     pub fn path(&self, program: &str) -> PathBuf {
         MODULES
             .iter()
@@ -102,7 +104,7 @@ impl Binaries {
             .map_or_else(|| PathBuf::from(program), |(_, folder)| folder.join(program))
     }
 
-    /// A `PATH` on which the built programs come first and the system's own folders are all there.
+    /// A `PATH` with the built programs first, and with all of the system's own folders.
     pub fn search_path(&self) -> String {
         self.folders
             .iter()
@@ -123,7 +125,7 @@ impl Binaries {
     }
 }
 
-/// Finds the programs in the cache, and builds what is not there.
+/// Finds the programs in the cache, and builds those that are missing.
 pub fn ensure_binaries() -> Result<Binaries> {
     let cache = cache()?;
     let folders = MODULES
@@ -133,12 +135,12 @@ pub fn ensure_binaries() -> Result<Binaries> {
     Ok(Binaries { folders })
 }
 
-/// Finds local-path-provisioner in the cache, or builds it; the folder in which it lies is its own.
+/// Finds local-path-provisioner in the cache, or builds it. It is alone in its folder.
 pub fn ensure_peer() -> Result<PathBuf> {
     Ok(ensure_module(&cache()?, &PEER)?.join(PEER.programs[0].0))
 }
 
-/// Names of the programs that [`ensure_for_image`] has.
+/// Names of the programs that [`ensure_for_image`] can build.
 pub fn names_for_images() -> impl Iterator<Item = &'static str> {
     FOR_IMAGES
         .iter()
@@ -171,7 +173,8 @@ fn ensure_module(cache: &Path, module: &Module) -> Result<PathBuf> {
     let result = build(module, &source, &building, &mut step).and_then(|()| {
         make_folder(&folder)?;
         for (program, _) in module.programs {
-            // Renamed one by one and complete only with the last, so that a half-built folder never counts.
+            // Renamed one by one. The folder counts as complete only with the last program, so a half-built one never
+            // does.
             std::fs::rename(building.join(program), folder.join(program))
                 .with_context(|| format!("failed to move {program} into {}", folder.display()))?;
         }
@@ -201,7 +204,7 @@ fn build(module: &Module, source: &Path, into: &Path, step: &mut Step) -> Result
         .args(module.flags)
         .env("GOGC", COLLECT_SELDOM);
     match module.programs {
-        // With a single package the output may be named, which etcd needs: its package is called "server".
+        // With a single package, the output can be named. etcd needs that: its package is called "server".
         [(program, _)] => build.arg("-o").arg(into.join(program)),
         _ => build.arg("-o").arg(into.join("")),
     };
@@ -221,10 +224,10 @@ fn go(source: &Path) -> Result<std::process::Command> {
     Ok(go)
 }
 
-/// What the programs are built from, as a short hash.
+/// A short hash of everything that the programs are built from.
 fn pins_hash(source: &Path, module: &Module) -> Result<String> {
     let mut hash = Sha256::new();
-    // A program of our own, or the list of others' programs.
+    // The source of our own program, or the list of other projects' programs.
     let code = ["main.go", "tools.go"]
         .into_iter()
         .find(|file| source.join(file).exists());
@@ -248,7 +251,7 @@ pub fn short_hex(hash: &[u8]) -> String {
     })
 }
 
-/// The Rust target that images are built for: the machine's own.
+/// The Rust target that images are built for: this machine's.
 pub fn host_target() -> Result<&'static str> {
     let target = match std::env::consts::ARCH {
         "x86_64" => "x86_64-unknown-linux-gnu",
@@ -270,7 +273,7 @@ mod tests {
     use super::{FOR_IMAGES, MODULES, PEER, pins_hash};
     use crate::layout::repository;
 
-    /// The modules that take much of what Kubernetes' programs take, in versions that suit both.
+    /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
     const LIKE_KUBERNETES: [&str; 3] = ["coredns", "etcd", "local-path-provisioner"];
 
     fn required(module: &str) -> BTreeMap<String, String> {
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_with_kubernetes_is_compiled_once() {
+    fn packages_shared_with_kubernetes_are_compiled_once() {
         let there = required("kubernetes");
         assert!(there.len() > 100);
         for module in LIKE_KUBERNETES {

@@ -1,14 +1,14 @@
-//! Control groups: a folder for each node's Pods, in every hierarchy of version 1 or in the one of version 2.
+//! Control groups: a folder for each node's Pods, in every version 1 hierarchy, or in the one of version 2.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The hierarchies of the machine.
+/// The machine's hierarchies.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hierarchies {
-    /// Version 1: one folder each.
+    /// Version 1: several, with one folder each.
     V1(Vec<PathBuf>),
     /// Version 2.
     V2(PathBuf),
@@ -27,7 +27,7 @@ fn parse(mounts: &str) -> Option<Hierarchies> {
         let mut words = line.split(' ').skip(1);
         match (words.next(), words.next()) {
             (Some(path), Some("cgroup")) => v1.push(PathBuf::from(path)),
-            // A version 2 hierarchy elsewhere belongs to a version 1 machine and has no controllers of use.
+            // A version 2 hierarchy in another place belongs to a version 1 machine, and has no usable controllers.
             (Some("/sys/fs/cgroup"), Some("cgroup2")) => v2 = Some(PathBuf::from("/sys/fs/cgroup")),
             _ => {}
         }
@@ -41,7 +41,7 @@ fn parse(mounts: &str) -> Option<Hierarchies> {
     }
 }
 
-/// Makes `group` (such as `mooring-testbed/node-1`) in every hierarchy, ready for a kubelet to make groups below.
+/// Makes `group` (such as `mooring-testbed/node-1`) in every hierarchy, ready for a kubelet to make groups below it.
 pub fn make(group: &str) -> Result<()> {
     match hierarchies()? {
         Hierarchies::V1(roots) => {
@@ -51,7 +51,7 @@ pub fn make(group: &str) -> Result<()> {
                     let parent = folder.clone();
                     folder.push(part);
                     make_folder(&folder)?;
-                    // A cpuset without processors takes no process.
+                    // A cpuset without processors accepts no process.
                     for file in ["cpuset.cpus", "cpuset.mems"] {
                         inherit(&parent.join(file), &folder.join(file))?;
                     }
@@ -104,8 +104,8 @@ fn enable_controllers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes `group` and all below it in every hierarchy; its processes must have been ended. Waits up to 10 s for the
-/// kernel to let go of them.
+/// Removes `group` and everything below it in every hierarchy; its processes must have ended. Waits up to 10 s for the
+/// kernel to release them.
 pub fn remove(group: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     for folder in folders(group) {
@@ -126,7 +126,7 @@ pub fn remove(group: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folders of `group` that are there; also in a version 2 hierarchy beside those of version 1, where runc makes one.
+/// The existing folders of `group`; also in a version 2 hierarchy beside those of version 1, where runc makes one.
 pub fn folders(group: &str) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts
@@ -146,7 +146,7 @@ fn remove_tree(folder: &Path) {
             remove_tree(&entry.path());
         }
     }
-    // The files of a control group go with its folder.
+    // The files of a control group disappear with its folder.
     let _ = std::fs::remove_dir(folder);
 }
 

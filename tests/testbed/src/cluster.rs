@@ -1,4 +1,4 @@
-//! The cluster as a whole: up, down, and how it stands.
+//! The cluster as a whole: start, stop and access.
 
 mod down;
 mod guest;
@@ -28,19 +28,19 @@ use crate::spec::read_json;
 use crate::wait::{Look, wait_for};
 use crate::{cgroup, control_plane, dns, namespaces, node};
 
-/// What is known of a running cluster.
+/// The description of a running cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Description {
     /// Its addresses.
     pub block: Block,
     /// Number of nodes.
     pub nodes: u8,
-    /// What kind of hosts they are.
+    /// The kind of its hosts.
     #[serde(default)]
     pub flavour: Flavour,
 }
 
-/// Number of nodes unless told otherwise: what one writes another reads.
+/// Number of nodes by default: enough that one node can read what another wrote.
 pub const USUAL_NODES: u8 = 2;
 
 /// Longest wait for the API server from its start, on a busy machine.
@@ -48,7 +48,7 @@ const API_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for a node to be ready.
 const NODE_LIMIT: Duration = Duration::from_mins(2);
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     /// Its folders.
@@ -59,8 +59,8 @@ pub struct Cluster {
     pub description: Description,
 }
 
-/// Brings the cluster up, or takes up the one that runs; starts nodes that it lacks. Without a flavour, nodes are as those that run, or
-/// plain. Nodes that are started begin with the images of a store, if there is one.
+/// Starts the cluster, or continues the running one; starts nodes that it lacks. Without a flavour, nodes are like the
+/// running ones, else plain. If there is an image store, new nodes start with its images.
 pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&ImageStore>) -> Result<Cluster> {
     ensure!(
         (1..=node::MAX_NODES).contains(&nodes),
@@ -104,7 +104,7 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
     Ok(cluster)
 }
 
-/// The cluster that runs, for commands that need one.
+/// The running cluster, for commands that need one.
 pub fn connect(layout: &Layout) -> Result<Cluster> {
     check_machine()?;
     let Some(description) = running(layout)? else {
@@ -196,7 +196,7 @@ impl Cluster {
         write_file(&self.layout.description(), text)
     }
 
-    /// The path of the built kubectl with the administrator's kubeconfig.
+    /// The built kubectl with the administrator's kubeconfig.
     pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> std::process::Command {
         let mut kubectl = command(self.binaries.path("kubectl"), args);
         kubectl.env("KUBECONFIG", self.layout.kubeconfig());
@@ -230,9 +230,9 @@ impl Cluster {
 
     fn wait_for_node(&self, index: u8) -> Result<()> {
         let node = node::name(index);
-        // The taint of a node that was not ready is taken off a moment after it is.
+        // A node's not-ready taint is removed a moment after the node is ready.
         let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[?(@.effect!=\"PreferNoSchedule\")].key}";
-        // The kubelet itself is asked too: the status of one that died says "ready" for a while yet.
+        // The kubelet itself is asked too: for a while, the status of a dead one still says "ready".
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         let logs = self.node_logs(index);
         Ok(wait_for(&format!("{node} to be ready"), NODE_LIMIT, &logs, || {
@@ -248,8 +248,8 @@ impl Cluster {
         })?)
     }
 
-    /// A command that runs inside a node: with its folders, and in its network, UTS, IPC and PID namespaces. The programs are the
-    /// machine's, also where the node itself has none: see [`namespaces::workbench`].
+    /// A command that runs inside a node: with its folders, and in its network, UTS, IPC and PID namespaces. The
+    /// programs are the machine's, even if the node itself has none: see [`namespaces::workbench`].
     pub fn in_node<S: AsRef<std::ffi::OsStr>>(
         &self,
         index: u8,
@@ -262,7 +262,7 @@ impl Cluster {
         Ok(enter)
     }
 
-    /// A command that runs on a node as the kubelet runs it: it has to be there.
+    /// A command that runs on a node as the kubelet runs it: the node itself must have the program.
     pub fn on_host<S: AsRef<std::ffi::OsStr>>(
         &self,
         index: u8,
@@ -275,7 +275,7 @@ impl Cluster {
         Ok(enter)
     }
 
-    /// Process 1 of a node, as the machine numbers it.
+    /// Process 1 of a node, by its number on this machine.
     pub fn init_of(&self, index: u8) -> Result<i32> {
         let node = node::name(index);
         namespaces::find_init(&self.layout, &node)?
@@ -289,8 +289,8 @@ impl Cluster {
         enter
     }
 
-    /// Kills a program of a node (`kubelet`, `containerd`, `kube-proxy`) with SIGKILL; the node's init process starts it again
-    /// a second later. Fails if it does not run.
+    /// Kills a program of a node (`kubelet`, `containerd`, `kube-proxy`) with SIGKILL; the node's init process restarts
+    /// it a second later. Fails if it does not run.
     pub fn kill_in_node(&self, index: u8, program: &str) -> Result<()> {
         self.kill(&node::name(index), program)
     }
@@ -307,20 +307,22 @@ impl Cluster {
         namespaces::end(&pids, Duration::from_secs(10))
     }
 
-    /// Ends a node with all that is on it, as a power cut would, and starts it again; its files stay. Returns when it is ready.
+    /// Ends a node with everything on it, like a power cut, and starts it again; its files stay. Returns when it is
+    /// ready.
     pub fn power_cycle(&self, index: u8) -> Result<()> {
         self.power_off(index)?;
         self.power_on(index)
     }
 
-    /// Ends a node with all that is on it, as a power cut would; its files stay.
+    /// Ends a node with everything on it, like a power cut; its files stay.
     pub fn power_off(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         if let Some(init) = namespaces::find_init(&self.layout, &node)? {
             namespaces::end(&[init], Duration::from_mins(1))?;
         }
         down::detach_loop_devices(&self.layout.node(&node))?;
-        // A kernel that starts has none. The kubelet would look for the container of each for some seconds before it registers its node.
+        // After a start, a kernel has no control groups. For each one, the kubelet would look for its container for
+        // some seconds before it registers its node.
         cgroup::remove(&node::cgroup_of(&self.layout, index))
     }
 

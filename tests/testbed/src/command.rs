@@ -1,4 +1,4 @@
-//! Running other programs, with errors that say which, with what, and what it said last.
+//! Runs other programs. Errors have the command line and the program's last lines.
 
 mod watch;
 
@@ -15,7 +15,7 @@ pub use watch::{output_within, watched, watched_within};
 use crate::layout::repository;
 use crate::progress::spoken;
 
-/// A program that could not be run or did not end well.
+/// A program that could not be run, or that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// It did not start.
@@ -23,7 +23,7 @@ pub enum CommandError {
     Start {
         /// Program and arguments.
         line: String,
-        /// Why.
+        /// The system's answer.
         source: std::io::Error,
     },
     /// It started and failed.
@@ -45,14 +45,14 @@ pub enum CommandError {
     Late {
         /// Program and arguments.
         line: String,
-        /// How long it was given.
+        /// Its time limit.
         limit: Duration,
         /// The last lines that it printed.
         last: String,
     },
 }
 
-/// How many of a failed program's last lines are shown.
+/// How many of a failed program's last lines to show.
 const LAST_LINES: usize = 20;
 
 /// A command as a person would type it.
@@ -81,11 +81,11 @@ where
     command
 }
 
-/// A call of cargo in the repository, as if it were made from a shell: `cargo run`, by which the testbed is started, leaves its
-/// package in the environment, and build scripts that look at that would build their crates anew at each turn.
+/// A call of cargo in the repository, as if from a shell. The testbed is started by `cargo run`, which leaves its
+/// package in the environment. Build scripts that look at that would build their crates again each time.
 ///
 /// # Errors
-/// There is no cargo.
+/// If there is no cargo.
 pub fn cargo<I, S>(args: I) -> anyhow::Result<Command>
 where
     I: IntoIterator<Item = S>,
@@ -107,7 +107,7 @@ fn is_of_the_caller_s_package(variable: &OsStr) -> bool {
     variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
-/// Runs a command to its end and gives its standard output.
+/// Runs a command to its end and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String, CommandError> {
     let result = command
         .stdin(Stdio::null())
@@ -127,7 +127,7 @@ pub fn output(command: &mut Command) -> Result<String, CommandError> {
     })
 }
 
-/// Runs a command to its end, giving it `input` on standard input.
+/// Runs a command to its end, with `input` on its standard input.
 pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, CommandError> {
     let start = |command: &Command, source| CommandError::Start {
         line: line(command),
@@ -139,7 +139,7 @@ pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, 
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|source| start(command, source))?;
-    // The programs fed here read all of their input before they print, so that no pipe can fill up.
+    // These programs read all of their input before they print, so no pipe can fill up.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input);
     }
@@ -154,7 +154,7 @@ pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, 
     })
 }
 
-/// Finds a program on the `PATH`, or in the folders that a plain user's `PATH` leaves out.
+/// Finds a program on the `PATH`, or in folders that a plain user's `PATH` lacks.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -14,11 +14,11 @@ use crate::spec::{InitSpec, ProcessSpec, environment};
 /// The control plane's role.
 pub const ROLE: &str = "control-plane";
 
-/// Beginning of the names of the API server's audit logs, in the control plane's folder of logs: one line a request, with who, what
-/// and when, but not with what was sent.
+/// Prefix of the API server's audit logs, in the control plane's folder of logs: one line per request, with who, what
+/// and when, but without the request's body.
 pub const AUDIT_LOG: &str = "audit";
 
-/// A request's line is written when it is over.
+/// A request's line is written when the request is over.
 const AUDIT_POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",
@@ -63,13 +63,13 @@ fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> Process
     }
 }
 
-/// etcd is reached by a socket in a folder of root's: no port, no certificate, nobody else.
+/// etcd listens on a socket in root's folder: no port, no certificate, and nobody else has access.
 fn etcd_socket(layout: &Layout, name: &str) -> String {
     format!("unix://{}/{ROLE}/etcd-{name}.sock", layout.state.display())
 }
 
 fn etcd(layout: &Layout, binaries: &Binaries) -> ProcessSpec {
-    // etcd wants addresses with ports to tell others; there are no others.
+    // etcd insists on addresses with ports to announce to its peers; there are no peers.
     let (advertised_client, advertised_peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
     process(
         binaries,
@@ -82,7 +82,7 @@ fn etcd(layout: &Layout, binaries: &Binaries) -> ProcessSpec {
             ("listen-peer-urls", etcd_socket(layout, "peer")),
             ("initial-advertise-peer-urls", advertised_peer.into()),
             ("initial-cluster", format!("testbed={advertised_peer}")),
-            // The cluster does not outlive the machine's next start.
+            // The cluster need not survive a restart of the machine.
             ("unsafe-no-fsync", "true".into()),
             ("log-level", "warn".into()),
         ],
@@ -119,7 +119,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
             ("kubelet-certificate-authority", path(authority.certificate())),
             ("kubelet-client-certificate", path(kubelet.certificate)),
             ("kubelet-client-key", path(kubelet.key)),
-            // Nobody resolves the nodes' names.
+            // Nothing resolves the nodes' names.
             ("kubelet-preferred-address-types", "InternalIP".into()),
             ("service-cluster-ip-range", block.services()),
             (
@@ -136,7 +136,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
                 "audit-log-path",
                 path(layout.logs(ROLE).join(format!("{AUDIT_LOG}.log"))),
             ),
-            // MiB a file, and how many older ones: what `cargo testbed bench` looks back on.
+            // MiB per file, and the number of older ones: what `cargo testbed bench` needs to look back.
             ("audit-log-maxsize", "100".into()),
             ("audit-log-maxbackup", "3".into()),
             ("v", "1".into()),
@@ -180,12 +180,12 @@ fn controller_manager(
                 signing.to_string_lossy().into_owned(),
             ),
             ("use-service-account-credentials", "true".into()),
-            // It makes this folder, by default on the machine itself; it has no drivers to find.
+            // The controller manager creates this folder, by default on the machine itself; there are no drivers in it.
             (
                 "flex-volume-plugin-dir",
                 format!("{}/{ROLE}/flex-volume-plugins", layout.state.display()),
             ),
-            // There is only one: an election would only cost time.
+            // There is only one: an election would only take time.
             ("leader-elect", "false".into()),
             ("v", "1".into()),
         ],

@@ -1,4 +1,5 @@
-//! `cargo testbed demo`: from nothing to a Pod on one node that reads what a Pod on another wrote, told step by step.
+//! `cargo testbed demo`: from nothing to a Pod on one node that reads what a Pod on another wrote, with a line for each
+//! step.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,10 @@ use crate::{keys, manifests};
 /// The demo's namespace.
 pub const DEMO_NAMESPACE: &str = "mooring-demo";
 
-/// Longest wait for any one thing of the demo.
+/// Longest wait for any single step of the demo.
 const LIMIT: &str = "--timeout=120s";
 
-/// The images that the demo's Pods are of.
+/// The images of the demo's Pods.
 const IMAGES: &[&str] = &[
     "flex-provisioner",
     "mounter",
@@ -40,7 +41,7 @@ const USERS: [&str; 5] = [
     "persistentvolumeclaim/disk",
 ];
 
-/// Runs the demo; with `remove`, takes its objects away instead.
+/// Runs the demo; with `remove`, removes its objects instead.
 pub fn run(layout: &Layout, args: &TargetArgs, remove: bool) -> Result<()> {
     let started = Instant::now();
     if remove {
@@ -78,7 +79,7 @@ pub fn run(layout: &Layout, args: &TargetArgs, remove: bool) -> Result<()> {
     Ok(())
 }
 
-/// Numbers the steps and says how long each took.
+/// Numbers the steps and prints how long each took.
 #[derive(Default)]
 struct Story {
     steps: usize,
@@ -257,7 +258,7 @@ fn target_nodes(target: &Target) -> Result<Vec<String>> {
     Ok(nodes)
 }
 
-/// Starts the file server; gives its address.
+/// Starts the file server; returns its address.
 fn start_server(target: &Target) -> Result<manifests::Server> {
     let keys = keys::make()?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEMO_NAMESPACE}});
@@ -269,7 +270,7 @@ fn start_server(target: &Target) -> Result<manifests::Server> {
     Ok(manifests::Server { address, keys })
 }
 
-/// Says whether the nodes have a client of their own, which can be asked of the testbed's nodes only.
+/// A line about whether the nodes have a client of their own, which only the testbed's nodes can answer.
 fn clients_on_nodes(target: &Target, nodes: &[String]) -> String {
     let Some(cluster) = target.own_cluster() else {
         return "the nodes need no sshfs".to_owned();
@@ -314,7 +315,7 @@ fn mounted(target: &Target, pod: &str, node: &str) -> Result<Vec<String>> {
     ])
 }
 
-/// Takes the demo's objects away: first those that use volumes, while the server still runs.
+/// Removes the demo's objects: first those that use volumes, while the server still runs.
 fn clean(target: &Target) -> Result<()> {
     if kubectl(
         target,
@@ -358,7 +359,7 @@ fn volumes(target: &Target) -> Result<Vec<String>> {
     Ok(all.lines().map(str::to_owned).collect())
 }
 
-/// Prints what there is to see when a step did not work.
+/// Prints the information that helps when a step failed.
 fn explain(target: &Target) {
     for args in [
         &["-n", DEMO_NAMESPACE, "get", "pods,persistentvolumeclaims,events"][..],

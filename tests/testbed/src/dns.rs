@@ -1,4 +1,4 @@
-//! Names of Services within the cluster: `CoreDNS` beside the control plane, behind the Service `kube-dns` as everywhere.
+//! DNS for Services within the cluster: `CoreDNS` beside the control plane, behind the usual Service `kube-dns`.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ use crate::spec::ProcessSpec;
 /// Domain of the cluster's names.
 pub const DOMAIN: &str = "cluster.local";
 
-/// Port on the bridge: 53 may be taken by a server of the machine's own.
+/// Port on the bridge: the machine's own server may use 53.
 const PORT: u16 = 10053;
 
-/// User that the server is to the API.
+/// The server's user in the API.
 const USER: &str = "testbed:coredns";
 
-/// The server's process, with its files written.
+/// Writes the server's files, and returns its process.
 pub(crate) fn process(
     layout: &Layout,
     binaries: &Binaries,
@@ -59,7 +59,7 @@ fn config(block: Block, kubeconfig: &str, upstream: bool) -> String {
     )
 }
 
-/// The Service, where it leads, and what the server may read.
+/// The Service, its endpoint, and the server's rights.
 pub fn manifest(block: Block) -> Value {
     let ports = |port: u16| {
         json!([
@@ -110,7 +110,7 @@ mod tests {
     use super::has_server;
 
     #[test]
-    fn names_of_the_world_are_asked_for_only_where_there_is_a_server() {
+    fn outside_names_are_resolved_only_where_the_machine_has_a_server() {
         assert!(has_server("# made by hand\nnameserver 127.0.0.53\n"));
         assert!(!has_server("search example.com\n#nameserver 1.2.3.4\n"));
     }

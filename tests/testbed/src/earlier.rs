@@ -1,4 +1,5 @@
-//! The node's programs of an earlier commit, built once and kept in the cache: what a cluster has that is upgraded to this tree.
+//! The node's programs of an earlier commit, built once and kept in the cache: for tests that upgrade a cluster to this
+//! tree.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +13,10 @@ use crate::layout::{cache, make_folder, repository, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
 
-/// Before the tests became crates of their own. To be moved on with each release.
+/// The last commit before the tests became crates of their own. Update it with each release.
 const COMMIT: &str = "6cd9b6626f003416f11de02ffb50ef3bef731fe4";
 
-/// Longest that the programs may take to compile, from nothing and on a busy machine.
+/// Longest for compiling the programs, from nothing and on a busy machine.
 const LIMIT_SECONDS: &str = "1500";
 
 /// The manifest of the mounters in that commit.
@@ -28,7 +29,7 @@ pub struct Earlier {
 }
 
 impl Earlier {
-    /// The node daemon, which is the agent as well.
+    /// The node daemon, which is also the agent.
     pub fn mounter(&self) -> PathBuf {
         self.folder.join("mounter")
     }
@@ -38,14 +39,14 @@ impl Earlier {
         self.folder.join("vcs")
     }
 
-    /// What installed them.
+    /// The manifest that installed them.
     pub fn manifest(&self) -> Result<String> {
         let path = self.folder.join("mounter.yaml");
         std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
     }
 }
 
-/// Why the programs can't be had, where that is nobody's fault: a clone without the history has no such commit.
+/// The reason why the programs are unavailable without anyone's fault: a clone without the history lacks that commit.
 pub fn missing() -> Option<String> {
     let commit = format!("{COMMIT}^{{commit}}");
     output(&mut git(&["cat-file", "-e", &commit]))
@@ -73,7 +74,7 @@ pub fn ensure() -> Result<Earlier> {
     Ok(earlier)
 }
 
-/// The manifest comes last.
+/// The manifest is written last.
 fn is_whole(earlier: &Earlier) -> bool {
     earlier.manifest().is_ok() && earlier.mounter().is_file() && earlier.shim().is_file()
 }
@@ -110,7 +111,7 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     write_file(&earlier.folder.join("mounter.yaml"), manifest)
 }
 
-/// As the images' programs are built, whatever that commit says of the profile: the crates of others are compiled already.
+/// Like the images' programs, whatever that commit says about the profile: other projects' crates are compiled already.
 fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command> {
     let flags = flags_of_programs(target);
     let cargo = cargo([

@@ -1,6 +1,7 @@
-//! Checks of the repository that need other tools than Rust's own: shell scripts, licences, the shim for aarch64.
+//! Checks of the repository that need tools besides Rust's own: shell scripts, licences, the shim for aarch64.
 //!
-//! Each is a call of [`CHECKS`]. What they need of Debian is installed by [`crate::packages::ensure_check_packages`].
+//! Each is an entry in [`CHECKS`]. [`crate::packages::ensure_check_packages`] installs the Debian packages that they
+//! need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,22 +15,22 @@ use crate::progress::Step;
 /// A check.
 #[derive(Debug, Clone, Copy)]
 pub struct Check {
-    /// What a person calls it.
+    /// Its name in the output.
     pub name: &'static str,
     /// Runs it to its end.
     pub run: fn() -> Result<Verdict>,
 }
 
-/// How a check ended that found nothing wrong.
+/// The result of a check that found nothing wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is well.
+    /// Everything is as it should be.
     Passed,
-    /// It could not be done here, for this reason.
+    /// It could not run here, for this reason.
     Skipped(String),
 }
 
-/// All of them, cheapest first.
+/// All checks, cheapest first.
 pub const CHECKS: &[Check] = &[
     Check {
         name: "shellcheck",
@@ -49,14 +50,14 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Every shell script of the repository, and what scripts read, is free of warnings.
+/// Checks that every shell script of the repository, and every file that scripts source, is free of warnings.
 ///
 /// # Errors
-/// There are warnings; or git or shellcheck is missing.
+/// If there are warnings; or if git or shellcheck is missing.
 pub fn shellcheck() -> Result<Verdict> {
     let scripts = scripts()?;
     ensure!(scripts.len() > 20, "only {} shell scripts were found", scripts.len());
-    // By the names that their `source=` has, which are those of the repository.
+    // With the paths in their `source=`, which are relative to the repository.
     let mut run = command(
         "shellcheck",
         ["--severity=warning", "--format=gcc", "--external-sources"],
@@ -65,7 +66,7 @@ pub fn shellcheck() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Shell scripts among the repository's files, by their first line.
+/// The repository's shell scripts, recognized by their first line.
 fn scripts() -> Result<Vec<PathBuf>> {
     let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let files = output(command("git", listed).current_dir(repository()))?;
@@ -98,24 +99,24 @@ fn is_script(file: &Path, content: &[u8]) -> bool {
 
 const DENY: &str = "0.20.2";
 
-/// Crates have licences that `deny.toml` allows, and come from crates.io.
+/// Checks that crates have licences that `deny.toml` allows, and come from crates.io.
 ///
 /// # Errors
-/// One has not, or does not; or cargo-deny can't be built.
+/// If one does not; or if cargo-deny can't be built.
 pub fn deny() -> Result<Verdict> {
-    // Of two versions of a crate it would warn at length, and push what is an error out of what is shown.
+    // Long warnings about two versions of one crate would push the errors out of the lines that are shown.
     let check = ["check", "--hide-inclusion-graph", "--allow=duplicate"];
     output(cargo_deny(&check)?.args(["bans", "licenses", "sources"]))?;
     Ok(Verdict::Passed)
 }
 
-/// No crate has a known vulnerability. Skipped where the database, which is on GitHub, is out of reach.
+/// Checks that no crate has a known vulnerability. Skipped if the database, which is on GitHub, can't be reached.
 ///
 /// # Errors
-/// One has; or cargo-deny can't be built.
+/// If one has; or if cargo-deny can't be built.
 pub fn advisories() -> Result<Verdict> {
     let program = deny_program()?;
-    // A network that swallows what is sent would hold it up for minutes.
+    // A network that drops packets would delay it by minutes.
     let mut fetch = command("timeout", ["60".as_ref(), program.as_os_str()]);
     if let Err(error) = output(fetch.args(["fetch", "db"]).current_dir(repository())) {
         let error = error.to_string();
@@ -132,7 +133,8 @@ fn cargo_deny(arguments: &[&str]) -> Result<Command> {
     Ok(deny)
 }
 
-/// cargo-deny from the cache. It is built once, quickly rather than well: four minutes of one processor.
+/// cargo-deny from the cache. It is built once, for a short build rather than a fast program: four minutes of one
+/// processor.
 fn deny_program() -> Result<PathBuf> {
     let root = cache()?.join(format!("cargo-deny-{DENY}"));
     let program = root.join("bin/cargo-deny");
@@ -148,7 +150,7 @@ fn deny_program() -> Result<PathBuf> {
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256");
     watched(&mut install, |line| step.update(line.trim()))?;
-    // Half a gigabyte that nobody needs again.
+    // Half a gigabyte that is not needed again.
     let target = root.join("target");
     std::fs::remove_dir_all(&target).with_context(|| format!("failed to remove {}", target.display()))?;
     step.done("");
@@ -157,10 +159,11 @@ fn deny_program() -> Result<PathBuf> {
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// The shim for aarch64 links, and answers where `qemu-aarch64` runs it. Skipped where Rust's core library for it can't be had.
+/// Checks that the shim for aarch64 links, and that it answers if `qemu-aarch64` can run it. Skipped if Rust's core
+/// library for aarch64 is unavailable.
 ///
 /// # Errors
-/// It does not; or what it answers is wrong.
+/// If it does not; or if its answer is wrong.
 pub fn aarch64_shim() -> Result<Verdict> {
     let core = output(command("rustc", ["--print", "target-libdir", "--target", AARCH64]).current_dir(repository()))?;
     if !Path::new(core.trim()).is_dir() {
@@ -183,7 +186,7 @@ pub fn aarch64_shim() -> Result<Verdict> {
     let mut build = cargo([
         "build",
         "--quiet",
-        // As it ships: a debug build has the standard library.
+        // As shipped: a debug build has the standard library.
         "--profile",
         "dist",
         "--package",
@@ -205,17 +208,17 @@ pub fn aarch64_shim() -> Result<Verdict> {
     answers(&folder.join(AARCH64).join("dist/vcs"))
 }
 
-/// The C compiler of this machine names its own architecture to the linker; the last one counts.
+/// This machine's C compiler passes its own architecture to the linker; the last one counts.
 const EMULATION: &str = "'-Clink-arg=-Wl,-m,aarch64linux'";
 
-/// The folder with the linker that Rust brings along, which can do every architecture.
+/// The folder with Rust's own linker, which supports all architectures.
 fn linker() -> Result<Option<String>> {
     let own = output(command("rustc", ["--print", "target-libdir"]).current_dir(repository()))?;
     let folder = Path::new(own.trim()).with_file_name("bin").join("gcc-ld");
     Ok(folder.join("ld.lld").is_file().then(|| folder.display().to_string()))
 }
 
-/// Entry point, arguments, system calls and answer are right on that architecture.
+/// Checks that entry point, arguments, system calls and answer are right on that architecture.
 fn answers(shim: &Path) -> Result<Verdict> {
     let Some(emulator) = find_program("qemu-aarch64") else {
         return Ok(Verdict::Skipped(
@@ -242,7 +245,7 @@ mod tests {
     use super::{is_script, scripts};
 
     #[test]
-    fn scripts_are_known_by_their_first_line() {
+    fn scripts_are_recognized_by_their_first_line() {
         for (name, content) in [
             ("a", "#!/bin/sh\n"),
             ("a", "#!/bin/busybox sh\n"),

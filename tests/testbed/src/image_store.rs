@@ -1,7 +1,7 @@
-//! A containerd's folder that has images already: made once for all nodes, which begin with links to its files.
+//! A containerd folder that contains images already. It is made once, and all nodes start with links to its files.
 //!
-//! To unpack all images on each node takes minutes of processor time and gigabytes for each. containerd never writes to a layer
-//! or a blob that it has, so nodes can share them; its databases it does write to, so each node has a copy.
+//! Unpacking all images on each node would take minutes of processor time and gigabytes each. containerd never writes
+//! to an existing layer or blob, so nodes can share them. It does write to its databases, so each node has a copy.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -22,28 +22,28 @@ use crate::lock::Lock;
 use crate::progress::Step;
 use crate::wait::{Look, wait_for};
 
-/// Longest until containerd takes commands, and until it has ended.
+/// Longest until containerd accepts commands, and until it has ended.
 const CONTAINERD_LIMIT: Duration = Duration::from_mins(1);
 
-/// How the folder of a containerd's own is called in a store.
+/// Name of containerd's own folder in a store.
 const ROOT: &str = "containerd";
 
-/// The records of what a store or a node holds: a file an image, with the hash of its build.
+/// The folder with records of what a store or a node has: a file per image, with the hash of its build.
 pub const HELD: &str = "images";
 
-/// A store that is complete.
+/// A complete store.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     folder: PathBuf,
 }
 
-/// The file that says which build of an image is held.
+/// The file that records which build of an image is there.
 pub fn record(held: &Path, image: &Archive) -> PathBuf {
     held.join(image.name.replace(['/', ':'], "_"))
 }
 
 impl ImageStore {
-    /// The store with these very builds. It is made, from the one before where there is one, if it is not there.
+    /// The store with exactly these builds. If it does not exist, it is made, from the previous one if there is one.
     pub fn ensure(binaries: &Binaries, built: &[Built]) -> Result<Self> {
         let stores = cache()?.join("image-stores");
         let mut hash = Sha256::new();
@@ -55,7 +55,7 @@ impl ImageStore {
         let _lock = Lock::images()?;
         if !folder.is_dir() {
             make_folder(&stores)?;
-            // What another command left half made goes, and so does what is made here where it fails.
+            // Removes what another command left half made. If this command fails, the next one removes its remains.
             let building = stores.join("building");
             remove(&building)?;
             let made = make(binaries, built, &building, newest(&stores)?.as_deref());
@@ -74,7 +74,7 @@ impl ImageStore {
         Ok(Self { folder })
     }
 
-    /// Gives a node that has not begun yet the images of the store: its containerd's folder, and the records of what is held.
+    /// Gives the images of the store to a node that has not started yet: containerd's folder, and the records.
     pub fn give(&self, containerd: &Path, held: &Path) -> Result<()> {
         // Another command may make a newer store meanwhile, and remove this one.
         let _lock = Lock::images()?;
@@ -82,7 +82,7 @@ impl ImageStore {
             .and_then(|()| copy_files(&self.folder.join(HELD), held))
             .with_context(|| format!("failed to link the images of {}", self.folder.display()));
         if given.is_err() {
-            // Such as on another file system: the node loads them itself.
+            // It fails, for example, on another file system: then the node loads the images itself.
             remove(containerd)?;
             remove(held)?;
             make_folder(containerd)?;
@@ -110,7 +110,7 @@ fn newest(stores: &Path) -> Result<Option<PathBuf>> {
     Ok(paths_in(stores)?.into_iter().max_by_key(made))
 }
 
-/// Links all files of a folder into another, which need not be there; databases, which are written in place, are copied.
+/// Links all files of a folder into another, which need not exist. Databases are written in place, so they are copied.
 fn link_tree(from: &Path, to: &Path) -> Result<()> {
     let what = || format!("failed to link {} to {}", from.display(), to.display());
     make_folder(to)?;
@@ -152,7 +152,7 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks the images into a folder, those apart that the folder of before has.
+/// Unpacks the images into a folder, except those that the earlier folder has.
 fn make(binaries: &Binaries, built: &[Built], building: &Path, before: Option<&Path>) -> Result<()> {
     let mut step = Step::begin("unpack the images for the nodes, once");
     let (root, held) = (building.join(ROOT), building.join(HELD));
@@ -180,7 +180,7 @@ fn make(binaries: &Binaries, built: &[Built], building: &Path, before: Option<&P
     Ok(())
 }
 
-/// A containerd that runs no container. It is killed when dropped.
+/// A containerd that runs no containers. Dropping this kills it.
 struct Containerd {
     child: Child,
     /// Its state, configuration and socket.
@@ -235,7 +235,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// Ends it, so that its databases are whole.
+    /// Ends it cleanly, so that its databases are complete.
     fn end(mut self) -> Result<()> {
         let id = i32::try_from(self.child.id()).context("a process id that is none")?;
         kill(Pid::from_raw(id), Signal::SIGTERM).context("failed to end containerd")?;
@@ -251,7 +251,7 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.run);
@@ -265,7 +265,7 @@ mod tests {
     use super::link_tree;
 
     #[test]
-    fn what_is_never_written_is_shared_and_databases_are_not() {
+    fn files_that_are_never_written_are_shared_and_databases_are_not() {
         let folder = std::env::temp_dir().join(format!("mooring-image-store-{}", std::process::id()));
         let (from, to) = (folder.join("from"), folder.join("to"));
         std::fs::create_dir_all(from.join("layer/empty")).unwrap();

@@ -1,5 +1,4 @@
-//! Mooring's images: built from their Containerfiles where something they are made of changed, and brought to where the
-//! cluster finds them.
+//! Mooring's images: built from their Containerfiles if one of their ingredients changed, and delivered to the cluster.
 
 mod build;
 mod containerfile;
@@ -40,7 +39,7 @@ pub const HOST: &str = "mooring.dev";
 pub struct Built {
     /// Its full name and its OCI archive.
     pub archive: Archive,
-    /// Hash of all that it is made of.
+    /// Hash of all its ingredients.
     pub hash: String,
 }
 
@@ -49,11 +48,11 @@ pub fn program_folder() -> Result<String> {
     Ok(format!("target/{}/dist", host_target()?))
 }
 
-/// The packages with programs that go into the images.
+/// The packages whose programs go into the images.
 const PACKAGES: [&str; 4] = ["flex-provisioner", "mooring-mounter", "mooring-shim", "pv"];
 
-/// Builds the static programs that go into the images. What they are compiled from is kept in the cache, where every work tree
-/// finds the crates of others compiled; the programs come to where `cargo build` would put them.
+/// Builds the static programs that go into the images. The compiled crates are kept in the cache, where every work tree
+/// finds those of other projects; the programs go to where `cargo build` would put them.
 pub fn build_programs() -> Result<()> {
     let mut step = Step::begin("build the programs for the images");
     let target = host_target()?;
@@ -85,18 +84,18 @@ pub fn build_programs() -> Result<()> {
     Ok(())
 }
 
-/// Where cargo compiles programs for images, of this commit and of an earlier one.
+/// Where cargo compiles programs for images, for this commit and for an earlier one.
 pub(crate) fn compiled_programs() -> Result<PathBuf> {
     Ok(cache()?.join("programs"))
 }
 
-/// A setting of cargo's: the programs need no library, and lie at a fixed address, so that nothing has to be relocated at each
-/// start, of which every mount has one, and no memory is taken by it.
+/// A setting for cargo: the programs need no library and have a fixed address. So nothing has to be relocated at each
+/// start, which every mount has, and relocation takes no memory.
 pub(crate) fn flags_of_programs(target: &str) -> String {
     format!("target.{target}.rustflags=[\"-Ctarget-feature=+crt-static\",\"-Crelocation-model=static\"]")
 }
 
-/// Puts a program in place, all at once: it may be running.
+/// Puts a program in place atomically: it may be running.
 fn put(from: &Path, to: &Path) -> Result<()> {
     let partial = to.with_extension("partial");
     std::fs::copy(from, &partial)
@@ -104,16 +103,17 @@ fn put(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))
 }
 
-/// Which images are wanted.
+/// Which images are selected.
 #[derive(Debug, Clone, Copy)]
 pub enum Selection {
-    /// All that the repository has.
+    /// All images of the repository.
     All,
-    /// Those with these last parts of their names, and what they are made from.
+    /// Those whose names end with these parts, and the images that they start from.
     Named(&'static [&'static str]),
 }
 
-/// Builds the images that are wanted and not there as they should be; gives all that are wanted, each after those that it is made from.
+/// Builds the selected images that are missing or outdated; returns all selected ones, each after those that it starts
+/// from.
 pub fn build(selection: Selection) -> Result<Vec<Built>> {
     let lock = Lock::images()?;
     build_programs()?;
@@ -145,7 +145,7 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     Ok(wanted.into_iter().map(|wanted| wanted.built).collect())
 }
 
-/// Puts programs of others that these images copy beside Mooring's own.
+/// Puts other projects' programs that these images copy beside Mooring's own.
 fn put_programs_of_others(recipes: &[Recipe]) -> Result<()> {
     for program in names_for_images() {
         let place = repository().join(program_folder()?).join(program);
@@ -157,7 +157,7 @@ fn put_programs_of_others(recipes: &[Recipe]) -> Result<()> {
     Ok(())
 }
 
-/// Of recipes in order, those that are wanted.
+/// The selected ones among recipes, in order.
 fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
     let Selection::Named(names) = selection else {
         return recipes;
@@ -199,7 +199,7 @@ fn find_base(name: &str, wanted: &[Wanted]) -> Result<Built> {
     Ok(Built { archive, hash })
 }
 
-/// Writes an image as a Docker archive with its name inside, which every loader understands.
+/// Writes an image as a Docker archive that contains its name, which every loader understands.
 pub fn docker_archive(image: &Built, path: &Path) -> Result<()> {
     let lock = Lock::images()?;
     let store = store::Store::open(&lock)?;
@@ -231,7 +231,7 @@ mod tests {
     use crate::layout::repository;
 
     #[test]
-    fn a_wanted_image_comes_with_those_that_it_is_made_from_and_no_other() {
+    fn a_selected_image_comes_with_those_that_it_starts_from_and_no_others() {
         let all = recipes(repository(), "target/x/dist").unwrap();
         let names = selected(all, Selection::Named(&["mounter", "provisioner-directory"]));
         let names: Vec<_> = names.iter().map(super::Recipe::file_name).collect();

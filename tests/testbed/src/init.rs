@@ -1,7 +1,7 @@
-//! The init process of the control plane or of a node: process 1 of its namespaces. It sets its surroundings up, keeps its
-//! processes running, and takes all of them down with itself.
+//! The init process of the control plane or of a node: process 1 of its namespaces. It sets up its environment, keeps
+//! its processes running, and ends them when it ends.
 //!
-//! Everything it says lands in `init.log`.
+//! Its messages are in `init.log`.
 
 mod mounts;
 mod root;
@@ -23,7 +23,7 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
         std::process::id() == 1,
         "this is started by `cargo testbed up`, in namespaces of its own, and by nobody else"
     );
-    // Not bound to the terminal or the shell job that `up` ran in.
+    // So that it does not depend on the terminal or the shell job that `up` ran in.
     nix::unistd::setsid().context("failed to leave the session")?;
     let mut line = String::new();
     std::io::stdin()
@@ -33,7 +33,7 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
     ensure!(line == "go\n", "`up` ended before this could begin");
     let mut spec = InitSpec::load(layout, role)?;
     mounts::leave_machine()?;
-    // By its handle: an immutable node has no such path.
+    // Opened now: an immutable node has no such path.
     let logs = std::fs::File::open(&spec.logs).context("failed to open the folder of logs")?;
     spec.logs = format!("/proc/self/fd/{}", logs.as_raw_fd()).into();
     let workbench = spec.node.as_ref().map(set_up_node).transpose()?.flatten();
@@ -43,15 +43,15 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
         .build()
         .context("failed to start the runtime")?
         .block_on(supervise::run(&spec));
-    // Open for as long as the node is there.
+    // Kept open as long as the node exists.
     drop((logs, workbench));
     ended
 }
 
-/// Gives the workbench of an immutable node.
+/// Returns the workbench of an immutable node.
 fn set_up_node(node: &NodeSpec) -> Result<Option<std::fs::File>> {
     mounts::set_up(node)?;
-    // The file's writer names its own UTS namespace.
+    // The kernel sets the host name of the writer's UTS namespace.
     std::fs::write("/proc/sys/kernel/hostname", &node.hostname).context("failed to set the host name")?;
     network::configure_node(node.block, node.index, node.nodes).context("failed to set the node's network up")?;
     node.root.as_ref().map(root::enter).transpose()

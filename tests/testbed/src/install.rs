@@ -1,4 +1,4 @@
-//! Mooring itself on a cluster: `kubectl apply -k configmaps/install`, and waiting until it serves.
+//! Mooring on a cluster: `kubectl apply -k configmaps/install`, then a wait until it is ready.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use crate::target::Target;
 /// Longest wait for Mooring's Pods.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// On the namespace: the hash of the images that run, by which a change of an image under the same tag is seen.
+/// On the namespace: the hash of the running images, which shows a changed image under an unchanged tag.
 const IMAGES_ANNOTATION: &str = "testbed.mooring.dev/images";
 
-/// The images that a restart is about; all others are of Pods that come and go.
+/// The images whose Pods need a restart; all others belong to short-lived Pods.
 const LONG_RUNNING: [&str; 2] = ["/flex-provisioner:", "/mounter:"];
 
-/// All that users install.
+/// What users install.
 const PLAIN: &str = "configmaps/install";
 
 /// The same, and what the end-to-end tests need besides.
 const FOR_TESTS: &str = "tests/install";
 
-/// Installs Mooring as users do, or brings what is there up to date, and waits until it is ready.
+/// Installs Mooring as users do, or updates an installation, and waits until it is ready.
 pub fn install(target: &Target, images: &[Built]) -> Result<()> {
     install_from(PLAIN, target, images)
 }
 
-/// Installs Mooring and what tests need besides, on whatever cluster.
+/// Installs Mooring and the tests' additions on any cluster.
 pub fn install_for_tests(target: &Target, images: &[Built]) -> Result<()> {
     install_from(FOR_TESTS, target, images)
 }
 
-/// All that may have been installed: tests are run on the testbed's own cluster, and leave what they need there.
+/// Everything that may be installed: tests run on the testbed's own cluster, and leave their additions there.
 fn at_most(target: &Target) -> &'static str {
     match target.own_cluster() {
         Some(_) => FOR_TESTS,
@@ -55,7 +55,7 @@ fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
         .map(|image| image.hash.as_str())
         .collect();
     let hashes = hashes.join("-");
-    // An install that was broken off has written nothing down.
+    // An interrupted installation has not written it.
     if ran_before && running_images(target)? != hashes {
         step("restart Mooring on its new images", |_| {
             output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "restart", "deployment,daemonset"]))?;
@@ -68,11 +68,11 @@ fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
     Ok(())
 }
 
-/// Takes Mooring away again, and waits until its namespace is gone.
+/// Removes Mooring, and waits until its namespace is gone.
 pub fn uninstall(target: &Target) -> Result<()> {
     let manifest = render(at_most(target), target)?;
     let limit = format!("--timeout={}s", LIMIT.as_secs());
-    // The mounters first, while they may still take their labels off the nodes.
+    // The mounters go first, while they still have the right to remove their labels from the nodes.
     step("delete the mounters", |_| {
         let mut delete = target.kubectl(["-n", NAMESPACE, "delete", "daemonset", "mounter"]);
         output(delete.args(["--cascade=foreground", "--ignore-not-found", &limit]))?;
@@ -130,7 +130,7 @@ fn wait_ready(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Prints what there is to see of Mooring's own Pods.
+/// Prints information about Mooring's own Pods.
 fn explain(target: &Target) {
     for args in [
         &["get", "pods", "-o", "wide"][..],

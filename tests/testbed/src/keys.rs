@@ -1,4 +1,4 @@
-//! Keys of an ssh server and of its user, for the demo and the tests, made anew each time.
+//! Keys of an ssh server and of its user, for the demo and the tests. They are new each time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +21,7 @@ pub struct Keys {
 
 /// Makes the keys.
 pub fn make() -> Result<Keys> {
-    // Tests of one program make keys at once.
+    // Tests of one program may make keys at the same time.
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("mooring-keys-{}-{count}", std::process::id()));

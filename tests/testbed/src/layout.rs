@@ -1,4 +1,4 @@
-//! Where the testbed keeps things: the cache (built once, kept) and one cluster's state (gone after `down`).
+//! The testbed's folders: the cache (built once, kept) and a cluster's state (removed by `down`).
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::node;
 /// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
 pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
 
-/// Folders that were made on the machine to mount over, one a line, in the order in which they were made. All clusters of the machine
-/// share them, and the last to go takes them away.
+/// Lists folders that were made on the machine as mount points, one per line, in the order in which they were made. All
+/// clusters of the machine share them, and the last one removes them.
 pub const MADE_FOLDERS: &str = "/var/lib/mooring-testbed.folders";
 
 const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
@@ -23,13 +23,13 @@ const DEFAULT_NAME: &str = "mooring";
 pub struct Layout {
     /// The cluster's state folder.
     pub state: PathBuf,
-    /// What its bridge, links and control groups are called after. It follows from the folder, so that no command can take
-    /// away those of another cluster.
+    /// Prefix of the names of its bridge, links and control groups. It follows from the folder, so that no command can
+    /// remove those of another cluster.
     name: String,
 }
 
 impl Layout {
-    /// The cluster that the environment names, or the usual one.
+    /// The cluster that the environment names, or the default one.
     pub fn from_env() -> Result<Self> {
         let state = std::env::var_os(STATE_VARIABLE).map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from);
         ensure!(
@@ -37,7 +37,7 @@ impl Layout {
             "{STATE_VARIABLE}={} is not usable: give an absolute path of a folder of its own",
             state.display()
         );
-        // The node's own folder of that name would cover it.
+        // The node's own folder of that name would hide it.
         if let Some(folder) = node::folder_of_its_own(&state) {
             bail!(
                 "{STATE_VARIABLE}={} is not usable: each node has a {} of its own; give a folder elsewhere, such as \
@@ -70,7 +70,7 @@ impl Layout {
         format!("{}-n{index}", self.name)
     }
 
-    /// The control group under which all of the cluster's Pods run, relative to each hierarchy.
+    /// The control group of all of the cluster's Pods, relative to each hierarchy.
     pub fn cgroup(&self) -> String {
         format!("{}-testbed", self.name)
     }
@@ -95,7 +95,7 @@ impl Layout {
         self.state.join("nodes").join(node)
     }
 
-    /// What a node in a virtual machine is started from.
+    /// The files that a node in a virtual machine is started from.
     pub fn machine(&self, node: &str) -> PathBuf {
         self.state.join("machines").join(node)
     }
@@ -118,7 +118,7 @@ pub fn cache() -> Result<PathBuf> {
 
 /// The repository that this program was built from.
 ///
-/// Fixed at build time: `cargo testbed` always runs from the tree that it was built in.
+/// It is fixed at build time: `cargo testbed` always runs from the tree that it was built in.
 pub fn repository() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.ancestors().nth(2).unwrap_or(manifest)

@@ -1,8 +1,8 @@
-//! A real Kubernetes cluster from nothing on one machine (`cargo testbed`), with Mooring's images and its
-//! installation on whatever cluster.
+//! A real Kubernetes cluster from nothing on one machine (`cargo testbed`), and Mooring's images and installation on
+//! any cluster.
 //!
-//! Each node is a process tree in namespaces of its own under an init process of ours ([`init`]); the control plane is
-//! another. A cluster's state lies in one folder ([`layout`]) and goes with it.
+//! Each node is a process tree in namespaces of its own under our init process ([`init`]); the control plane is
+//! another. All state of a cluster is in one folder ([`layout`]), which is removed with the cluster.
 #![forbid(unsafe_code)]
 
 pub mod base_images;

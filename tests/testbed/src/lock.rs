@@ -14,10 +14,10 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::layout::{Layout, cache, make_folder};
 use crate::progress::{PLAIN_PERIOD, say, spoken};
 
-/// How often a lock is tried.
+/// How often to try a lock.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Held for as long as it lives.
+/// A lock, held until this is dropped.
 pub struct Lock {
     path: PathBuf,
     file: Flock<File>,
@@ -30,12 +30,12 @@ impl Lock {
         Self::take(&layout.state.with_extension("lock"), "this cluster")
     }
 
-    /// Waits for the lock of the images: one command at a time builds them, for whichever cluster.
+    /// Waits for the lock of the images: one command at a time builds them, for any cluster.
     pub fn images() -> Result<Self> {
         Self::take(&cache()?.join("images.lock"), "the images")
     }
 
-    /// Waits for the lock of what virtual machines are started from: one command at a time fetches it.
+    /// Waits for the lock of the virtual machines' files: one command at a time fetches them.
     pub fn machine() -> Result<Self> {
         Self::take(&cache()?.join("machine.lock"), "the kernel of virtual machines")
     }
@@ -44,12 +44,12 @@ impl Lock {
         make_folder(path.parent().unwrap_or(path))?;
         loop {
             let mut file = wait_for(path, what)?;
-            // The one before may have removed the file, and somebody else made it anew.
+            // The last holder may have removed the file, and another command may have made a new one.
             let ours = file
                 .metadata()
                 .with_context(|| format!("failed to look at {}", path.display()))?;
             if std::fs::metadata(path).is_ok_and(|there| there.ino() == ours.ino()) {
-                // For those who wait; a lock is as good without.
+                // Only for the messages of those who wait; the lock works without it.
                 let _ = file.set_len(0);
                 let _ = file.write_all(Holder::this().to_string().as_bytes());
                 return Ok(Self {
@@ -60,21 +60,21 @@ impl Lock {
         }
     }
 
-    /// Removes the file, and gives up the lock.
+    /// Removes the file, and releases the lock.
     pub fn remove(self) {
-        // Gone already is what was wanted.
+        // It may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Nobody is to be named who has ended.
+        // A waiting command must not name a holder that has ended.
         let _ = self.file.set_len(0);
     }
 }
 
-/// Locks the file, saying for whom it waits if it has to.
+/// Locks the file. If it has to wait, it says which command it waits for.
 fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
     let mut file = open(path)?;
     let mut said: Option<Instant> = None;
@@ -93,11 +93,11 @@ fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
     }
 }
 
-/// Who holds a lock, as its file says.
+/// The holder of a lock, from the lock's file.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
-    /// Since when, in seconds of Unix time.
+    /// The start time, in seconds of Unix time.
     since: u64,
     /// Program and arguments.
     command: String,
@@ -118,7 +118,7 @@ impl Holder {
         }
     }
 
-    /// Reads what [`Holder::fmt`] wrote; none if there is nothing yet, or something else.
+    /// Reads what [`Holder::fmt`] wrote; none if the file is empty or has something else.
     fn read(content: &str) -> Option<Self> {
         let mut parts = content.trim_end().splitn(3, ' ');
         Some(Self {
@@ -167,7 +167,7 @@ mod tests {
     use super::{Holder, Lock, waiting};
 
     #[test]
-    fn who_waits_is_told_for_whom_and_since_when() {
+    fn a_waiting_command_names_the_holder_and_its_start_time() {
         let holder = Holder {
             pid: 7,
             since: 86400 + 3600 + 62,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_whose_file_was_removed_is_taken_anew() {
+    fn a_lock_whose_file_was_removed_is_taken_on_a_new_file() {
         let path = std::env::temp_dir().join(format!("mooring-lock-{}", std::process::id()));
         let first = Lock::take(&path, "a test").unwrap();
         let waiting = std::thread::spawn({

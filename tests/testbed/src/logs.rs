@@ -9,7 +9,7 @@ use crate::command::{last_lines, output};
 use crate::layout::Layout;
 use crate::progress::say;
 
-/// Prints the last `lines` lines of a log, or lists what there is.
+/// Prints the last `lines` lines of a log, or lists the logs.
 pub fn show(layout: &Layout, name: Option<&str>, lines: usize) -> Result<()> {
     let files = files(layout);
     let Some(name) = name else {

@@ -1,4 +1,4 @@
-//! The demo's manifests: those of `configmaps/examples/`, filled in as an administrator would.
+//! The demo's manifests: those of `configmaps/examples/`, completed as an administrator would.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::layout::repository;
 
 /// The file server.
 pub struct Server {
-    /// The address that nodes reach it under.
+    /// Its address, as nodes reach it.
     pub address: String,
     /// Its keys, and those of its user.
     pub keys: Keys,
@@ -38,7 +38,7 @@ pub fn in_namespace(text: &str, namespace: &str) -> Result<String> {
     Ok(list(&documents))
 }
 
-/// The Secret that the server takes its keys from.
+/// The Secret that the server reads its keys from.
 pub fn server_secret(keys: &Keys) -> Value {
     json!({
         "apiVersion": "v1",
@@ -51,7 +51,7 @@ pub fn server_secret(keys: &Keys) -> Value {
     })
 }
 
-/// The examples `sshfs.yaml` and `local.yaml`, filled in and under names of the demo's own.
+/// The examples `sshfs.yaml` and `local.yaml`, completed and with names of the demo's own.
 pub fn registrations(server: &Server) -> Result<[String; 2]> {
     let sshfs = fill_sshfs(example("sshfs.yaml")?, server);
     let mut local = example("local.yaml")?;

@@ -1,4 +1,4 @@
-//! Starting an init process of ours in namespaces of its own, and finding it again.
+//! Starts our init processes in namespaces of their own, and finds them again.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,15 +17,15 @@ use crate::layout::{Layout, make_folder};
 /// First argument of an init process; see [`crate::init`].
 pub const INIT_COMMAND: &str = "internal-init";
 
-/// An init process that waits to be told to go on.
+/// An init process that waits for [`Waiting::go`].
 pub struct Waiting {
-    /// Its process id, as the machine sees it.
+    /// Its process id on this machine.
     pub pid: i32,
     stdin: std::process::ChildStdin,
 }
 
 impl Waiting {
-    /// Lets it go on. Dropped without this, it ends.
+    /// Lets it continue. If this is dropped without that, it ends.
     pub fn go(mut self) -> Result<()> {
         self.stdin
             .write_all(b"go\n")
@@ -33,7 +33,7 @@ impl Waiting {
     }
 }
 
-/// Starts this program as the init process of `role`, as process 1 of new namespaces.
+/// Starts this program as the init process of `role`: process 1 of new namespaces.
 pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result<Waiting> {
     let logs = layout.logs(role);
     make_folder(&logs)?;
@@ -52,8 +52,8 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
         .stdin(Stdio::piped())
         .stdout(log.try_clone().context("failed to share the log")?)
         .stderr(log);
-    // Namespaces are a thread's: a thread that leaves ours, starts the child in the new ones and ends, leaves the rest of
-    // this program where it was. (The child, not the thread, becomes process 1.)
+    // Namespaces belong to a thread. So a thread of its own leaves ours, starts the child in the new ones, and ends;
+    // the rest of this program stays where it was. (The child, not the thread, becomes process 1.)
     let spawned = std::thread::spawn(move || -> Result<_> {
         unshare(namespaces).with_context(|| format!("failed to make the namespaces {namespaces:?}"))?;
         command.spawn().context("failed to start the init process")
@@ -68,7 +68,7 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
     Ok(Waiting { pid, stdin })
 }
 
-/// The program `testbed`: this one, or, in a test, the one that cargo built beside it.
+/// The program `testbed`: this one, or in a test the one that cargo built beside it.
 fn testbed_program() -> Result<PathBuf> {
     let this = std::env::current_exe().context("failed to find this program itself")?;
     match this.parent() {
@@ -81,7 +81,7 @@ fn testbed_program() -> Result<PathBuf> {
             );
             Ok(program)
         }
-        // Not by its path: cargo may have built another in its place since this one was started.
+        // Not by its path: cargo may have built another program there since this one was started.
         _ => Ok(PathBuf::from("/proc/self/exe")),
     }
 }
@@ -90,8 +90,8 @@ fn arguments(layout: &Layout, role: &str) -> [String; 2] {
     [layout.state.to_string_lossy().into_owned(), role.to_owned()]
 }
 
-/// The init processes of a cluster that run: role and process id. Found by their arguments in `/proc`, so that nothing
-/// has to have been written down.
+/// The running init processes of a cluster: role and process id. They are found by their arguments in `/proc`, so this
+/// needs no records.
 pub fn find_inits(layout: &Layout) -> Result<Vec<(String, i32)>> {
     let mut found: Vec<_> = all_inits()?
         .into_iter()
@@ -124,7 +124,7 @@ fn all_inits() -> Result<Vec<Init>> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Processes come and go while being listed.
+        // A process may end while they are listed.
         let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else {
             continue;
         };
@@ -153,8 +153,8 @@ pub fn find_init(layout: &Layout, role: &str) -> Result<Option<i32>> {
         .map(|(_, pid)| pid))
 }
 
-/// The mount namespace in which the machine's programs work on a node's folders, by the node's init process: on a plain node it is the
-/// node's own, an immutable one keeps another one open (see `init/root.rs`).
+/// The mount namespace in which the machine's programs work on a node's folders, by the node's init process. On a plain
+/// node, it is the node's own; an immutable node keeps another one open (see `init/root.rs`).
 pub fn workbench(init: i32) -> Result<PathBuf> {
     let open = std::fs::read_dir(format!("/proc/{init}/fd")).with_context(|| format!("process {init} is gone"))?;
     let is_namespace =
@@ -163,8 +163,8 @@ pub fn workbench(init: i32) -> Result<PathBuf> {
     Ok(kept.unwrap_or_else(|| PathBuf::from(format!("/proc/{init}/ns/mnt"))))
 }
 
-/// The processes of a program in the PID namespace of `init`, by the name of its executable. Containers' processes are in
-/// namespaces of their own and not among them.
+/// The processes of a program in the PID namespace of `init`, by the name of its executable. Containers' processes have
+/// namespaces of their own, so they are not included.
 pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let wanted = namespace(init).with_context(|| format!("process {init} is gone"))?;
@@ -183,10 +183,10 @@ pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
         .collect())
 }
 
-/// Ends processes at once and waits until they are gone. As each is process 1 of its namespace, all in it end too.
+/// Kills processes and waits until they are gone. Each is process 1 of its namespace, so everything in it ends too.
 pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
     for &pid in pids {
-        // One that ended by itself meanwhile is what was wanted.
+        // It may have ended by itself meanwhile.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     let deadline = Instant::now() + limit;
@@ -205,7 +205,7 @@ pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
 }
 
 fn is_running(pid: i32) -> bool {
-    // Where this program itself started it, it stays as a zombie until waited for.
+    // A child of this program stays as a zombie until it is waited for.
     let _ = nix::sys::wait::waitpid(Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         !stat
@@ -222,7 +222,7 @@ mod tests {
     use super::init_of;
 
     #[test]
-    fn an_init_process_is_known_by_its_arguments() {
+    fn an_init_process_is_recognized_by_its_arguments() {
         let init = |line: &str| init_of(&line.replace(' ', "\0"), 7).map(|init| (init.state, init.role, init.pid));
         assert_eq!(
             init("/bin/testbed internal-init /var/lib/x node-1 "),

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::command::{command, output};
 use crate::layout::Layout;
 
-/// A block of 2^12 addresses (`/20`), divided up by the third octet: `+0` the bridge and the nodes, `+1` and on each
-/// node's Pods, `+8` the Services.
+/// A block of 2^12 addresses (`/20`), divided by the third octet: `+0` for the bridge and the nodes, `+1` and up for
+/// each node's Pods, `+8` for the Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// First address.
@@ -28,7 +28,7 @@ impl Block {
         self.address(0, 1)
     }
 
-    /// The network of bridge and nodes.
+    /// The network of the bridge and the nodes.
     pub fn machines(self) -> String {
         format!("{}/24", self.address(0, 0))
     }
@@ -53,12 +53,12 @@ impl Block {
         format!("{}/24", self.address(8, 0))
     }
 
-    /// The Service of the API server itself: the first of the range.
+    /// The Service of the API server: the first address of the range.
     pub fn api_service(self) -> Ipv4Addr {
         self.address(8, 1)
     }
 
-    /// The Service of the cluster's DNS: by custom the tenth.
+    /// The Service of the cluster's DNS: by convention the tenth address.
     pub fn dns_service(self) -> Ipv4Addr {
         self.address(8, 10)
     }
@@ -70,13 +70,13 @@ impl Block {
 
     fn overlaps(self, network: Ipv4Addr, prefix: u8) -> bool {
         let shorter = u32::from(prefix.min(PREFIX));
-        // A shift by 32 is no shift at all in hardware: a default route overlaps everything and is asked about elsewhere.
+        // A default route has length 0, where the shift overflows: it overlaps everything. Callers leave it out.
         let mask = u32::MAX.checked_shl(32 - shorter).unwrap_or(0);
         u32::from(network) & mask == u32::from(self.base) & mask
     }
 }
 
-/// Blocks to choose from, in an order: out of the way of Docker, Kubernetes' usual defaults and home routers.
+/// Blocks to choose from, in order, away from Docker's, Kubernetes' usual defaults and home routers'.
 fn candidates() -> impl Iterator<Item = Block> {
     [119, 203, 147, 231].into_iter().flat_map(|second| {
         [64, 160, 208].map(|third| Block {
@@ -85,7 +85,7 @@ fn candidates() -> impl Iterator<Item = Block> {
     })
 }
 
-/// The first block of which no route of the machine knows anything.
+/// The first block that no route of the machine touches.
 fn choose(routes: &str) -> Option<Block> {
     let taken: Vec<_> = routes.lines().filter_map(route_target).collect();
     candidates().find(|block| !taken.iter().any(|&(network, prefix)| block.overlaps(network, prefix)))
@@ -111,7 +111,7 @@ pub fn ip(line: &str) -> Result<String> {
 }
 
 fn ip_anyway(line: &str) {
-    // What is not there need not go.
+    // It fails if the thing does not exist.
     let _ = ip(line);
 }
 
@@ -119,7 +119,7 @@ fn exists(link: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(link).exists()
 }
 
-/// Makes the bridge on addresses that are free.
+/// Makes the bridge, with free addresses.
 pub fn make_bridge(layout: &Layout) -> Result<Block> {
     let bridge = layout.bridge();
     if exists(&bridge) {
@@ -136,7 +136,7 @@ pub fn make_bridge(layout: &Layout) -> Result<Block> {
     Ok(block)
 }
 
-/// Makes a node's link, its far end in the network namespace of process `pid`, and the route to its Pods.
+/// Makes a node's link, with its far end in the network namespace of process `pid`, and the route to its Pods.
 pub fn connect_node(layout: &Layout, block: Block, index: u8, pid: i32) -> Result<()> {
     let (link, bridge) = (layout.link(index), layout.bridge());
     ip_anyway(&format!("link delete {link}"));
@@ -150,7 +150,7 @@ pub fn connect_node(layout: &Layout, block: Block, index: u8, pid: i32) -> Resul
     Ok(())
 }
 
-/// Makes the link of a node in a virtual machine, for qemu to open, and the route to its Pods.
+/// Makes the link of a node in a virtual machine, which qemu opens, and the route to its Pods.
 pub fn connect_machine(layout: &Layout, block: Block, index: u8) -> Result<()> {
     disconnect_machine(layout, block, index);
     let (link, bridge) = (layout.link(index), layout.bridge());
@@ -165,13 +165,13 @@ pub fn connect_machine(layout: &Layout, block: Block, index: u8) -> Result<()> {
     Ok(())
 }
 
-/// Takes them away.
+/// Removes them.
 pub fn disconnect_machine(layout: &Layout, block: Block, index: u8) {
     ip_anyway(&format!("link delete {}", layout.link(index)));
     ip_anyway(&format!("route delete {} dev {}", block.pods(index), layout.bridge()));
 }
 
-/// What a node does for itself, in its own network namespace.
+/// The node's part of the configuration, in its own network namespace.
 pub fn configure_node(block: Block, index: u8, nodes: u8) -> Result<()> {
     ip("link set lo up")?;
     ip(&format!("addr add {}/24 dev eth0", block.node(index)))?;
@@ -183,7 +183,7 @@ pub fn configure_node(block: Block, index: u8, nodes: u8) -> Result<()> {
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("failed to let the node forward packets")
 }
 
-/// Takes the bridge and the links away, whatever is left of them.
+/// Removes the bridge and the links, whatever is left of them.
 pub fn remove(layout: &Layout, nodes: u8) {
     for index in 1..=nodes {
         ip_anyway(&format!("link delete {}", layout.link(index)));
@@ -192,7 +192,7 @@ pub fn remove(layout: &Layout, nodes: u8) {
     firewall::close(&layout.bridge());
 }
 
-/// The links of the cluster that are there.
+/// The cluster's existing links.
 pub fn leftovers(layout: &Layout, nodes: u8) -> Vec<String> {
     (1..=nodes)
         .map(|index| layout.link(index))

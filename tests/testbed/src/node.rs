@@ -1,4 +1,4 @@
-//! A node from the outside: its folders, its certificates, its link, its init process.
+//! A node as seen from outside: its folders, its certificates, its link, its init process.
 
 mod config;
 pub mod guest;
@@ -23,27 +23,27 @@ use crate::pki::Authority;
 use crate::spec::{InitSpec, NodeSpec, ProcessSpec, RootSpec, environment};
 use crate::{cgroup, namespaces, progress};
 
-/// A testbed cluster has at most as many nodes as this.
+/// Most nodes that a testbed cluster can have.
 pub const MAX_NODES: u8 = 3;
 
-/// The number of the node in a virtual machine, behind all others: see [`guest`].
+/// The number of the node in a virtual machine, after all others: see [`guest`].
 pub const MACHINE: u8 = MAX_NODES + 1;
 
-/// As many nodes as there can be with that.
+/// Most nodes together with that one.
 pub const ALL_NODES: u8 = MACHINE;
-/// What kind of host a node is.
+/// The kind of host that a node is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavour {
     /// The machine's own file system, without storage clients.
     #[default]
     Plain,
-    /// A root that is read-only and has nothing but what runs containers: no shell, no mount helper.
+    /// A read-only root that contains only what runs containers: no shell, no mount helper.
     Immutable,
 }
 
 impl Flavour {
-    /// The kubelet's plugin directory. An immutable node has one that no Pod of the installation has a host path to.
+    /// The kubelet's plugin directory. On an immutable node, no Pod of the installation has a host path to it.
     pub fn plugin_dir(self) -> &'static str {
         match self {
             Self::Plain => "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
@@ -54,7 +54,7 @@ impl Flavour {
 
 const IMMUTABLE_PLUGINS: &str = "/var/lib/volumeplugins";
 
-/// Folders that each node has for itself, so that ordinary manifests with ordinary host paths work on each.
+/// Folders that each node has of its own, so that ordinary manifests with ordinary host paths work on each node.
 const OWN_FOLDERS: &[&str] = &[
     "/etc/cni",
     "/etc/kubernetes",
@@ -71,7 +71,7 @@ const OWN_FOLDERS: &[&str] = &[
 /// Folders that each node has in memory.
 const MEMORY_FOLDERS: &[&str] = &["/run"];
 
-/// Storage clients that a node must not have: Mooring's promise is that it needs none.
+/// Storage clients that a node must not have: Mooring promises to work without any.
 const HIDDEN_PROGRAMS: &[&str] = &[
     "ceph-fuse",
     "cryptsetup",
@@ -99,7 +99,7 @@ pub fn name(index: u8) -> String {
     }
 }
 
-/// The control group under which a node's Pods run.
+/// The control group of a node's Pods.
 pub fn cgroup_of(layout: &Layout, index: u8) -> String {
     format!("{}/{}", layout.cgroup(), name(index))
 }
@@ -162,7 +162,7 @@ pub fn start(
     waiting.go()
 }
 
-/// Where the machine lacks a folder to mount over, it is made, and written down for `down` to take away.
+/// Makes mount points that the machine lacks, and records them so that `down` removes them.
 fn make_mount_points() -> Result<()> {
     let mut missing = Vec::new();
     for folder in OWN_FOLDERS.iter().chain(MEMORY_FOLDERS) {
@@ -180,13 +180,14 @@ fn make_mount_points() -> Result<()> {
         list.push_str(&folder.to_string_lossy());
         list.push('\n');
     }
-    // Written down first: a crash in between leaves a line too many, not a folder too many.
+    // Recorded first: after a crash in between, a record without a folder does less harm than a folder without a
+    // record.
     write_file(Path::new(MADE_FOLDERS), list)?;
     missing.iter().try_for_each(|folder| make_folder(folder))
 }
 
-/// Takes the folders away that [`start`] made on the machine, where they are empty, unless another cluster has its nodes on them: to
-/// remove a folder takes away what others have mounted on it, too, in whatever namespace.
+/// Removes the folders that [`start`] made on the machine, if they are empty, unless another cluster has nodes on them:
+/// removing a folder also removes what is mounted on it, in any namespace.
 pub fn remove_mount_points() -> Result<()> {
     if namespaces::any_init()? {
         return Ok(());
@@ -199,12 +200,12 @@ pub fn remove_mount_points() -> Result<()> {
             progress::note(format!("left {folder}, which the testbed made: {error}"));
         }
     }
-    // Nothing was made, or it is gone now.
+    // None was made, or they are gone now.
     let _ = std::fs::remove_file(MADE_FOLDERS);
     Ok(())
 }
 
-/// The folder of the node's own that a path is in, if it is in one.
+/// The node's own folder that contains a path, if there is one.
 pub fn folder_of_its_own(path: &Path) -> Option<&'static Path> {
     let mut folders = OWN_FOLDERS.iter().chain(MEMORY_FOLDERS).map(Path::new);
     folders.find(|folder| path.starts_with(folder))
@@ -218,13 +219,13 @@ fn binds(layout: &Layout, node: &str) -> Vec<(PathBuf, PathBuf)> {
     OWN_FOLDERS
         .iter()
         .chain(&["/etc/hosts", "/etc/resolv.conf"])
-        // The machine's own may be a link into a folder that the node does not have.
+        // The machine's may be a link into a folder that the node does not have.
         .filter_map(|path| Some((own(layout, node, path), std::fs::canonicalize(path).ok()?)))
         .filter(|(_, target)| !MEMORY_FOLDERS.iter().any(|memory| target.starts_with(memory)))
         .collect()
 }
 
-/// An immutable node's root, and what it can write.
+/// An immutable node's root, and the folders that it can write to.
 fn root_of(layout: &Layout, binaries: &Binaries, node: &str) -> Result<RootSpec> {
     let own_file = |path: &str| (own(layout, node, path), PathBuf::from(path));
     let binds = [own_file("/var"), own_file("/etc/hosts"), own_file("/etc/resolv.conf")];
@@ -253,7 +254,7 @@ fn hidden_programs() -> Vec<PathBuf> {
                 .iter()
                 .map(move |program| Path::new(folder).join(program))
         })
-        // Links (/bin, mount.nfs4) lead to programs that are hidden under their own name.
+        // Links (/bin, mount.nfs4) lead to programs that are hidden under their own names.
         .filter_map(|path| std::fs::canonicalize(path).ok())
         .collect();
     found.sort();
@@ -341,7 +342,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_state_folder_under_a_node_s_own_folder_is_found_out() {
+    fn a_state_folder_under_a_node_s_own_folder_is_noticed() {
         let of = |path| folder_of_its_own(Path::new(path));
         assert_eq!(of("/var/lib/mooring"), Some(Path::new("/var/lib/mooring")));
         assert_eq!(of("/run/x"), Some(Path::new("/run")));

@@ -1,4 +1,4 @@
-//! Writing a one-layer image as an OCI archive: what the base images need, without a builder.
+//! Writes an OCI archive of an image with one layer: the base images need no builder.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// What an image does when run.
+/// What an image runs.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
     /// Entry point.
@@ -34,7 +34,7 @@ pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()
             "Cmd": runs.cmd,
         },
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer_digest}")]},
-        // One entry a layer: buildah counts them when it adds others.
+        // One entry per layer: buildah counts them when it adds others.
         "history": [{"created_by": "cargo testbed"}],
     });
     let config = Blob::from_json(&config);
@@ -49,7 +49,7 @@ pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()
         }],
     }));
     let mut entry = manifest.descriptor("application/vnd.oci.image.manifest.v1+json");
-    // No name in the archive: containerd takes the one given at import, and would take neither if there were two.
+    // The archive contains no name: containerd uses the one given at import, and would use neither if there were two.
     entry["platform"] = json!({"architecture": architecture, "os": "linux"});
     let index = json!({
         "schemaVersion": 2,

@@ -1,4 +1,4 @@
-//! Debian packages that the testbed needs: only what is missing is installed.
+//! Debian packages that the testbed needs. It installs only those that are missing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{command, find_program, watched_within};
 use crate::progress::Step;
 
-/// Longest time for packages to be fetched and installed.
+/// Longest time to fetch and install packages.
 const LIMIT: Duration = Duration::from_mins(20);
 
-/// How to tell that a package is there.
+/// How to tell whether a package is installed.
 enum Sign {
     /// A program on the `PATH`.
     Program(&'static str),
@@ -19,12 +19,12 @@ enum Sign {
     File(&'static str),
 }
 
-/// What is needed, and the package that has it. `busybox-static` is not among them: it would push the distribution's
-/// own busybox aside, so it is unpacked into the cache instead (see [`crate::base_images`]).
+/// Needed programs and files, and their packages. `busybox-static` is not among them: it would replace the
+/// distribution's own busybox, so it is unpacked into the cache instead (see [`crate::base_images`]).
 const NEEDED: &[(Sign, &str)] = &[
     (Sign::Program("runc"), "runc"),
     (Sign::Program("nft"), "nftables"),
-    // What nft calls protocols: see `node::root::PROTOCOLS`.
+    // The names of protocols for nft: see `node::root::PROTOCOLS`.
     (Sign::File("/etc/protocols"), "netbase"),
     (Sign::Program("conntrack"), "conntrack"),
     (Sign::Program("ip"), "iproute2"),
@@ -41,27 +41,27 @@ const NEEDED: &[(Sign, &str)] = &[
     (Sign::Program("ssh-keygen"), "openssh-client"),
     (Sign::File("/usr/lib/cni/ptp"), "containernetworking-plugins"),
     (Sign::File("/etc/ssl/certs/ca-certificates.crt"), "ca-certificates"),
-    // For cargo and go themselves, on a machine with nothing but them.
+    // For cargo and go themselves, on a machine that has only them.
     (Sign::Program("cc"), "gcc"),
     (Sign::File("/usr/include/stdio.h"), "libc6-dev"),
 ];
 
-/// What virtual machines need beside that; most people never start one.
+/// Further packages for virtual machines; most people never start one.
 const MACHINES: &[(Sign, &str)] = &[
     (Sign::Program("qemu-system-x86_64"), "qemu-system-x86"),
     (Sign::Program("setpriv"), "util-linux"),
-    // Of a kernel's modules.
+    // Compresses a kernel's modules.
     (Sign::Program("xz"), "xz-utils"),
 ];
 
-/// What the checks of [`crate::extra_checks`] need beside that; only who runs those has a use for it.
+/// Further packages for the checks of [`crate::extra_checks`].
 const CHECKS: &[(Sign, &str)] = &[
     (Sign::Program("shellcheck"), "shellcheck"),
     // Runs the shim for aarch64.
     (Sign::Program("qemu-aarch64"), "qemu-user"),
 ];
 
-/// Refuses early, in words, what would fail late.
+/// Refuses early, with a clear message, what would fail late.
 pub fn check_machine() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -81,7 +81,7 @@ pub fn check_machine() -> Result<()> {
     Ok(())
 }
 
-/// The packages of these that are missing.
+/// Those of these packages that are missing.
 fn missing(needed: &[(Sign, &'static str)]) -> Vec<&'static str> {
     needed
         .iter()
@@ -93,17 +93,17 @@ fn missing(needed: &[(Sign, &'static str)]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs what is missing; does nothing, and asks no network, where all is there.
+/// Installs missing packages; needs no network if there are none.
 pub fn ensure_packages() -> Result<()> {
     ensure_all(NEEDED)
 }
 
-/// Installs what is missing of what a virtual machine needs.
+/// Installs missing packages for virtual machines.
 pub fn ensure_machine_packages() -> Result<()> {
     ensure_all(MACHINES)
 }
 
-/// Installs what is missing of what [`crate::extra_checks`] need.
+/// Installs missing packages for [`crate::extra_checks`].
 pub fn ensure_check_packages() -> Result<()> {
     ensure_all(CHECKS)
 }

@@ -1,4 +1,4 @@
-//! The cluster's certificates, keys and kubeconfigs. Made anew for every cluster, readable by root only.
+//! The cluster's certificates, keys and kubeconfigs. They are new for every cluster, and only root can read them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::layout::{make_folder, write_file};
 
-/// The certificate authority of a running cluster and the folder of all that it signed.
+/// The certificate authority of a running cluster, and the folder with everything that it signed.
 pub struct Authority {
     folder: PathBuf,
     certificate: String,
@@ -31,7 +31,7 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Makes the authority, or takes the one that the folder has.
+    /// Makes the authority, or opens the one in the folder.
     pub fn open(folder: &Path) -> Result<Self> {
         make_folder(folder)?;
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
@@ -70,7 +70,7 @@ impl Authority {
         self.folder.join("ca.key")
     }
 
-    /// A client's certificate: `user` and `group` are what the API server takes it for.
+    /// A client's certificate: the API server sees the client as `user` and `group`.
     pub fn client(&self, file: &str, user: &str, group: Option<&str>) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -171,7 +171,7 @@ mod tests {
     use super::Authority;
 
     #[test]
-    fn an_authority_is_made_once_and_taken_up_again() {
+    fn an_authority_is_made_once_and_opened_again() {
         let folder = std::env::temp_dir().join(format!("mooring-pki-{}", std::process::id()));
         let first = Authority::open(&folder).unwrap();
         let identity = first.client("admin", "admin", Some("system:masters")).unwrap();

@@ -1,6 +1,6 @@
-//! What a person sees: one line a step with the time it took, a moving line on a terminal, plain lines otherwise.
+//! What a person sees: one line per step with the time it took; on a terminal, a moving line, otherwise plain lines.
 //!
-//! The only place of the crate that prints.
+//! Nothing else in this crate prints.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// All moving lines, so that they stand below one another, and other lines above them.
+/// All moving lines, so that they stay below one another and below other lines.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 thread_local! {
-    /// What stands before each line of this thread.
+    /// The prefix of each line of this thread.
     static LABEL: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Does something whose lines all begin with `label`: of several things at once, each line says of which it is.
+/// Runs a function whose lines all begin with `label`, to tell apart several things that run at once.
 pub fn labelled<T>(label: &str, run: impl FnOnce() -> T) -> T {
     let before = LABEL.replace(label.to_owned());
     let value = run();
@@ -26,7 +26,7 @@ pub fn labelled<T>(label: &str, run: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Prints one line to standard output. A closed pipe is no reason to stop what is under way.
+/// Prints one line to standard output. A closed pipe does not stop the work.
 pub fn say(line: impl AsRef<str>) {
     let label = LABEL.with_borrow(String::clone);
     BARS.suspend(|| {
@@ -47,21 +47,21 @@ pub fn fail(error: &anyhow::Error) {
     note(format!("error: {error:#}"));
 }
 
-/// How often a step without a terminal says that it still runs, and a wait that it goes on.
+/// How often a step without a terminal, or a wait, says that it is still running.
 pub(crate) const PLAIN_PERIOD: Duration = Duration::from_secs(30);
 
-/// A step under way.
+/// A running step.
 pub struct Step {
     title: String,
     started: Instant,
     bar: Option<ProgressBar>,
     message: Arc<Mutex<String>>,
-    /// What says now and then that the step still runs ends with this.
+    /// Dropping this ends the thread that reports that the step still runs.
     _heart: Option<Sender<()>>,
 }
 
 impl Step {
-    /// Begins a step.
+    /// Starts a step.
     pub fn begin(title: impl Into<String>) -> Self {
         let title = title.into();
         let started = Instant::now();
@@ -91,7 +91,7 @@ impl Step {
         }
     }
 
-    /// Says how far the step is.
+    /// Shows how far the step is.
     pub fn update(&mut self, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(message.to_owned());
@@ -99,7 +99,7 @@ impl Step {
         message.clone_into(&mut self.message.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Ends the step well, with something to add.
+    /// Ends the step successfully, with a remark.
     pub fn done(self, message: &str) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -113,7 +113,7 @@ impl Step {
     }
 }
 
-/// Calls `each` every `period`, until what is given back is dropped.
+/// Calls `each` every `period`, until the returned value is dropped.
 fn beat(period: Duration, each: impl Fn() + Send + 'static) -> Sender<()> {
     let (heart, ended) = channel();
     std::thread::spawn(move || {
@@ -124,7 +124,7 @@ fn beat(period: Duration, each: impl Fn() + Send + 'static) -> Sender<()> {
     heart
 }
 
-/// What is said of a step that still runs, also if its program prints nothing.
+/// The line about a step that still runs, even if its program prints nothing.
 fn still(title: &str, elapsed: Duration, message: &str) -> String {
     let colon = if message.is_empty() { "" } else { ": " };
     format!("  .. {title} ({}){colon}{message}", spoken(elapsed))
@@ -132,7 +132,7 @@ fn still(title: &str, elapsed: Duration, message: &str) -> String {
 
 impl Drop for Step {
     fn drop(&mut self) {
-        // An error on its way up must not leave a spinner behind.
+        // An error that is returned must not leave a spinner behind.
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -147,7 +147,7 @@ pub fn step<T>(title: &str, run: impl FnOnce(&mut Step) -> anyhow::Result<T>) ->
     Ok(value)
 }
 
-/// A duration as a person says it: `0.4 s`, `12 s`, `3 min 20 s`.
+/// A duration in words: `0.4 s`, `12 s`, `3 min 20 s`.
 pub fn spoken(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -174,14 +174,14 @@ mod tests {
             assert_eq!(line, "  .. build the image x (30 s)");
         }
         drop(heart);
-        // The sender goes with the thread.
+        // The sender is dropped with the thread.
         while said.recv_timeout(Duration::from_secs(20)).is_ok() {}
         assert!(said.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected));
         assert_eq!(still("a", Duration::from_secs(30), "b"), "  .. a (30 s): b");
     }
 
     #[test]
-    fn times_are_said_as_a_person_says_them() {
+    fn durations_are_written_as_a_person_writes_them() {
         assert_eq!(spoken(Duration::from_millis(420)), "0.4 s");
         assert_eq!(spoken(Duration::from_secs(12)), "12 s");
         assert_eq!(spoken(Duration::from_secs(200)), "3 min 20 s");

@@ -1,4 +1,4 @@
-//! What an init process is to do, as `up` writes it down for it.
+//! The specification of an init process, which `up` writes for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,50 +18,50 @@ pub struct ProcessSpec {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// A socket that must be there before it starts: without it, it would end and be started again a second later.
+    /// A socket that must exist before it starts: without the socket, it would end and be restarted a second later.
     pub needs: Option<PathBuf>,
 }
 
-/// A node's surroundings.
+/// A node's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// The cluster's addresses.
     pub block: Block,
     /// The node's number, from 1.
     pub index: u8,
-    /// How many nodes there may be.
+    /// Most nodes that there may be.
     pub nodes: u8,
     /// Host name.
     pub hostname: String,
-    /// What to mount where (folder on folder, file on file), in this order.
+    /// What to mount and where (folder on folder, file on file), in this order.
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Folders that get an empty file system in memory.
     pub memory: Vec<PathBuf>,
     /// Programs to hide, so that the node is a host without storage clients.
     pub hidden: Vec<PathBuf>,
-    /// What its programs see instead of all this, if it is an immutable one.
+    /// What an immutable node's programs see instead of all this.
     pub root: Option<RootSpec>,
 }
 
 /// The root file system of an immutable node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootSpec {
-    /// The folder that it is, read-only.
+    /// The folder with its files, read-only.
     pub folder: PathBuf,
-    /// What is mounted where in it (folder on folder, file on file), in this order.
+    /// What to mount in it and where (folder on folder, file on file), in this order.
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Folders of it that get an empty file system in memory.
     pub memory: Vec<PathBuf>,
-    /// What it shares with the node's other view, by the same names, with everything that is mounted there, now and later.
+    /// Folders that it shares with the node's other view under the same names, with all mounts there, now and later.
     pub shared: Vec<PathBuf>,
 }
 
-/// All that an init process needs to know.
+/// Everything that an init process needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitSpec {
     /// Folder of logs.
     pub logs: PathBuf,
-    /// Environment of every process, the whole of it.
+    /// The complete environment of every process.
     pub environment: BTreeMap<String, String>,
     /// Set on a node, not on the control plane.
     pub node: Option<NodeSpec>,
@@ -74,7 +74,7 @@ impl InitSpec {
         layout.state.join("init").join(format!("{role}.json"))
     }
 
-    /// Writes it down for `role`.
+    /// Writes it for `role`.
     pub fn save(&self, layout: &Layout, role: &str) -> Result<()> {
         let text = serde_json::to_string_pretty(self).context("failed to write a specification as JSON")?;
         write_file(&Self::path(layout, role), text)
@@ -92,7 +92,7 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).with_context(|| format!("failed to understand {}", path.display()))
 }
 
-/// The environment of the cluster's processes: nothing of the caller's gets in.
+/// The environment of the cluster's processes, without the caller's.
 pub fn environment(search_path: &str) -> BTreeMap<String, String> {
     [("PATH", search_path), ("HOME", "/root"), ("LANG", "C.UTF-8")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))

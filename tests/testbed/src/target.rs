@@ -1,4 +1,4 @@
-//! The cluster that images, install, demo and tests work on: the testbed's own, or one that is there already.
+//! The cluster that images, install, demo and tests work on: the testbed's own, or an existing one.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub const EXISTING_VARIABLE: &str = "MOORING_TESTBED_EXISTING";
 /// Which cluster to work on.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TargetArgs {
-    /// Work on a cluster that is there already, by its kubeconfig, instead of on the testbed's own.
+    /// Work on an existing cluster, by its kubeconfig, instead of the testbed's own.
     #[arg(long)]
     pub existing: bool,
     /// The kubeconfig of the --existing cluster; without it $KUBECONFIG or ~/.kube/config.
@@ -33,10 +33,10 @@ pub struct TargetArgs {
     /// Push the images to this registry (`registry.example.com/team`), from which the --existing cluster pulls them.
     #[arg(long, requires = "existing", value_name = "REGISTRY", conflicts_with = "image_load")]
     pub image_registry: Option<String>,
-    /// Load each image into the --existing cluster by this command, in which {archive} stands for a Docker archive.
+    /// Load each image into the --existing cluster with this command, in which {archive} stands for a Docker archive.
     ///
-    /// For kind: --image-load 'kind load image-archive {archive}'. May be given several times, for several nodes.
-    /// Words are split at blanks and no shell is involved.
+    /// For kind: --image-load 'kind load image-archive {archive}'. May be given several times, for several nodes. Words
+    /// are split at blanks and no shell is involved.
     #[arg(long, requires = "existing", value_name = "COMMAND")]
     pub image_load: Vec<String>,
 }
@@ -48,7 +48,7 @@ enum Delivery {
     Import(Cluster),
     /// Pushed to a registry.
     Registry(String),
-    /// Handed to commands.
+    /// Passed to commands.
     Commands(Vec<Vec<String>>),
 }
 
@@ -57,13 +57,13 @@ enum Delivery {
 pub struct Target {
     /// The kubectl to use.
     kubectl: PathBuf,
-    /// Its kubeconfig; kubectl's usual one if none.
+    /// Its kubeconfig; if none, kubectl's default.
     pub kubeconfig: Option<PathBuf>,
     delivery: Delivery,
 }
 
 impl TargetArgs {
-    /// The cluster that the flags name; the testbed's own is brought up if it does not run.
+    /// The cluster that the flags name; the testbed's own is started if it does not run.
     pub fn open(&self, layout: &Layout) -> Result<Target> {
         if !self.existing {
             return Target::own(layout, None, None);
@@ -97,7 +97,8 @@ fn words(line: &str) -> Result<Vec<String>> {
 }
 
 impl Target {
-    /// The testbed's own cluster, brought up if it does not run, with nodes of this flavour that have these images already.
+    /// The testbed's own cluster; if it does not run, it is started with nodes of this flavour that have these images
+    /// already.
     pub fn own(layout: &Layout, flavour: Option<Flavour>, images: Option<&ImageStore>) -> Result<Self> {
         let cluster = match cluster::running(layout)? {
             Some(_) => cluster::connect(layout)?,
@@ -134,18 +135,18 @@ impl Target {
         kubectl
     }
 
-    /// A manifest with the images' names as this cluster has them.
+    /// A manifest with the images' names in this cluster.
     pub fn with_image_names(&self, manifest: &str) -> String {
         match &self.delivery {
             Delivery::Registry(registry) => with_host(manifest, registry)
-                // The image of the original ConfigMap, with and without Docker's registry before it.
+                // The image of the original ConfigMap, with and without the prefix of Docker's registry.
                 .replace("docker.io/custom/", &format!("{registry}/custom/"))
                 .replace("image: custom/", &format!("image: {registry}/custom/")),
             Delivery::Import(_) | Delivery::Commands(_) => manifest.to_owned(),
         }
     }
 
-    /// Builds the images and brings those that changed to the cluster; gives all that are wanted.
+    /// Builds the images and delivers those that changed to the cluster; returns all selected ones.
     pub fn load_images(&self, selection: Selection) -> Result<Vec<Built>> {
         if matches!(&self.delivery, Delivery::Commands(commands) if commands.is_empty()) {
             bail!(
@@ -159,7 +160,7 @@ impl Target {
         Ok(built)
     }
 
-    /// Brings images that were built to the cluster, where they changed.
+    /// Delivers built images to the cluster, if they changed.
     pub fn deliver(&self, built: &[Built]) -> Result<()> {
         let _lock = self.lock()?;
         match &self.delivery {
@@ -189,7 +190,7 @@ fn joined(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
         .unwrap_or_else(|_| bail!("a thread that loads images panicked"))
 }
 
-/// Imports what a node does not have in this very build.
+/// Imports the builds that a node does not have.
 fn import_changed(cluster: &Cluster, index: u8, built: &[Built]) -> Result<()> {
     let node = node::name(index);
     let held = cluster.layout.node(&node).join(HELD);
@@ -234,8 +235,8 @@ fn run_loader(words: &[String], archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A text with another host in the names of images. Names of plugins, annotations and labels begin like images and stay as they
-/// are: an image has a version behind its name, or is a pattern.
+/// A text with another host in the names of images. Names of plugins, annotations and labels begin like images and stay
+/// unchanged: an image's name has a version, or is a pattern.
 fn with_host(text: &str, host: &str) -> String {
     let own = format!("{}/", images::HOST);
     let mut parts = text.split(&own);

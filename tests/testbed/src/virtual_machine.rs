@@ -1,4 +1,5 @@
-//! What virtual machines are started from: Debian's stock kernel, its modules, and an initial root file system.
+//! The files that virtual machines are started from: Debian's stock kernel, its modules, and an initial root file
+//! system.
 
 pub mod initramfs;
 pub mod kernel;
@@ -9,20 +10,22 @@ use anyhow::{Context, Result};
 
 use initramfs::Archive;
 
-/// Environment variable: another accelerator of qemu than its own translation, such as `kvm`. A stock kernel does not start under
-/// every `/dev/kvm` that can be opened, so it is not tried by itself.
+/// Environment variable: another accelerator for qemu than its own translation, such as `kvm`. A stock kernel does not
+/// start with every `/dev/kvm` that can be opened, so it is not tried by default.
 const ACCELERATOR: &str = "MOORING_TESTBED_ACCEL";
 
-/// What the kernel is told. Programs written in Go ask for the time all along: with several processors and no such word, the kernel asks
-/// the HPET, a device, where the processor's counter would do. Programs that lie where they lay before need no new translation.
+/// The kernel's arguments. Programs written in Go read the clock all the time. With several processors, the kernel
+/// would otherwise read the HPET, a device, where the processor's counter is enough. Without address randomization,
+/// programs need no new translation at each start.
 pub const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable nowatchdog norandmaps";
 
-/// The processor: with all instructions that qemu knows, since it translates those for cryptography and for copying into the machine's own,
-/// and without what only costs time there. Copying by `erms` would go byte by byte.
+/// The processor: with all instructions that qemu knows, since it translates those for cryptography and for copying to
+/// the machine's own; and without features that only take time here. With `erms`, the kernel would copy byte by byte.
 pub const PROCESSOR: &str = "max,erms=off,smap=off,smep=off,la57=off,pku=off";
 
-/// Adds modules to a root file system, in its folder `modules`, named so that they come in the order in which to load them.
+/// Adds modules to a root file system, in its folder `modules`, with names that sort in the order in which to load
+/// them.
 pub fn add_modules(archive: &mut Archive, kernel: &kernel::Kernel, wanted: &[&str]) -> Result<()> {
     for (index, module) in kernel.to_load(wanted)?.iter().enumerate() {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
@@ -31,13 +34,13 @@ pub fn add_modules(archive: &mut Archive, kernel: &kernel::Kernel, wanted: &[&st
     Ok(())
 }
 
-/// The accelerator that qemu is to use.
+/// The accelerator for qemu.
 pub fn accelerator() -> String {
     std::env::var(ACCELERATOR).unwrap_or_else(|_| "tcg,thread=multi".to_owned())
 }
 
-/// What runs qemu before others: a program takes thirty times as long in the machine as beside it, so what waits for one there
-/// would wait in vain on busy processors.
+/// Runs qemu with a higher priority: starting a program takes thirty times as long in the machine as outside, so waits
+/// for one would fail on busy processors.
 pub const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-19"];
 
 /// Reads a file.

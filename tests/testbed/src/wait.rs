@@ -1,36 +1,36 @@
-//! Waiting with a limit, and an error that says where to look.
+//! Waits with a limit; the error says where to look.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::command::last_lines;
 
-/// What was waited for did not come.
+/// A wait whose limit is over.
 #[derive(Debug, thiserror::Error)]
 #[error("waited {} for {what} in vain; last seen: {seen}{hint}", crate::progress::spoken(*limit))]
 pub struct WaitError {
     /// What was waited for.
     pub what: String,
-    /// How long.
+    /// Its limit.
     pub limit: Duration,
-    /// How it stood last.
+    /// The last state.
     pub seen: String,
     /// Where to look.
     pub hint: String,
 }
 
-/// What one look found.
+/// The result of one look.
 pub enum Look<T> {
     /// It is there.
     Ready(T),
-    /// Not yet; how it stands.
+    /// Not yet, and the state so far.
     NotYet(String),
 }
 
 /// How often to look.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Looks again and again until it is there or the limit is over. `logs` are shown, their last lines, if it does not come.
+/// Looks until it is there or the limit is over. The error shows the last lines of `logs`.
 pub fn wait_for<T>(
     what: &str,
     limit: Duration,

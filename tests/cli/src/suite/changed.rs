@@ -1,4 +1,4 @@
-//! What a change can touch: the end-to-end files of `--changed`.
+//! Which end-to-end files a change can affect, for `--changed`.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,9 @@ use mooring_testbed::command::{command, output};
 use mooring_testbed::layout::repository;
 use mooring_testbed::progress::say;
 
-/// Where a change is, and the files that it can touch, by the beginnings of their names. The first that fits counts. What is
-/// nowhere here, such as most of the docs, touches no end-to-end test. The whole suite comes after the daily round all the same.
+/// Places of changes, and the files that each can affect, by the prefixes of their names. The first match counts. A
+/// place that is missing here, such as most of the docs, affects no end-to-end test. The whole suite still runs after
+/// each day's work.
 const REACH: &[(&str, &[&str])] = &[
     ("images/client-sshfs/", &["mount_sshfs", "chaos_revive"]),
     ("images/client-glusterfs/", &["mount_glusterfs"]),
@@ -88,7 +89,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/bench/", &["scale_bench"]),
     ("tests/go/", &["smoke_", "mount_local", "provision_local"]),
     ("tests/install/", &["smoke_", "provision_config"]),
-    // It is followed to the letter there.
+    // That file follows the page to the letter.
     ("docs/administrators.md", &["chaos_installation"]),
     ("Cargo.lock", &["smoke_", "mount_local", "provision_local"]),
 ];
@@ -96,19 +97,19 @@ const REACH: &[(&str, &[&str])] = &[
 /// The end-to-end tests' own files.
 const TESTS: &str = "tests/e2e/tests/";
 
-/// What was changed, as far as it touches end-to-end tests.
+/// The changes, as far as they affect end-to-end tests.
 #[derive(Debug)]
 pub(super) struct Changed {
-    /// Beginnings of the titles of files that it touches.
+    /// Prefixes of the titles of the files that they affect.
     prefixes: BTreeSet<String>,
 }
 
 impl Changed {
-    /// Asks git what was changed.
+    /// Asks git for the changes.
     pub(super) fn look() -> Result<Self> {
         let git = |arguments: &[&str]| output(command("git", arguments).current_dir(repository()));
         let head = git(&["rev-parse", "HEAD"])?;
-        // On `main` itself, what has not been pushed.
+        // On `main` itself, the commits that have not been pushed.
         let base = ["main", "origin/main"]
             .into_iter()
             .filter_map(|branch| git(&["merge-base", "HEAD", branch]).ok())
@@ -131,13 +132,13 @@ impl Changed {
         Self { prefixes }
     }
 
-    /// Whether the change can touch a file of tests.
+    /// Whether the changes can affect a file of tests.
     pub(super) fn touches(&self, file: &File) -> bool {
         self.prefixes.iter().any(|prefix| file.title().starts_with(prefix))
     }
 }
 
-/// The files that a change of this one can touch.
+/// The files that a change of this file can affect.
 fn reach(path: &str) -> Vec<String> {
     if let Some((group, file)) = path.strip_prefix(TESTS).and_then(|rest| rest.split_once('/')) {
         let name = file.split(['.', '/']).next().unwrap_or_default();
@@ -169,7 +170,7 @@ mod tests {
             .collect()
     }
 
-    /// Whether a file or folder of the repository has a path that begins so; a place that ends with a slash is a folder.
+    /// Whether the repository has a file or folder with this prefix; a place that ends with a slash is a folder.
     fn is_there(place: &str) -> bool {
         let (folder, beginning) = place.rsplit_once('/').unwrap_or(("", place));
         let mut entries = std::fs::read_dir(repository().join(folder))
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_touches_what_it_can_reach() {
+    fn a_change_affects_what_it_can_reach() {
         assert_eq!(titles("tests/e2e/tests/mount/s3.rs"), ["mount_s3"]);
         assert_eq!(titles("images/client-glusterfs/glusterfs"), ["mount_glusterfs"]);
         assert!(titles("mounter/src/core.rs").contains(&"mount_hung".to_owned()));
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_files_are_there() {
+    fn places_and_files_exist() {
         for (place, files) in REACH {
             assert!(is_there(place), "there is nothing at {place}");
             for prefix in *files {

@@ -22,29 +22,29 @@ use super::plan::{self, Job, Queue};
 use super::programs::Programs;
 use super::results_folder;
 
-/// Environment variable: where a failed test leaves all there is to see of it.
+/// Environment variable: where a failed test leaves all information.
 const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
-/// Environment variable: the seed of tests that draw lots.
+/// Environment variable: the seed of tests that draw random numbers.
 const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
 
-/// The most lanes that can be asked for.
+/// Most lanes that a user can ask for.
 pub(super) const MOST_LANES: usize = 8;
 
-/// Longest for a file of tests, each of which has a limit of its own.
+/// Time limit of a file of tests. Each test has a limit of its own.
 const FILE_LIMIT: Duration = Duration::from_mins(30);
 
-/// Longest for a file with `--soak`.
+/// Time limit of a file with `--soak`.
 const SOAK_LIMIT: Duration = Duration::from_hours(6);
 
-/// What the lanes have in common.
+/// What the lanes share.
 pub(super) struct Lanes<'a> {
-    /// The cluster of the first lane; those of the others lie beside it.
+    /// The cluster of the first lane; those of the others are beside it.
     pub(super) layout: &'a Layout,
     /// Which cluster to work on.
     pub(super) target: &'a TargetArgs,
     /// The kind of nodes asked for.
     pub(super) flavour: Option<Flavour>,
-    /// The images; an existing cluster's are built and brought there at once.
+    /// The images; an existing cluster's are built and delivered at once.
     pub(super) built: Option<&'a [Built]>,
     /// The same, unpacked for the nodes.
     pub(super) store: Option<&'a ImageStore>,
@@ -54,44 +54,44 @@ pub(super) struct Lanes<'a> {
     pub(super) keep: bool,
     /// Run the long forms.
     pub(super) soak: bool,
-    /// How many.
+    /// The number of lanes.
     pub(super) count: usize,
 }
 
 /// A file that ran.
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// Its name, with its round where there are several.
+    /// Its name, with its round if there are several.
     pub(super) title: String,
     /// The lane, from 1.
     pub(super) lane: usize,
     /// How long it took.
     pub(super) took: Duration,
-    /// What its tests gave.
+    /// The results of its tests.
     pub(super) results: Results,
 }
 
-/// What a lane did with its time.
+/// How a lane spent its time.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Times {
     /// The kind of its nodes, in words.
     pub(super) nodes: String,
-    /// Its cluster was brought up and taken away, and Mooring installed.
+    /// Time to start and remove its cluster, and to install Mooring.
     pub(super) set_up: Duration,
-    /// Tests ran.
+    /// Time in which tests ran.
     pub(super) tests: Duration,
-    /// It waited: for other lanes to come up, or because nothing was left for it.
+    /// Time spent waiting: for other lanes to start, or because nothing was left for it.
     pub(super) waited: Duration,
 }
 
-/// What came of all lanes.
+/// The outcome of all lanes.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The files, in the order in which they ended.
     pub(super) ran: Vec<Ran>,
     /// The lanes.
     pub(super) lanes: Vec<Times>,
-    /// What went wrong beside tests.
+    /// Errors outside of tests.
     pub(super) errors: Vec<anyhow::Error>,
 }
 
@@ -100,7 +100,7 @@ impl Lanes<'_> {
     pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
         let started = Instant::now();
         let jobs = Mutex::new(Queue::new(jobs));
-        // Clusters come up and go one after the other: each looks for addresses that no other has.
+        // Clusters start and end one after the other: each looks for free addresses.
         let starting = Mutex::new(());
         let outcome = Mutex::new(Outcome::default());
         std::thread::scope(|scope| {
@@ -258,7 +258,7 @@ impl Lanes<'_> {
     }
 }
 
-/// The cluster of a lane; the first one's is the usual one.
+/// The cluster of a lane; the first lane has the default one.
 fn layout_of(layout: &Layout, index: usize) -> Layout {
     if index == 0 {
         return layout.clone();
@@ -268,7 +268,7 @@ fn layout_of(layout: &Layout, index: usize) -> Layout {
     Layout::of(PathBuf::from(state))
 }
 
-/// The clusters of lanes beside the usual one, which a suite that was killed has left.
+/// The clusters of further lanes that a killed suite has left.
 pub(crate) fn left_over(layout: &Layout) -> impl Iterator<Item = Layout> {
     let layout = layout.clone();
     (1..MOST_LANES)

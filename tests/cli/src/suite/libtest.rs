@@ -1,4 +1,4 @@
-//! Running a test program of Rust's test harness, and reading what it says.
+//! Runs a test program of Rust's test harness, and reads its output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
@@ -16,15 +16,15 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// What begins a line by which a test says that it is skipped: its name and the reason follow.
+/// Beginning of the line by which a test says that it is skipped; its name and the reason follow.
 const SKIPPED: &str = "testbed-skipped: ";
 
-/// What tests gave.
+/// Results of tests.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Results {
-    /// How many passed; a skipped one did not.
+    /// How many passed, without skipped ones.
     pub(super) passed: usize,
-    /// Those that failed, with what they said.
+    /// Those that failed, with their output.
     pub(super) failed: BTreeMap<String, String>,
     /// Those that were skipped, with the reason.
     pub(super) skipped: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ impl Results {
         }
     }
 
-    /// Adds those of another program, whose tests are called after it.
+    /// Adds the results of another program; `title` is put before its tests' names.
     pub(super) fn add(&mut self, title: &str, other: Self) {
         let named = |(name, text): (String, String)| (format!("{title}: {name}"), text);
         self.passed += other.passed;
@@ -54,7 +54,7 @@ enum Line {
     Error(String),
 }
 
-/// The process groups of test programs that run, and whether any may begin.
+/// The process groups of running test programs, and whether more may start.
 static RUNNING: Mutex<Running> = Mutex::new(Running {
     stopped: false,
     groups: BTreeSet::new(),
@@ -65,12 +65,12 @@ struct Running {
     groups: BTreeSet<i32>,
 }
 
-/// Ends all test programs that run, with what they started; none begins any more.
+/// Ends all running test programs with their children; no more may start.
 pub(super) fn stop() {
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     running.stopped = true;
     for group in &running.groups {
-        // Gone already is what is wanted.
+        // It may be gone already.
         let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn is_stopped() -> bool {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner).stopped
 }
 
-/// Starts a program in a process group of its own, unless it is too late for that.
+/// Starts a program in a process group of its own, unless the suite was stopped.
 fn start(command: &mut Command, shown: &str) -> Result<(Child, i32)> {
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     ensure!(!running.stopped, "not run: the suite was stopped");
@@ -96,10 +96,10 @@ fn start(command: &mut Command, shown: &str) -> Result<(Child, i32)> {
     Ok((child, group))
 }
 
-/// Runs a test program to its end, showing each of its lines behind `title`; a program that is not at its end after `limit` is
-/// killed with all that it started.
+/// Runs a test program to its end, and shows each of its lines after `title`. A program that has not ended after
+/// `limit` is killed with its children.
 pub(super) fn run(command: Command, title: &str, limit: Duration) -> Result<Results> {
-    // The lines of the test harness's own frame are of no use.
+    // The summary lines of the test harness are not needed.
     follow(command, title, limit, &|text| {
         text.starts_with("test ") && text.contains(" ... ")
     })
@@ -119,11 +119,11 @@ fn follow(mut command: Command, title: &str, limit: Duration, is_news: &dyn Fn(&
         let mut reading = Reading::default();
         let in_time = reading.follow(&lines, title, deadline, is_news);
         if !in_time {
-            // Gone already is what is wanted.
+            // It may be gone already.
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
         await_end(group);
-        // What it has left running: its number is nobody else's until its end is taken notice of.
+        // The processes that it left running. Its number can't be reused before it is reaped.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         let status = child.wait().with_context(|| format!("failed to wait for {shown}"))?;
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,13 +137,13 @@ fn follow(mut command: Command, title: &str, limit: Duration, is_news: &dyn Fn(&
     })
 }
 
-/// Waits until a child has ended, and takes no notice of it.
+/// Waits until a child has ended, without reaping it.
 fn await_end(child: i32) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     while waitid(Id::Pid(Pid::from_raw(child)), flags) == Err(Errno::EINTR) {}
 }
 
-/// Runs a test program, showing only what goes wrong.
+/// Runs a test program, and shows only failures.
 pub(super) fn run_quietly(mut command: Command, title: &str, limit: Duration) -> Result<Results> {
     command.env("RUST_BACKTRACE", "0");
     follow(command, title, limit, &|text| {
@@ -151,7 +151,7 @@ pub(super) fn run_quietly(mut command: Command, title: &str, limit: Duration) ->
     })
 }
 
-/// Runs the examples of the documentation: one program a crate, whose names do not matter.
+/// Runs the examples in the documentation: one program per crate, whose names do not matter.
 pub(super) fn run_documentation(command: Command, title: &str, limit: Duration) -> Result<Results> {
     follow(command, title, limit, &|text| {
         text.contains("FAILED") || text.starts_with("error")
@@ -161,7 +161,7 @@ pub(super) fn run_documentation(command: Command, title: &str, limit: Duration) 
 fn read(from: impl Read, to: &Sender<Line>, kind: fn(String) -> Line) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
-    // What is no UTF-8 is shown as well as it can be: a test may print what it was given.
+    // Invalid UTF-8 is shown with replacements: a test may print its input.
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|length| length > 0) {
         let text = String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned();
         if to.send(kind(text)).is_err() {
@@ -175,18 +175,18 @@ fn read(from: impl Read, to: &Sender<Line>, kind: fn(String) -> Line) {
 #[derive(Default)]
 struct Reading {
     results: Results,
-    /// Tests that said "ok", skipped ones among them.
+    /// Tests that reported "ok", including skipped ones.
     ok: usize,
-    /// The test whose name was read, and not yet its end.
+    /// The test whose name was read, but not its end.
     open: Option<String>,
-    /// The panic that is being read, by the test's name.
+    /// The panic that is being read, with the test's name.
     panic: Option<String>,
     panics: BTreeMap<String, String>,
     ended: bool,
 }
 
 impl Reading {
-    /// Reads until the program has closed both of its outputs; false if that is not before `deadline`.
+    /// Reads until the program has closed both of its outputs; false if it has not before `deadline`.
     fn follow(
         &mut self,
         lines: &Receiver<Line>,
@@ -220,12 +220,12 @@ impl Reading {
             self.verdict(text);
         }
         self.ended |= text.starts_with("test result: ");
-        // Without a terminal what a panic says is on either output, by how the test was run.
+        // Without a terminal, a panic's message may be on either output.
         self.follow_panic(text);
     }
 
-    /// Reads how the open test ended, if that is what this says. What a test prints itself comes between its name and its end, where
-    /// tests run one at a time.
+    /// Reads how the open test ended, if this line says so. If tests run one at a time, a test's own output comes
+    /// between its name and its end.
     fn verdict(&mut self, text: &str) {
         let Some(name) = self.open.take() else {
             return;
@@ -248,7 +248,7 @@ impl Reading {
         self.follow_panic(text);
     }
 
-    /// Keeps what a panic says, up to its backtrace.
+    /// Keeps a panic's message, up to its backtrace.
     fn follow_panic(&mut self, text: &str) {
         let begins = text.starts_with("thread '") && text.contains(" panicked at ");
         if begins {
@@ -276,7 +276,7 @@ impl Reading {
             .filter(|reason| *reason != "ignored")
             .count();
         self.results.passed = self.ok.saturating_sub(skipped);
-        // It was killed, or ended itself: the tests that had not ended have no line.
+        // It was killed, or ended itself: tests that had not ended have no line.
         if !self.ended || (!success && self.results.failed.is_empty()) {
             let panics: Vec<_> = self.panics.into_values().collect();
             let said = std::iter::once(why.to_owned())
@@ -297,7 +297,7 @@ mod tests {
     use super::{Reading, run_quietly};
 
     #[test]
-    fn what_a_test_program_leaves_running_is_ended() {
+    fn processes_that_a_test_program_leaves_are_ended() {
         let script = "sleep 600 >/dev/null 2>&1 & echo test a::b ... ok; echo test result: ok; echo $! >\"$0\"";
         let file = std::env::temp_dir().join(format!("mooring-left-{}", std::process::id()));
         let mut program = Command::new("sh");
@@ -307,7 +307,7 @@ mod tests {
         let left = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
-        // One that has ended has no command line, also before its new parent looks.
+        // A process that has ended has no command line, even before its new parent reaps it.
         while std::fs::read(format!("/proc/{}/cmdline", left.trim())).is_ok_and(|line| !line.is_empty()) {
             assert!(Instant::now() < deadline, "{left} still runs");
             std::thread::sleep(Duration::from_millis(20));

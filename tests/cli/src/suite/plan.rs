@@ -11,11 +11,11 @@ use mooring_testbed::node::Flavour;
 pub(super) struct Job {
     /// The file.
     pub(super) file: &'static File,
-    /// Which of its runs, from 1.
+    /// The number of the run, from 1.
     pub(super) round: u32,
 }
 
-/// Files with cycles, kills and lots, whose long forms `--soak` runs.
+/// Files with cycles, kills and random numbers, whose long forms `--soak` runs.
 const SOAK: &[&str] = &[
     "chaos_api",
     "chaos_client_cycles",
@@ -28,20 +28,20 @@ const SOAK: &[&str] = &[
     "scale_claims",
 ];
 
-/// What makes the short forms long.
+/// Environment that makes the short forms long.
 pub(super) const SOAK_ENVIRONMENT: &[(&str, &str)] = &[("MOORING_TESTBED_CYCLES", "1000")];
 
 /// How often `--soak` runs each file, each time with another seed.
 pub(super) const SOAK_ROUNDS: u32 = 10;
 
-/// Whether a file is one of those.
+/// Whether `--soak` runs a file.
 pub(super) fn is_for_soak(file: &File) -> bool {
     SOAK.contains(&file.title().as_str())
 }
 
-/// The kind of nodes that lane `index` of `count` has. One of several has plain nodes, as the demo and the bench have; what needs
-/// a virtual machine runs there too, one after the other. All else has immutable ones, where Mooring has nothing to lean on, but for what
-/// the first lane takes of it once it has done its own.
+/// The kind of nodes of lane `index` of `count`. One of several lanes has plain nodes, like the demo and the bench, and
+/// runs the files that need a virtual machine. All others have immutable nodes, which offer Mooring nothing to rely on.
+/// When the first lane has done its own files, it takes some of the others'.
 pub(super) fn flavour(index: usize, count: usize) -> Flavour {
     if count > 1 && index == 0 {
         Flavour::Plain
@@ -50,18 +50,18 @@ pub(super) fn flavour(index: usize, count: usize) -> Flavour {
     }
 }
 
-/// The lane of a file: the first, if there are several, for what needs a virtual machine or plain nodes.
+/// The lane of a file: if there are several, the first one for files that need a virtual machine or plain nodes.
 fn runs_on(file: &File, index: usize, count: usize) -> bool {
     let first = matches!(file.needs, Needs::Machine | Needs::Plain);
     count == 1 || first == (index == 0)
 }
 
-/// Whether a lane that has done all of its own may take a file of the others'.
+/// Whether a lane that has done all of its own files may take this one from the others.
 fn may_help(file: &File, index: usize) -> bool {
     index == 0 && file.needs == Needs::Cluster
 }
 
-/// The runs of files in the order in which to begin them: what takes long first, so that no lane is left with it at the end.
+/// The runs of files in the order in which to start them: the longest first, so that no lane has one left at the end.
 pub(super) fn jobs(files: &[&'static File], rounds: u32) -> VecDeque<Job> {
     let mut jobs: Vec<_> = (1..=rounds)
         .flat_map(|round| files.iter().map(move |file| Job { file, round }))
@@ -70,17 +70,17 @@ pub(super) fn jobs(files: &[&'static File], rounds: u32) -> VecDeque<Job> {
     jobs.into()
 }
 
-/// What is to be run, and what runs.
+/// Jobs that wait, and whether a quiet one runs.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// What has not begun.
+    /// Jobs that have not started.
     pub(super) jobs: VecDeque<Job>,
-    /// A file that wants its cluster quiet runs on one of the lanes for such files.
+    /// Whether a file that needs a quiet cluster runs on one of the lanes for such files.
     quiet_runs: bool,
 }
 
 impl Queue {
-    /// All of it is still to be run.
+    /// A queue in which nothing has started.
     pub(super) fn new(jobs: VecDeque<Job>) -> Self {
         Self {
             jobs,
@@ -88,8 +88,9 @@ impl Queue {
         }
     }
 
-    /// Takes the next job for a lane. Of the files that want a quiet cluster one runs at a time, as far as there are others: they
-    /// start controllers by the dozen and kill what they find, and two of them at once leave nothing for what they wait for.
+    /// Takes the next job for a lane. Only one file that needs a quiet cluster runs at a time while there are other
+    /// files: such tests start controllers by the dozen and kill processes, and two of them at once would run into
+    /// their time limits.
     pub(super) fn take(&mut self, index: usize, count: usize) -> Option<Job> {
         let fits = |job: &&Job| runs_on(job.file, index, count);
         let calm = |job: &&Job| fits(job) && !(self.quiet_runs && job.file.needs == Needs::Quiet);
@@ -109,7 +110,7 @@ impl Queue {
     }
 }
 
-/// How many lanes have something to do, of at most `most`.
+/// How many lanes have work, of at most `most`.
 pub(super) fn lanes(jobs: &VecDeque<Job>, most: usize) -> usize {
     let apart = jobs.iter().filter(|job| !runs_on(job.file, 0, 2)).count();
     match (apart, jobs.len() - apart) {
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lane_is_brought_up_for_nothing() {
+    fn no_lane_is_started_without_work() {
         let of = |needs: &[Needs]| -> Vec<&'static File> {
             needs
                 .iter()
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_soaked_is_there() {
+    fn files_to_soak_exist() {
         for name in SOAK {
             assert!(FILES.iter().any(|file| file.title() == *name), "{name}");
         }

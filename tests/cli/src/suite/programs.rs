@@ -1,4 +1,4 @@
-//! What cargo makes for the suite: the checks of the sources, and the test programs, all compiled in one go.
+//! What cargo builds for the suite: the checks of the sources, and the test programs, all compiled in one go.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -17,16 +17,17 @@ use super::libtest::{self, Results};
 /// The package whose test programs need a cluster.
 const END_TO_END: &str = "mooring-e2e";
 
-/// The fuzz targets, which take their seeds and inputs made of them: so many for each, some seconds' worth. A build with coverage
-/// takes minutes: `docs/development.md` has how to do that.
+/// The fuzz targets, which get their seeds and inputs derived from them: a number for each that takes some seconds. A
+/// build with coverage takes minutes; `docs/development.md` says how to do that.
 const FUZZ_TARGETS: &str = "mooring_fuzz_targets";
 const FUZZ_CASES: &str = "2000";
 
-/// How many `--soak` gives each, and longest for that: they take part of an hour. Others at each turn, drawn by lot.
+/// The number of inputs that `--soak` gives each, and the time limit: they take part of an hour. The inputs are other
+/// random ones each time.
 const SOAK_FUZZ_CASES: &str = "500000";
 const SOAK_FUZZ_LIMIT: Duration = Duration::from_hours(4);
 
-/// Longest for one unit test program: they take seconds.
+/// Time limit of one unit test program: they take seconds.
 const UNIT_LIMIT: Duration = Duration::from_mins(5);
 
 /// A check and its name.
@@ -42,7 +43,7 @@ pub(super) fn checks() -> [Check; 2] {
     ]
 }
 
-/// Runs cargo, showing all that it says.
+/// Runs cargo, and shows all of its output.
 fn shown(arguments: &[&str]) -> Result<()> {
     let mut cargo = cargo(arguments)?;
     let status = cargo
@@ -56,14 +57,14 @@ fn shown(arguments: &[&str]) -> Result<()> {
 /// The test programs.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
-    /// Those with unit tests, each with its package's folder and its name.
+    /// Programs with unit tests, each with its package's folder and its name.
     unit: Vec<(PathBuf, String, PathBuf)>,
-    /// Those with end-to-end tests, by group.
+    /// Programs with end-to-end tests, by group.
     end_to_end: BTreeMap<String, PathBuf>,
 }
 
-/// Compiles the test programs: all of the workspace at once, since crates would be compiled anew for other selections of it,
-/// with other features of what they share.
+/// Compiles the test programs of the whole workspace at once: for a part of it, cargo would compile shared crates again
+/// with other features.
 pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
     let mut build = cargo([
         "test",
@@ -92,7 +93,7 @@ pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
 }
 
 impl Programs {
-    /// Notes what one of cargo's messages says was made.
+    /// Notes the program that one of cargo's messages reports.
     fn note(&mut self, message: &str) {
         let Ok(message) = serde_json::from_str::<Value>(message) else {
             return;
@@ -126,12 +127,12 @@ impl Programs {
         program.with_context(|| format!("{END_TO_END} has no test program {group}"))
     }
 
-    /// Runs the unit tests, one program after the other: each has its tests on all processors.
+    /// Runs the unit tests, one program after the other: each uses all processors.
     pub(super) fn run_unit_tests(&self) -> Results {
         self.run_unit(|_| true, FUZZ_CASES, UNIT_LIMIT)
     }
 
-    /// Runs the fuzz targets alone, for long.
+    /// Runs only the fuzz targets, for a long time.
     pub(super) fn run_fuzz_targets(&self) -> Results {
         let results = self.run_unit(|name| name == FUZZ_TARGETS, SOAK_FUZZ_CASES, SOAK_FUZZ_LIMIT);
         if results == Results::default() {
@@ -144,7 +145,7 @@ impl Programs {
         let mut all = Results::default();
         for (folder, name, program) in self.unit.iter().filter(|(_, name, _)| wanted(name)) {
             let mut command = Command::new(program);
-            // As cargo runs them; and what passes needs no line of its own.
+            // As cargo runs them. Tests that pass need no line of their own.
             command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
             if name == FUZZ_TARGETS {
                 command.env("PROPTEST_CASES", fuzz_cases);
@@ -162,7 +163,7 @@ impl Programs {
         all
     }
 
-    /// Runs the examples in the documentation of what the parts share.
+    /// Runs the examples in the documentation of the shared crates.
     pub(super) fn run_doc_tests() -> Results {
         let title = "documentation";
         let command = cargo(["test", "--quiet", "--doc", "--workspace"]);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart_by_their_package_and_kind() {
+    fn programs_are_distinguished_by_their_package_and_kind() {
         let mut programs = Programs::default();
         for text in [
             message("mounter", "lib", "mooring_mounter", true),
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(units, ["mooring_mounter", "junk", "mooring_e2e"]);
         assert_eq!(programs.end_to_end("chaos").unwrap().to_str(), Some("/r/target/chaos"));
         assert!(programs.end_to_end("vm").unwrap_err().to_string().contains("vm"));
-        // A soak that finds no fuzz targets has not passed.
+        // A soak run that finds no fuzz targets has not passed.
         assert_eq!(programs.run_fuzz_targets().failed.len(), 1);
     }
 }

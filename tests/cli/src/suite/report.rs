@@ -1,4 +1,5 @@
-//! What the suite did: each check as it goes, and at the end where the time went, what failed and why, and one line that counts.
+//! The report of the suite: each check while it runs, and at the end where the time went, what failed and why, and one
+//! line with the counts.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,16 +11,16 @@ use mooring_testbed::progress::{fail, say, spoken};
 use super::lanes::{Outcome, Ran, Times};
 use super::libtest::Results;
 
-/// A step, and how it went.
+/// A step and its result.
 struct Step {
     name: String,
     took: Duration,
-    /// Of all processors, in percent.
+    /// Use of all processors, in percent.
     busy: Option<u64>,
     well: bool,
 }
 
-/// What was done so far, and what it found.
+/// The steps so far, and their results.
 pub(super) struct Report {
     started: Instant,
     steps: Vec<Step>,
@@ -29,7 +30,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Begins.
+    /// Starts a report.
     pub(super) fn begin() -> Self {
         Self {
             started: Instant::now(),
@@ -40,7 +41,7 @@ impl Report {
         }
     }
 
-    /// Does what comes before the tests. It counts as a failed test where it fails, and not where it does not.
+    /// Runs a preparation. It counts as a test only if it fails.
     pub(super) fn step(&mut self, name: &str, run: impl FnOnce() -> Result<()>) {
         self.timed(name, |_| match run() {
             Ok(()) => Results::default(),
@@ -65,7 +66,7 @@ impl Report {
         });
     }
 
-    /// Runs a check that may find that it can't be made here.
+    /// Runs a check that may be impossible here.
     pub(super) fn verdict(&mut self, name: &str, run: impl FnOnce() -> Result<Verdict>) {
         self.timed(name, |_| match run() {
             Ok(Verdict::Passed) => Results {
@@ -94,7 +95,7 @@ impl Report {
         self.results.add(name, Results::broken(name, error));
     }
 
-    /// Takes in what the lanes did.
+    /// Adds the results of the lanes.
     pub(super) fn end_to_end(&mut self, outcome: Outcome, took: Duration, busy: Option<u64>) {
         let mut well = outcome.errors.is_empty();
         for error in &outcome.errors {
@@ -127,7 +128,7 @@ impl Report {
         self.results.add(name, results);
     }
 
-    /// Prints all of it; whether nothing failed.
+    /// Prints the report; returns whether nothing failed.
     pub(super) fn finish(self) -> bool {
         say(format!("\n== where the time went ({})", spoken(self.started.elapsed())));
         for step in &self.steps {
@@ -184,14 +185,14 @@ fn told(word: &str, tests: &BTreeMap<String, String>) {
     }
 }
 
-/// How busy the machine's processors have been so far, in ticks.
+/// Use of the machine's processors so far, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     ticks: Option<(u64, u64)>,
 }
 
 impl Load {
-    /// As it is now.
+    /// The values at this moment.
     pub(super) fn now() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         Self {
@@ -199,7 +200,7 @@ impl Load {
         }
     }
 
-    /// How busy all processors have been since, in percent.
+    /// Use of all processors since then, in percent.
     pub(super) fn busy(self) -> Option<u64> {
         let ((idle_before, before), (idle, all)) = (self.ticks?, Self::now().ticks?);
         let all = all.checked_sub(before).filter(|all| *all > 0)?;
@@ -207,7 +208,8 @@ impl Load {
     }
 }
 
-/// Idle ticks and all ticks of the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal.
+/// Idle ticks and all ticks of the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq,
+/// softirq, steal.
 fn ticks(line: &str) -> Option<(u64, u64)> {
     let numbers: Vec<u64> = line
         .strip_prefix("cpu ")?
@@ -224,7 +226,7 @@ mod tests {
     use super::ticks;
 
     #[test]
-    fn idle_is_what_nothing_and_what_a_disk_is_waited_for() {
+    fn idle_time_includes_waits_for_a_disk() {
         assert_eq!(ticks("cpu  10 0 20 60 10 0 0 0 0 0"), Some((70, 100)));
         assert_eq!(ticks("cpu0 1 2"), None);
     }

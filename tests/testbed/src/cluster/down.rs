@@ -1,4 +1,4 @@
-//! Taking a cluster away, whatever is left of it.
+//! Removes a cluster, whatever is left of it.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use crate::{cgroup, namespaces, network, node};
 /// Longest wait for the processes of a namespace to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// Takes the cluster away.
+/// Removes the cluster.
 pub fn down(layout: &Layout) -> Result<()> {
     anyhow::ensure!(
         nix::unistd::geteuid().is_root(),
@@ -33,8 +33,8 @@ pub fn down(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Removes all that a cluster can have left; says whether there was anything. Each part is found by looking for it on the
-/// machine, never by what was written down: a crash may have come before the writing.
+/// Removes everything that a cluster can have left; returns whether there was anything. It searches the machine for
+/// each part, and trusts no records: a crash may have come before they were written.
 pub(super) fn remove(layout: &Layout) -> Result<bool> {
     let inits = namespaces::find_inits(layout)?;
     let links = network::leftovers(layout, node::ALL_NODES);
@@ -60,7 +60,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
     Ok(true)
 }
 
-/// A file, whatever path it is seen by.
+/// The identity of a file, whatever path leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct FileId {
     major: u64,
@@ -69,10 +69,10 @@ struct FileId {
 }
 
 /// The loop devices and their files, from the lines of `losetup --list --noheadings --raw --output
-/// NAME,BACK-INO,BACK-MAJ:MIN`. The path of the file says nothing: it is the one that some node knew it by.
+/// NAME,BACK-INO,BACK-MAJ:MIN`. The file's path is useless here: it is the path that some node saw.
 fn loop_files(listed: &str) -> Vec<(PathBuf, FileId)> {
     let read = |line: &str| {
-        // In raw output a blank is written as \x20.
+        // In raw output, a blank is written as \x20.
         let line = line.replace("\\x20", "");
         let mut words = line.split(' ');
         let (device, inode, numbers) = (words.next()?, words.next()?, words.next()?);
@@ -87,7 +87,7 @@ fn loop_files(listed: &str) -> Vec<(PathBuf, FileId)> {
     listed.lines().filter_map(read).collect()
 }
 
-/// The files below a folder, without those of containers' images, which are many and never a volume.
+/// The files below a folder, without those of containers' images, which are many and never a volume's.
 fn files_below(folder: &Path, found: &mut HashSet<FileId>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
@@ -103,7 +103,7 @@ fn files_below(folder: &Path, found: &mut HashSet<FileId>) {
     }
 }
 
-/// The loop devices of the machine that have a file.
+/// The machine's loop devices that have a file.
 fn attached() -> Result<Vec<(PathBuf, FileId)>> {
     let columns = "NAME,BACK-INO,BACK-MAJ:MIN";
     let mut losetup = command("losetup", ["--list", "--noheadings", "--raw", "--output", columns]);
@@ -115,14 +115,14 @@ fn attached() -> Result<Vec<(PathBuf, FileId)>> {
 pub struct LoopDevice {
     /// The number in its name.
     pub number: u32,
-    /// The path by which some node or container knew its file, with ` (deleted)` behind it if that is gone; `/` if the mount that it
-    /// was on is.
+    /// The path by which some node or container knew its file, with ` (deleted)` appended if the file is gone; `/` if
+    /// the mount that it was on is gone.
     pub file: String,
-    /// Whether the file lies below the folder that was asked for.
+    /// Whether the file is below the given folder.
     pub is_below: bool,
 }
 
-/// The loop devices of the machine, and whose file lies below `folder`.
+/// The loop devices of the machine, each with whether its file is below `folder`.
 pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
     let attached = attached()?;
     let mut ours = HashSet::new();
@@ -132,7 +132,7 @@ pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
     let of_device = |(device, file): (PathBuf, FileId)| {
         let name = device.file_name()?.to_str()?;
         let path = Path::new("/sys/block").join(name).join("loop/backing_file");
-        // One that was detached meanwhile has none.
+        // A device that was detached meanwhile has none.
         let path = std::fs::read_to_string(path).ok()?;
         Some(LoopDevice {
             number: name.strip_prefix("loop")?.parse().ok()?,
@@ -143,7 +143,7 @@ pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
     Ok(attached.into_iter().filter_map(of_device).collect())
 }
 
-/// Detaches the loop devices whose file lies below `folder`. Most are gone with the mounts of their node.
+/// Detaches the loop devices whose files are below `folder`. Most of them are gone with their node's mounts.
 pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
     if attached()?.is_empty() {
         return Ok(());
@@ -151,14 +151,14 @@ pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
     let mut ours = HashSet::new();
     files_below(folder, &mut ours);
     for (device, _) in attached()?.iter().filter(|(_, file)| ours.contains(file)) {
-        // One that the kernel let go of meanwhile is what was wanted.
+        // The kernel may have detached it meanwhile.
         let _ = output(command("losetup", ["--detach"]).arg(device));
     }
     let left = || -> Result<Vec<PathBuf>> {
         let held = attached()?.into_iter().filter(|(_, file)| ours.contains(file));
         Ok(held.map(|(device, _)| device).collect())
     };
-    // The kernel lets go of one a moment after the last that had it open.
+    // The kernel detaches one a moment after its last user.
     let deadline = Instant::now() + END_LIMIT;
     while !left()?.is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(100));
@@ -170,7 +170,7 @@ pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Mounts that reached the machine itself: there should be none, but a removal must never follow one.
+/// Unmounts what propagated to the machine itself: there should be nothing, but a removal must never follow a mount.
 fn unmount_below(folder: &Path) -> Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("failed to read the mount table")?;
     let mut points: Vec<_> = mounts
@@ -192,7 +192,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_loop_device_is_known_by_its_file_and_not_by_a_path() {
+    fn a_loop_device_is_recognized_by_its_file_and_not_by_a_path() {
         let listed = "/dev/loop1 1236993 \\x20\\x20254:0\\x20\\x20\n/dev/loop3\n";
         let file = FileId {
             major: 254,

@@ -1,4 +1,4 @@
-//! The cluster's node in a virtual machine: brought up beside the others, and taken away.
+//! The cluster's node in a virtual machine: started beside the other nodes, and removed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,24 +20,24 @@ use crate::{namespaces, network};
 /// Longest wait for its processes to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// Longest until one of its programs has said something: it takes ten seconds, and half a minute on a busy machine.
+/// Longest until one of its programs has logged something: it takes ten seconds, and half a minute on a busy machine.
 const LIFE_LIMIT: Duration = Duration::from_secs(90);
 
-/// How often it is started.
+/// How often to try to start it.
 const STARTS: u32 = 3;
 
 /// The image that runs on every node.
 const MOUNTER: &str = "mounter";
 
-/// A file that is there from the machine's start until it was taken away.
+/// A file that exists from the machine's start to its removal.
 const STARTED: &str = "started";
 
 /// The node whose images it gets.
 const IMAGES_OF: u8 = 1;
 
 impl Cluster {
-    /// Brings the node in a virtual machine up, in place of the one that is there. It has the images that every node has, the mounter's,
-    /// and those of node-1 with these last parts of their names. Returns when it is ready.
+    /// Starts the node in a virtual machine, in place of an existing one. It has the images that every node has, the
+    /// mounter's, and those of node-1 whose names end with these parts. Returns when it is ready.
     pub fn start_machine(&self, images: &[&str]) -> Result<()> {
         self.remove_machine()?;
         let _lock = Lock::cluster(&self.layout)?;
@@ -68,7 +68,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the machine until it shows life: qemu's translation of several processors has the stock kernel hang now and then before it has any.
+    /// Starts the machine until it shows signs of life: under qemu's translation of several processors, the stock
+    /// kernel sometimes hangs before its first program.
     fn boot_machine(&self) -> Result<()> {
         let name = node::name(MACHINE);
         write_file(&self.layout.machine(&name).join(STARTED), "")?;
@@ -98,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// These images as the other node has them, a line each.
+    /// The digests of these images on the other node, one per line.
     fn digests(&self, images: &[String]) -> Result<String> {
         let listed = output(&mut self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "list"])?)?;
         let is_wanted = |line: &&str| images.iter().any(|image| line.split_whitespace().next() == Some(image));
@@ -110,12 +111,13 @@ impl Cluster {
             .collect())
     }
 
-    /// An image as the other node has it, among what the machine is started from.
+    /// An image from the other node, as an archive among the files that the machine is started from.
     fn exported(&self, image: &str) -> Result<PathBuf> {
         let folder = self.layout.machine(&node::name(MACHINE));
         make_folder(&folder)?;
         let archive = folder.join(format!("{}.tar", image.replace(['/', ':'], "_")));
-        // By ctr itself: what containerd sends it is now and then cut short at the end, and nobody says so.
+        // With `--local`, ctr writes the archive itself: what containerd sends it is sometimes cut off at the end,
+        // without an error.
         let mut export = self.in_node(IMAGES_OF, "ctr", ["-n", "k8s.io", "images", "export", "--local"])?;
         output(export.arg(&archive).arg(image)).with_context(|| {
             format!(
@@ -127,7 +129,8 @@ impl Cluster {
         Ok(archive)
     }
 
-    /// Takes it away, with its Node and what runs there, and keeps its disk as that was made; says whether there was any.
+    /// Removes the machine, its Node and its Pods, and keeps its disk in its first state; returns whether there was a
+    /// machine.
     pub fn remove_machine(&self) -> Result<bool> {
         let _lock = Lock::cluster(&self.layout)?;
         let name = node::name(MACHINE);
@@ -139,7 +142,7 @@ impl Cluster {
         namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
         network::disconnect_machine(&self.layout, self.description.block, MACHINE);
         output(&mut self.kubectl(["delete", "node", &name, "--ignore-not-found"]))?;
-        // No kubelet will say that they have ended.
+        // No kubelet will report that they ended.
         let here = format!("--field-selector=spec.nodeName={name}");
         let mut pods = self.kubectl(["delete", "pods", "--all-namespaces", &here]);
         output(pods.args(["--force", "--grace-period=0", "--wait=false"]))?;

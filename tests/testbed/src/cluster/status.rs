@@ -1,4 +1,4 @@
-//! How a cluster stands.
+//! `cargo testbed status`.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::namespaces::find_inits;
 use crate::progress::say;
 
-/// Prints how the cluster stands; whether it runs.
+/// Prints the state of the cluster; returns whether it runs.
 pub fn status(layout: &Layout) -> Result<bool> {
     let inits = find_inits(layout)?;
     if super::running(layout)?.is_none() {

@@ -1,4 +1,4 @@
-//! Running a program under watch: its lines are handed on as it prints them, and it has a time limit.
+//! Runs a program with a time limit, and passes on its lines as it prints them.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -12,30 +12,32 @@ use nix::unistd::Pid;
 
 use super::{CommandError, LAST_LINES, find_program, line};
 
-/// The longest that anything of the testbed's preparation may take: a build of Kubernetes takes minutes on two cores.
+/// Longest for any step of the testbed's preparation: building Kubernetes takes minutes on two cores.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// How often a silent program is looked at.
+/// How often to check a silent program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Where a line was printed.
+/// The stream that a line was printed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     Output,
     Error,
 }
 
-/// Runs a command to its end, or for an hour, handing each line that it prints to `each`.
+/// Runs a command to its end, for an hour at most, and passes each line that it prints to `each`.
 pub fn watched(command: &mut Command, each: impl FnMut(&str)) -> Result<(), CommandError> {
     watched_within(command, LONGEST, each)
 }
 
-/// Runs a command to its end, handing each line that it prints to `each`. After `limit` it is killed with its process group.
+/// Runs a command to its end, and passes each line that it prints to `each`. After `limit`, the command is killed with
+/// its process group.
 pub fn watched_within(command: &mut Command, limit: Duration, mut each: impl FnMut(&str)) -> Result<(), CommandError> {
     run(command, limit, |_, text| each(text))
 }
 
-/// Runs a command to its end and gives its standard output. After `limit` it is killed with its process group.
+/// Runs a command to its end and returns its standard output. After `limit`, the command is killed with its process
+/// group.
 pub fn output_within(command: &mut Command, limit: Duration) -> Result<String, CommandError> {
     let mut printed = String::new();
     run(command, limit, |stream, text| {
@@ -93,7 +95,7 @@ fn run(command: &mut Command, limit: Duration, mut each: impl FnMut(Stream, &str
     }
 }
 
-/// Hands on lines until the child ends; gives none if it had to be killed.
+/// Passes on lines until the child ends; returns none if it had to be killed.
 fn follow(
     child: &mut Child,
     lines: &Receiver<(Stream, String)>,
@@ -103,7 +105,7 @@ fn follow(
     loop {
         match lines.recv_timeout(POLL) {
             Ok((stream, text)) => each(stream, &text),
-            // What it leaves running may hold its output open for ever.
+            // A process that it leaves running may hold its output open forever.
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(status) = child.try_wait()? {
                     return Ok(Some(status));
@@ -118,7 +120,7 @@ fn follow(
         }
         if Instant::now() > deadline {
             if let Ok(group) = i32::try_from(child.id()) {
-                // Gone already is what was wanted.
+                // It may be gone already.
                 let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
             }
             child.wait()?;
@@ -141,7 +143,8 @@ fn read_lines(stream: impl Read + Send + 'static, which: Stream, sender: Sender<
     });
 }
 
-/// The same command, which ends when this program does: in a process group of its own, an interrupt at the terminal does not reach it.
+/// The same command, but the kernel ends it with this program: it is in a process group of its own, which an interrupt
+/// at the terminal does not reach.
 fn tied(command: &Command) -> Command {
     let mut tied = match find_program("setpriv") {
         Some(setpriv) => {
@@ -178,7 +181,7 @@ mod tests {
         let error = watched(&mut both, |line| lines.push(line.to_owned())).unwrap_err();
         let last_words = format!("(exit status: 3):\n{}", lines.join("\n"));
         assert!(error.to_string().ends_with(&last_words), "{error}");
-        // Each stream is in order; nothing orders one against the other.
+        // Each stream is in order; there is no order between the two.
         let (of_stderr, of_stdout): (Vec<_>, Vec<_>) = lines.iter().partition(|line| *line == "two");
         assert_eq!(of_stderr, ["two"]);
         assert_eq!(of_stdout, ["one", "th\u{fffd}ree"]);
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_killed_with_what_it_started_and_its_last_words_are_told() {
+    fn a_program_that_hangs_is_killed_with_its_children_and_its_last_lines_are_shown() {
         let began = Instant::now();
         let mut hung = command("sh", ["-c", "sleep 1000 & echo $!; echo almost; wait"]);
         let mut lines = Vec::new();
@@ -201,7 +204,7 @@ mod tests {
             error.to_string().contains("did not end within 0.5 s") && error.to_string().ends_with("almost"),
             "{error}"
         );
-        // A process that has been killed may stay for a moment, until its new parent looks.
+        // A killed process may stay for a moment, until its new parent reaps it.
         let sleep = format!("/proc/{}/cmdline", lines[0]);
         let deadline = Instant::now() + Duration::from_secs(20);
         while std::fs::read(&sleep).is_ok_and(|line| !line.is_empty()) {

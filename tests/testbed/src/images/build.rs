@@ -1,4 +1,4 @@
-//! Building images, several at once.
+//! Builds several images at once.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,21 @@ use crate::layout::repository;
 use crate::lock::Lock;
 use crate::progress::Step;
 
-/// An image that is wanted.
+/// A selected image.
 pub(super) struct Wanted {
     /// How it is built.
     pub(super) recipe: Recipe,
-    /// What it starts from.
+    /// The images that it starts from.
     pub(super) bases: Vec<Built>,
-    /// What comes out.
+    /// The result.
     pub(super) built: Built,
 }
 
-/// At least this many are built at once, since they wait for the network too, and no more than that many: each takes memory and disk.
+/// The fewest and the most builds at once. At least a few, since they also wait for the network; not more, since each
+/// takes memory and disk space.
 const AT_ONCE: (usize, usize) = (2, 4);
 
-/// Archives younger than this stay: they may be another work tree's.
+/// Younger archives stay: they may belong to another work tree.
 const KEPT: Duration = Duration::from_hours(1);
 
 /// Builds images; stops at the first that fails.
@@ -82,7 +83,7 @@ pub(super) fn build_all(lock: &Lock, missing: &[&Wanted]) -> Result<()> {
     Ok(())
 }
 
-/// The arguments by which builds have the lists of Debian's packages, if any of the images is made with them.
+/// The arguments that give builds the lists of Debian's packages, if any of the images needs them.
 fn shared_lists(store: &Store, missing: &[&Wanted]) -> Result<Vec<String>> {
     let debian = missing
         .iter()
@@ -120,8 +121,8 @@ fn build_one(store: &Store, wanted: &Wanted, lists: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds a Containerfile that is no image of the repository, as those are built, and throws away what comes out. Its files are those
-/// beside it, and it starts from `busybox:1`.
+/// Builds a Containerfile that is not one of the repository's images, in the same way as those, and discards the
+/// result. It copies files from its own folder, and starts from `busybox:1`.
 pub fn try_out(containerfile: &Path) -> Result<()> {
     let lock = Lock::images()?;
     let store = Store::open(&lock)?;
@@ -150,7 +151,7 @@ fn remove_older(folder: &Path, file_name: &str, keep: &Path) {
                 .file_name()
                 .and_then(|name| name.to_str())
                 .and_then(|name| name.strip_prefix(&prefix))
-                // What is left is the hash: "provisioner-base" is no earlier build of "provisioner".
+                // The rest has to be a hash: "provisioner-base" is not an earlier build of "provisioner".
                 .is_some_and(|rest| !rest.contains('-'))
             && path
                 .metadata()

@@ -1,24 +1,24 @@
-//! Reading of a Containerfile what an image is made of: the images that it starts from and the files that it copies.
+//! Reads from a Containerfile which images it starts from and which files it copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an image is made of.
+/// The ingredients of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ingredients {
     /// Images of `FROM`, without `scratch` and earlier stages, in order.
     pub(super) bases: Vec<String>,
-    /// Sources of `COPY` and `ADD` from the build context, `${BIN_DIR}` filled in.
+    /// Sources of `COPY` and `ADD` from the build context, with `${BIN_DIR}` replaced.
     pub(super) sources: Vec<String>,
-    /// Images that the stages which `RUN` something start from in the end.
+    /// Images that the stages with a `RUN` start from in the end.
     pub(super) run_on: BTreeSet<String>,
-    /// Words of all `RUN`.
+    /// Number of words in all `RUN` lines.
     pub(super) words_run: usize,
 }
 
 /// Reads a Containerfile.
 pub(super) fn ingredients(text: &str, program_folder: &str) -> Ingredients {
     let mut found = Ingredients::default();
-    // Each stage and the image that it starts from in the end.
+    // Each stage, and the image that it starts from in the end.
     let mut stages = BTreeMap::from([("scratch", "scratch")]);
     let mut current = "scratch";
     for line in &logical_lines(text) {
@@ -61,7 +61,7 @@ pub(super) fn ingredients(text: &str, program_folder: &str) -> Ingredients {
     found
 }
 
-/// Lines with those that end in a backslash joined to the next, and without comments.
+/// Lines without comments; a line that ends in a backslash is joined to the next.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut current = String::new();

@@ -1,4 +1,4 @@
-//! The package lists that images have in common: fetched once, and laid under each build's own, which are thrown away.
+//! The package lists that images share: fetched once, and laid below each build's own files, which are discarded.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::store::{Build, Store};
 use crate::layout::{cache, make_folder, write_file};
 use crate::progress::Step;
 
-/// Lists that are older are fetched anew, so that builds need not each fetch what has changed since.
+/// Older lists are fetched again, so that not every build has to fetch the changes since.
 const FRESH: Duration = Duration::from_hours(12);
 
-/// What apt keeps, and where an image has it.
+/// What apt stores, and its place in an image.
 const PLACES: [(&str, &str); 2] = [("lists", "/var/lib/apt/lists"), ("cache", "/var/cache/apt")];
 
 const CONTAINERFILE: &str = "FROM debian:trixie-slim\nRUN apt-get update && apt-cache stats\n";
 
-/// Fetches the lists if they are not there or old; gives buildah's arguments by which a build has them. What it writes beside them leaves
-/// no trace, in the image or here.
+/// Fetches the lists if they are missing or old; returns the arguments that make buildah show them to a build. What the
+/// build writes beside them leaves no trace, in the image or here.
 pub(super) fn shared(store: &Store, debian: &Built) -> Result<Vec<String>> {
     if !store.has_overlays() {
         return Ok(Vec::new());
@@ -31,7 +31,7 @@ pub(super) fn shared(store: &Store, debian: &Built) -> Result<Vec<String>> {
             .metadata()
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|made| {
-                // One from the future is as old as any.
+                // One from the future counts as old.
                 made.elapsed().is_ok_and(|age| age < FRESH)
             });
     if !fresh {

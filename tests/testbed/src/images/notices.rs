@@ -1,4 +1,4 @@
-//! What the licences of the crates ask for: their notices, in one file beside the programs that images copy.
+//! What the crates' licences require: their notices, in one file beside the programs that images copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,14 +15,14 @@ use crate::layout::repository;
 /// The file's name, beside the programs.
 pub(super) const FILE: &str = "NOTICE";
 
-/// What begins the name of a file with a licence or a notice.
+/// Prefixes of the names of files with a licence or a notice.
 const BEGINNINGS: [&str; 5] = ["copying", "copyright", "licence", "license", "notice"];
 
 const HEADER: &str = "The programs of Mooring, under the Apache License 2.0, hold the crates listed here, Rust's standard library (MIT or
 Apache-2.0), and parts of the GNU C library (LGPL-2.1-or-later), whose source is in Debian's source package glibc.
 ";
 
-/// A crate with its licence's name, and the texts that lie in it.
+/// A crate with its licence's name and its texts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Notices {
     /// Name, version and licence.
@@ -30,7 +30,7 @@ struct Notices {
     texts: Vec<String>,
 }
 
-/// The notices of all crates that are in Mooring's programs.
+/// The notices of all crates in Mooring's programs.
 pub fn notices() -> Result<String> {
     let arguments = ["metadata", "--format-version=1", "--filter-platform", host_target()?];
     let metadata = output(&mut cargo(arguments)?)?;
@@ -40,7 +40,7 @@ pub fn notices() -> Result<String> {
     Ok(written(&own, &crates(&metadata, PACKAGES.as_slice(), texts_in)?))
 }
 
-/// The crates of others that these packages are made of, by name; `texts` gives what lies in a crate's folder.
+/// The crates of other projects that these packages depend on, by name; `texts` reads the texts in a crate's folder.
 fn crates(metadata: &Value, of: &[&str], texts: impl Fn(&Path) -> Result<Vec<String>>) -> Result<BTreeSet<Notices>> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -64,7 +64,7 @@ fn crates(metadata: &Value, of: &[&str], texts: impl Fn(&Path) -> Result<Vec<Str
         if !seen.insert(id.clone()) {
             continue;
         }
-        // What only builds or tests a crate is in no program.
+        // A crate that is only needed to build or to test is in no program.
         let is_in = |dependency: &&Value| list(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
         let node = nodes
             .get(&id)
@@ -108,7 +108,7 @@ fn texts_in(folder: &Path) -> Result<Vec<String>> {
     paths.iter().map(read).collect()
 }
 
-/// One text; a licence that several crates have in the same words stands there once.
+/// One text. A licence text that several crates share appears once.
 fn written(own: &str, crates: &BTreeSet<Notices>) -> String {
     let mut all = format!("{HEADER}\n");
     let mut texts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_crate_that_is_in_a_program_is_named_with_its_licence_and_each_text_stands_once() {
+    fn each_crate_in_a_program_is_named_with_its_licence_and_each_text_appears_once() {
         let found = crates(&metadata(), &["ours"], texts).unwrap();
         let all = written("Apache License\n", &found);
         for line in [

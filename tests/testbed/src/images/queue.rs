@@ -1,12 +1,12 @@
-//! Which image is built next, where several are built at once.
+//! Which image to build next, if several are built at once.
 
 use std::collections::BTreeSet;
 
 use super::Recipe;
 
-/// What is left to be built. Images are known by their full names.
+/// The remaining builds. Images are identified by their full names.
 pub(super) struct Queue<'a> {
-    /// Those that take longest first, so that none of them is left to the end alone.
+    /// Those that take longest come first, so that none of them runs alone at the end.
     waiting: Vec<&'a Recipe>,
     at_work: BTreeSet<&'a str>,
     stopped: bool,
@@ -15,11 +15,11 @@ pub(super) struct Queue<'a> {
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
-    /// Build this, and say when it is there.
+    /// Build this, and report when it is there.
     Build(&'a Recipe),
-    /// Wait until another is there.
+    /// Wait until another build ends.
     Wait,
-    /// There is nothing left.
+    /// Nothing is left.
     End,
 }
 
@@ -59,12 +59,12 @@ impl<'a> Queue<'a> {
         Next::Build(recipe)
     }
 
-    /// An image is there.
+    /// Notes that an image is there.
     pub(super) fn built(&mut self, recipe: &Recipe) {
         self.at_work.remove(recipe.name.as_str());
     }
 
-    /// No other is begun.
+    /// Starts no further build.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_none_is_begun() {
+    fn after_a_failure_none_is_started() {
         let all = [recipe("a", &[], 1), recipe("b", &[], 1)];
         let mut queue = Queue::new(&all);
         assert_eq!(queue.next(), Next::Build(&all[0]));

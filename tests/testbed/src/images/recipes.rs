@@ -10,7 +10,7 @@ use super::{Built, HOST, TAG};
 use crate::binaries::short_hex;
 use crate::layout::repository;
 
-/// An image and what it is made of.
+/// An image and its ingredients.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recipe {
     /// Full name with tag.
@@ -21,13 +21,13 @@ pub struct Recipe {
     pub bases: Vec<String>,
     /// Files and folders that it copies.
     pub(super) sources: Vec<PathBuf>,
-    /// Whether all programs that its build runs are run on `debian:trixie-slim`.
+    /// Whether every program that its build runs is on `debian:trixie-slim`.
     pub(super) runs_on_debian: bool,
-    /// How many words its build runs: an estimate of the time that it takes.
+    /// How many words its build runs: an estimate of how long it takes.
     pub(super) words_run: usize,
 }
 
-/// Raised when the same ingredients make another image than before.
+/// Increased when the same ingredients make another image than before.
 const WAY: u32 = 2;
 
 impl Recipe {
@@ -42,7 +42,7 @@ impl Recipe {
         self.sources.iter().any(|source| source == file)
     }
 
-    /// A hash of all that the image is made of.
+    /// A hash of all its ingredients.
     pub(super) fn hash(&self, bases: &[Built]) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(WAY.to_le_bytes());
@@ -73,7 +73,7 @@ fn hash_tree(hash: &mut Sha256, path: &Path) -> Result<()> {
 fn hash_file(hash: &mut Sha256, path: &Path) -> Result<()> {
     let content =
         std::fs::read(path).with_context(|| format!("failed to read {}, which an image is made of", path.display()))?;
-    // The same wherever the work tree lies.
+    // The same wherever the work tree is.
     let name = path.strip_prefix(repository()).unwrap_or(path);
     hash.update(name.to_string_lossy().as_bytes());
     hash.update((content.len() as u64).to_le_bytes());
@@ -115,7 +115,7 @@ pub fn recipes(repository: &Path, program_folder: &str) -> Result<Vec<Recipe>> {
     in_order(found)
 }
 
-/// The name that a Containerfile gives its image, where it stands in for somebody else's: a comment `# Image: NAME`.
+/// The name that a Containerfile gives its image if that replaces another project's image: a comment `# Image: NAME`.
 fn own_name(containerfile: &str) -> Option<&str> {
     containerfile.lines().find_map(|line| line.strip_prefix("# Image: "))
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_image_starts_from_a_base_that_is_made_here_or_from_another_of_these() {
+    fn every_image_starts_from_a_base_image_or_from_another_of_these() {
         let all = recipes(repository(), "target/x/dist").unwrap();
         for base in all.iter().flat_map(|recipe| &recipe.bases) {
             let is_own = all.iter().any(|recipe| recipe.name == *base);

@@ -1,5 +1,6 @@
-//! A view of the machine without its devices, in which images are built: buildah's chroot isolation shows what its caller sees of `/dev`
-//! and `/sys`, and package scripts scan the disks that they find there (lvm2's does for ever, since `io_pgetevents` is refused to it).
+//! A view of the machine without its devices, in which images are built. buildah's chroot isolation shows the caller's
+//! `/dev` and `/sys`, and package scripts scan the disks that they find there (lvm2's never ends, since `io_pgetevents`
+//! is refused).
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -13,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use crate::command::command;
 use crate::layout::make_folder;
 
-/// All devices that an image build has, beside terminals of its own.
+/// All devices that an image build sees, besides terminals of its own.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 const LINKS: [(&str, &str); 5] = [
@@ -27,12 +28,12 @@ const LINKS: [(&str, &str); 5] = [
 /// Where the kernel lists block devices.
 const LISTS: [&str; 3] = ["/sys/block", "/sys/class/block", "/sys/dev/block"];
 
-/// Runs `work` in a thread that sees no device of the machine; nor does what it starts. `folder` is for passing use.
+/// Runs `work` in a thread that sees no device of the machine, nor do its children. `folder` is for temporary use.
 ///
-/// A plain user can't make such a view, and needs none: the machine's disks can't be opened by one.
+/// A plain user can't make such a view, and needs none: that user can't open the machine's disks.
 pub(crate) fn secluded<T: Send>(folder: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let result = std::thread::scope(|scope| {
-        // The mount namespace is the thread's, and goes with it.
+        // The mount namespace is the thread's, and ends with it.
         scope
             .spawn(|| {
                 if is_root() {
@@ -48,7 +49,7 @@ pub(crate) fn secluded<T: Send>(folder: &Path, work: impl FnOnce() -> Result<T> 
     result
 }
 
-/// A command whose processes all end with it, those too that leave its process group, as dpkg does.
+/// A command whose processes all end with it, even those that leave its process group, like dpkg's.
 pub(crate) fn contained(program: &str) -> Command {
     if !is_root() {
         return command(program, [] as [&str; 0]);
@@ -65,7 +66,7 @@ fn is_root() -> bool {
 
 fn leave_devices(folder: &Path) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("failed to make a mount namespace")?;
-    // Nothing of this reaches the machine, and what the machine unmounts is not held here.
+    // No mount here propagates to the machine, and unmounts on the machine propagate to here.
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("failed to leave the machine's mounts")?;
     make_folder(folder)?;

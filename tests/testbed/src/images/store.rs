@@ -16,29 +16,29 @@ use crate::layout::{cache, make_folder, write_file};
 use crate::lock::Lock;
 use crate::progress::note;
 
-/// Longest time for an image to be built: the largest takes a minute or two.
+/// Longest time to build an image: the largest takes a minute or two.
 const BUILD_LIMIT: Duration = Duration::from_mins(20);
 
-/// Longest time for an image to be taken into the storage or out of it.
+/// Longest time to copy an image into the storage or out of it.
 const COPY_LIMIT: Duration = Duration::from_mins(10);
 
-/// Changes when storages of before are of no use.
+/// Changes when earlier storages can't be used any more.
 const FOLDER: &str = "buildah-2";
 
 /// The storage.
 pub(super) struct Store {
     folder: PathBuf,
     driver: Driver,
-    /// One at a time takes images in.
+    /// Only one image at a time is copied into the storage.
     taking: Mutex<()>,
 }
 
 /// How the storage keeps layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Driver {
-    /// By the kernel's overlays: layers are shared, and a build is not written through to the disk.
+    /// With the kernel's overlays: layers are shared, and builds are not synced to the disk.
     Overlay,
-    /// By copies: works on any file system, and without mounting anything.
+    /// With copies: works on any file system, and without mounts.
     Vfs,
 }
 
@@ -51,28 +51,28 @@ impl Driver {
     }
 }
 
-/// What an image is built from.
+/// A build's inputs and output.
 pub(super) struct Build<'a> {
     /// How to build it.
     pub(super) containerfile: &'a Path,
-    /// Where it copies from.
+    /// The folder that it copies from.
     pub(super) context: &'a Path,
-    /// More of `buildah build`'s arguments.
+    /// Further arguments of `buildah build`.
     pub(super) arguments: &'a [String],
-    /// The OCI archive to make of it.
+    /// The OCI archive to write.
     pub(super) archive: &'a Path,
 }
 
 impl Store {
-    /// Opens the storage, making it if need be. One command at a time has it open, which the lock of the images is a proof of.
+    /// Opens the storage, and makes it if necessary. One command at a time has it open; the images' lock proves that.
     pub(super) fn open(_lock: &Lock) -> Result<Self> {
         let folder = cache()?.join(FOLDER);
-        // buildah refuses to work without a policy, which lies in a package that is only recommended.
+        // buildah refuses to work without a policy, and the package with one is only recommended.
         write_file(
             &folder.join("policy.json"),
             r#"{"default":[{"type":"insecureAcceptAnything"}]}"#,
         )?;
-        // Or it makes /etc/cni on the machine.
+        // Without this, buildah makes /etc/cni on the machine.
         let networks = format!("[network]\nnetwork_config_dir = \"{}/networks\"\n", folder.display());
         write_file(&folder.join("containers.conf"), networks)?;
         let mut store = Self {
@@ -80,7 +80,7 @@ impl Store {
             driver: Driver::Overlay,
             taking: Mutex::new(()),
         };
-        // A build that was broken off leaves containers, and layers that count as mounted.
+        // An interrupted build leaves containers, and layers that count as mounted.
         if store.in_use().exists() || !store.folder.join("held").is_dir() {
             store.reset()?;
         }
@@ -89,7 +89,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Says that all went well; without it, the storage is emptied when it is opened next.
+    /// Notes that everything went well. Without this, the next command empties the storage.
     pub(super) fn close(self) {
         let _ = std::fs::remove_file(self.in_use());
     }
@@ -98,12 +98,12 @@ impl Store {
         self.folder.join("in-use")
     }
 
-    /// Whether layers and folders can be laid over others, as a build's own that leaves no trace.
+    /// Whether folders can be laid over others with overlays, so that a build's writes there leave no trace.
     pub(super) fn has_overlays(&self) -> bool {
         self.driver == Driver::Overlay
     }
 
-    /// The driver to use, which is found out once for each kernel.
+    /// The driver to use, determined once per kernel.
     fn usable_driver(&self) -> Result<Driver> {
         let kernel = nix::sys::utsname::uname().context("failed to ask for the kernel's release")?;
         let kernel = kernel.release().to_string_lossy().into_owned();
@@ -126,7 +126,7 @@ impl Store {
             }
         };
         self.reset()?;
-        // Storages of before took gigabytes.
+        // Earlier storages took gigabytes.
         if let Some(cache) = self.folder.parent() {
             let _ = std::fs::remove_dir_all(cache.join("buildah"));
         }
@@ -134,7 +134,7 @@ impl Store {
         Ok(driver)
     }
 
-    /// Builds an image of nothing much, with a folder laid over another.
+    /// Builds a minimal image, with a folder laid over another.
     fn try_overlays(&self) -> Result<()> {
         let trial = self.folder.join("trial");
         make_folder(&trial.join("over"))?;
@@ -169,7 +169,7 @@ impl Store {
         make_folder(&self.folder.join("tmp"))
     }
 
-    /// A buildah command; it is run where no device of the machine is.
+    /// A buildah command that sees no device of the machine.
     fn buildah<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut args = args.into_iter();
         let mut buildah = contained("buildah");
@@ -181,7 +181,7 @@ impl Store {
             .args(["--storage-driver", self.driver.name()])
             .env("CONTAINERS_CONF", self.folder.join("containers.conf"))
             .env("TMPDIR", self.folder.join("tmp"))
-            // Works without the right to make cgroups.
+            // Works without the right to create cgroups.
             .env("BUILDAH_ISOLATION", "chroot");
         let Some(subcommand) = args.next() else {
             return buildah;
@@ -207,7 +207,7 @@ impl Store {
         self.folder.join("held").join(name.replace(['/', ':'], "_"))
     }
 
-    /// Makes sure that the storage has this very build of an image under its name.
+    /// Makes sure that the storage has exactly this build of an image under its name.
     pub(super) fn ensure(&self, image: &Built) -> Result<()> {
         let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.held(&image.archive.name);
@@ -220,7 +220,7 @@ impl Store {
         self.run(["tag", id.trim(), &image.archive.name])?;
         write_file(&held, &image.hash)?;
         if before.is_some() {
-            // The one that had the name. It is in the way of nothing if it stays.
+            // The build that had the name before. It does no harm if it stays.
             let _ = self.run(["rmi", "--prune"]);
         }
         Ok(())
@@ -231,7 +231,7 @@ impl Store {
         let _ = std::fs::remove_file(build.archive);
         let mut bud = self.buildah(["bud", "--pull=never", "--layers=false"]);
         bud.args(build.arguments)
-            // No ":name" behind the file: containerd would find the image under its digest only.
+            // Without ":name" after the file: containerd would otherwise find the image only by its digest.
             .arg(format!("--tag=oci-archive:{}", build.archive.display()))
             .arg("--file")
             .arg(build.containerfile)
@@ -241,7 +241,7 @@ impl Store {
         })
     }
 
-    /// Copies an image to somewhere else, such as a registry.
+    /// Copies an image to another place, such as a registry.
     pub(super) fn push(&self, name: &str, target: &str) -> Result<()> {
         self.run(["push", name, target]).map(drop)
     }

@@ -1,4 +1,4 @@
-//! A node's own view of the file system: the machine's, with the node's own folders over those that a node writes to.
+//! A node's view of the file system: the machine's, with the node's own folders over those that a node writes to.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount};
 use crate::layout::make_folder;
 use crate::spec::NodeSpec;
 
-/// Cuts the mounts made from here on off from the machine's, and shows the processes of this PID namespace in `/proc`.
+/// Separates further mounts from the machine's, and mounts a `/proc` for this PID namespace.
 pub(super) fn leave_machine() -> Result<()> {
     propagation(MsFlags::MS_PRIVATE)?;
     mount(
@@ -39,8 +39,8 @@ pub(super) fn set_up(node: &NodeSpec) -> Result<()> {
     for program in &node.hidden {
         bind(Path::new("/dev/null"), program)?;
     }
-    // As on a host that systemd started. Only now: folders bound while shared would be one peer group with the folder
-    // that they come from, and each mount below would appear twice.
+    // As on a host with systemd. Not earlier: a folder bound from a shared mount would be in its source's peer group,
+    // and each mount below it would appear twice.
     propagation(MsFlags::MS_SHARED)
 }
 
@@ -51,7 +51,7 @@ fn propagation(kind: MsFlags) -> Result<()> {
 
 fn bind(source: &Path, target: &Path) -> Result<()> {
     if source.is_dir() && !target.exists() {
-        make_folder(target)?; // below one of the node's own folders
+        make_folder(target)?; // it is below one of the node's own folders
     }
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .with_context(|| format!("failed to mount {} on {}", source.display(), target.display()))

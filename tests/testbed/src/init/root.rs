@@ -1,8 +1,8 @@
-//! The view that an immutable node's programs have: a root of its own, read-only, instead of the machine's.
+//! The view that an immutable node's programs have: a read-only root of its own instead of the machine's.
 //!
-//! The view that was there before stays, in a mount namespace of its own that nothing of the node is in: the workbench, where the
-//! testbed and its tests run the machine's programs on the node's folders. What either mounts in the folders that they share, the
-//! other sees.
+//! The earlier view stays, in a mount namespace that none of the node's processes uses: the workbench, where the
+//! testbed and its tests run the machine's programs on the node's folders. Mounts in the folders that the two share
+//! appear in both.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,17 +17,17 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::spec::RootSpec;
 
-/// Leaves the mount namespace of this process, and gives it as the workbench; the new one has the root that is described.
+/// Moves this process to a new mount namespace with the given root; returns the earlier one as the workbench.
 pub(super) fn enter(root: &RootSpec) -> Result<File> {
     let workbench = File::open("/proc/self/ns/mnt").context("failed to open the mount namespace")?;
     unshare(CloneFlags::CLONE_NEWNS).context("failed to make a mount namespace")?;
-    // Second mounts of the same peer groups.
+    // Further mounts in the same peer groups.
     let shared = root
         .shared
         .iter()
         .map(|path| Ok((second_mount(path)?, beneath(root, path))))
         .collect::<Result<Vec<_>>>()?;
-    // What is done to the rest must not reach the workbench.
+    // Changes to the other mounts must not reach the workbench.
     propagation("/", MsFlags::MS_REC | MsFlags::MS_SLAVE)?;
     bind(&root.folder, &root.folder)?;
     for (source, target) in &root.binds {
@@ -44,7 +44,7 @@ pub(super) fn enter(root: &RootSpec) -> Result<File> {
             .with_context(|| format!("failed to mount {}", target.display()))?;
     }
     chdir(&root.folder).context("failed to enter the node's root")?;
-    // Onto each other: the old root lies on the new one, and is taken off.
+    // The old root is stacked on the new one, and then unmounted.
     pivot_root(".", ".").context("failed to change the root")?;
     umount2(".", MntFlags::MNT_DETACH).context("failed to leave the machine's root")?;
     chdir("/").context("failed to enter the node's root")?;
@@ -68,7 +68,7 @@ fn propagation(path: &str, kind: MsFlags) -> Result<()> {
         .with_context(|| format!("failed to make {path} {kind:?}"))
 }
 
-/// A second mount that neither gives nor gets any.
+/// A further mount without propagation in either direction.
 fn bind(source: &Path, target: &Path) -> Result<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .and_then(|()| mount(None::<&str>, target, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>))

@@ -1,4 +1,4 @@
-//! Keeps processes running and reaps what they leave.
+//! Keeps processes running and reaps orphans.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,26 +15,26 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::progress::note;
 use crate::spec::{InitSpec, ProcessSpec};
 
-/// Delay before a process that ended is started again, unless it ended soon after its start.
+/// Delay before a process that ended is restarted, unless it ended soon after its start.
 const RESTART: Duration = Duration::from_secs(1);
 /// Longest such delay.
 const LONGEST_RESTART: Duration = Duration::from_secs(15);
-/// Delay before looking again for what a process needs.
+/// Pause between looks for what a process needs.
 const LOOK: Duration = Duration::from_millis(20);
-/// A process that ran for as long as this has its delay back at the shortest.
+/// A process that ran for this long has the shortest delay again.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// One process and how it fares.
+/// A process and its state.
 struct Kept<'a> {
     spec: &'a ProcessSpec,
     pid: Option<Pid>,
     started: Instant,
     delay: Duration,
-    /// When to start it again.
+    /// When to restart it.
     due: Option<Instant>,
 }
 
-/// Runs until told to end by SIGTERM or SIGINT. When process 1 of a PID namespace ends, the kernel ends all others in it.
+/// Runs until SIGTERM or SIGINT. When process 1 of a PID namespace ends, the kernel ends all other processes in it.
 pub(super) async fn run(spec: &InitSpec) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
@@ -94,7 +94,7 @@ impl Kept<'_> {
         }
     }
 
-    /// One that was killed from outside did not fail by itself, so the next one need not wait longer.
+    /// A process that was killed from outside did not fail, so its delay does not grow.
     fn ended(&mut self, how: &str, killed: bool) {
         if killed {
             self.delay = RESTART;
@@ -134,13 +134,13 @@ fn spawn(process: &ProcessSpec, spec: &InitSpec) -> Result<Pid> {
         .stderr(log)
         .spawn()
         .with_context(|| format!("failed to start {}", process.program.display()))?;
-    // Waited for by `reap`, with all others: the handle is of no use.
+    // `reap` waits for it as for all others, so the handle is not needed.
     Ok(Pid::from_raw(
         i32::try_from(child.id()).context("a process id that is none")?,
     ))
 }
 
-/// Takes in all that ended: our own, and whatever they left behind (containers' shims, for one).
+/// Reaps all processes that ended: our own, and orphans, such as containers' shims.
 fn reap(kept: &mut BTreeMap<&str, Kept<'_>>) {
     loop {
         let (pid, how, killed) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

@@ -1,4 +1,4 @@
-//! A machine whose packet filter drops what it does not know (Docker's does, ufw's does) must let the cluster's bridge pass.
+//! Lets the cluster's bridge pass a packet filter that drops unknown traffic, as Docker's and ufw's do.
 
 use crate::command::{command, find_program, output};
 
@@ -8,13 +8,13 @@ fn rules() -> Option<String> {
     output(&mut command("iptables", ["-w", "-S"])).ok()
 }
 
-/// What has to be added for `bridge` to pass: nothing where nothing is dropped.
+/// The rules to add so that `bridge` passes: none if nothing is dropped.
 fn missing(rules: &str, bridge: &str) -> Vec<Vec<String>> {
     let drops = |chain: &str| rules.lines().any(|line| line == format!("-P {chain} DROP"));
     let mut wanted = Vec::new();
     let words = |line: String| line.split(' ').map(str::to_owned).collect();
     if drops("FORWARD") {
-        // Frames from node to node pass it too, where br_netfilter is loaded.
+        // With br_netfilter, frames between nodes pass the filter too.
         wanted.push(words(format!("-I FORWARD -i {bridge} -o {bridge} -j ACCEPT")));
     }
     if drops("INPUT") {
@@ -23,7 +23,7 @@ fn missing(rules: &str, bridge: &str) -> Vec<Vec<String>> {
     wanted
 }
 
-/// The deletions that take the rules of `bridge` away.
+/// The deletions that remove the rules of `bridge`.
 fn deletions(rules: &str, bridge: &str) -> Vec<Vec<String>> {
     rules
         .lines()
@@ -40,10 +40,10 @@ pub(super) fn open(bridge: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes away what [`open`] added.
+/// Removes what [`open`] added.
 pub(super) fn close(bridge: &str) {
     for rule in deletions(&rules().unwrap_or_default(), bridge) {
-        // What went meanwhile need not go.
+        // The rule may be gone meanwhile.
         let _ = output(command("iptables", ["-w"]).args(rule));
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration files of a node's programs. Paths are as the node sees them.
+//! The configuration files of a node's programs. Paths are those that the node sees.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -63,8 +63,8 @@ SystemdCgroup = false
     )
 }
 
-/// Each Pod gets a link of its own to the node, not a port of a bridge: answers to a Service within the node then pass
-/// through the node's packet filter without `br_netfilter`, which not every kernel has.
+/// Each Pod has a link of its own to the node, not a port of a bridge. So answers from a Service on the same node pass
+/// the node's packet filter without `br_netfilter`, which some kernels lack.
 pub(super) fn cni(block: Block, index: u8) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -103,16 +103,16 @@ pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>) -> Valu
         "cgroupRoot": format!("/{cgroup}"),
         "failCgroupV1": false,
         "failSwapOn": false,
-        // The machine's disk and memory are not the testbed's to judge.
+        // The testbed does not watch the machine's disk and memory.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
-        // Lower takes CAP_SYS_RESOURCE.
+        // A lower value needs CAP_SYS_RESOURCE.
         "oomScoreAdj": 0,
         // Tests read volume statistics.
         "volumeStatsAggPeriod": "10s",
         "serializeImagePulls": false,
     });
-    // Where it is not said, it is the kubelet's own default that is used.
+    // Without it, the kubelet uses its own default.
     if let Some(plugins) = plugins {
         configuration["volumePluginDir"] = plugins.into();
     }
@@ -128,7 +128,7 @@ pub(super) fn proxy(block: Block, node: &str) -> Value {
         "clientConnection": {"kubeconfig": PROXY_KUBECONFIG},
         "hostnameOverride": node,
         "oomScoreAdj": 0,
-        // These belong to the machine, not to the node's network namespace.
+        // These settings belong to the machine, not to the node's network namespace.
         "conntrack": {"maxPerCore": 0, "min": 0},
     })
 }

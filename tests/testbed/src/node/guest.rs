@@ -1,8 +1,9 @@
-//! A node in a virtual machine with Debian's stock kernel: an ordinary node, with the file systems and modules that the kernel of
-//! this machine lacks. Pods are kept off it where they can be elsewhere: it runs without KVM, and so several times slower.
+//! A node in a virtual machine with Debian's stock kernel: an ordinary node, with file systems and modules that this
+//! machine's kernel lacks. A taint keeps Pods off it that can run elsewhere: without KVM, it is several times slower.
 //!
-//! Its disk is made here, once for a cluster, with its programs and images on it, and is as good as new at each start. Its link is on the cluster's
-//! bridge as those of other nodes are, so it is reached from everywhere; it can't be entered by its namespaces, though.
+//! Its disk is made here, once per cluster, with its programs and images, and each start begins with the disk in that
+//! state. Its link is on the cluster's bridge like other nodes', so everything can reach it; but its namespaces can't
+//! be entered.
 
 mod images;
 mod tree;
@@ -25,10 +26,10 @@ use crate::spec::{InitSpec, ProcessSpec, environment};
 use crate::virtual_machine::initramfs;
 use crate::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel};
 
-/// On the node, with effect `PreferNoSchedule`.
+/// The node's taint, with effect `PreferNoSchedule`.
 const TAINT: &str = "testbed.mooring.dev/machine";
 
-/// What it takes to find the disk; all else is on it.
+/// What the kernel needs to find the disk, which has everything else.
 const FIRST_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
 
 /// Memory in MiB.
@@ -37,17 +38,18 @@ const MEMORY: &str = "1536";
 /// Processors.
 const PROCESSORS: &str = "2";
 
-/// The disk, of which only what is written takes space.
+/// The size of the disk. Only written parts take space.
 const DISK_SIZE: &str = "16G";
 
-/// The file that is the disk, and the one that says what it was made of.
+/// The file with the disk, and the one that records what it was made from.
 const DISK: &str = "disk";
 const RECIPE: &str = "recipe";
 
-/// The programs of which the machine has logs of their own on this machine, beside its console.
+/// The programs whose logs this machine gets, besides the machine's console.
 const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
-/// What a disk was made of: another one has to be made where any of this has changed. `images` says which images, with their digests.
+/// The record of what a disk is made from: if any of it has changed, another disk has to be made. `images` names the
+/// images, with their digests.
 pub fn recipe(binaries: &Binaries, block: Block, images: &str) -> Result<String> {
     let (_, modules) = kernel::ensure()?.modules();
     let (settings, processes) = (settings(block), tree::process_lines(binaries, block));
@@ -55,13 +57,13 @@ pub fn recipe(binaries: &Binaries, block: Block, images: &str) -> Result<String>
     Ok(format!("{images}{}\n{settings}{processes}{script}", modules.display()))
 }
 
-/// Whether there is a disk that was made so.
+/// Whether there is a disk with this record.
 pub fn has_disk(layout: &Layout, recipe: &str) -> bool {
     let folder = layout.machine(&name(MACHINE));
     std::fs::read_to_string(folder.join(RECIPE)).is_ok_and(|made| made == recipe)
 }
 
-/// Makes the machine's disk, with the images of these archives, in which their names are, on it.
+/// Makes the machine's disk, with the images of these archives, which contain the images' names.
 pub fn make_disk(
     layout: &Layout,
     binaries: &Binaries,
@@ -74,7 +76,7 @@ pub fn make_disk(
     let kernel = kernel::ensure()?;
     let node = name(MACHINE);
     let folder = layout.machine(&node);
-    // What an earlier one had must not shine through.
+    // Without the files of an earlier disk.
     for file in [RECIPE, DISK] {
         let _ = std::fs::remove_file(folder.join(file));
     }
@@ -84,17 +86,17 @@ pub fn make_disk(
             make_file_system(&root, &folder.join(DISK))
         })
         .with_context(|| format!("failed to make the disk of {node}"));
-    // All of it is on the disk, or of no use.
+    // The disk has everything now, or it failed.
     let _ = std::fs::remove_dir_all(layout.node(&node));
     for image in images {
         let _ = std::fs::remove_file(image);
     }
     made?;
-    // Last, since it is what is looked for.
+    // Last, since this file marks a complete disk.
     write_file(&folder.join(RECIPE), recipe)
 }
 
-/// Writes down how the machine is started from its disk.
+/// Writes how to start the machine from its disk.
 pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
     packages::ensure_machine_packages()?;
     let kernel = kernel::ensure()?;
@@ -106,7 +108,7 @@ pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
     let logs = layout.logs(&node);
     make_folder(&logs)?;
     let mut environment = environment(&binaries.search_path());
-    // Where qemu puts what the machine writes to its disk, in a file without a name.
+    // qemu stores what the machine writes to its disk there, in a file without a name.
     environment.insert("TMPDIR".to_owned(), folder.to_string_lossy().into_owned());
     let qemu = find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not on the PATH")?;
     let spec = InitSpec {
@@ -131,7 +133,7 @@ pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
 /// Starts it; the node is not ready yet.
 pub fn start(layout: &Layout, block: Block) -> Result<()> {
     let node = name(MACHINE);
-    // What an earlier start had to say of them.
+    // What an earlier start logged.
     for log in program_logs(layout) {
         let _ = std::fs::remove_file(log);
     }
@@ -139,7 +141,7 @@ pub fn start(layout: &Layout, block: Block) -> Result<()> {
     start_init(layout, &node, CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?.go()
 }
 
-/// Whether it has come so far that one of its programs has said something.
+/// Whether one of its programs has logged something.
 pub fn shows_life(layout: &Layout) -> bool {
     program_logs(layout).any(|log| std::fs::metadata(log).is_ok_and(|log| log.len() > 0))
 }
@@ -149,7 +151,7 @@ fn program_logs(layout: &Layout) -> impl Iterator<Item = PathBuf> {
     LOGS.into_iter().map(move |log| folder.join(format!("{log}.log")))
 }
 
-/// Makes a file system in a file of all that is below `root`.
+/// Makes a file system with everything below `root`, in a file.
 fn make_file_system(root: &Path, disk: &Path) -> Result<()> {
     let mke2fs = find_program("mke2fs").context("mke2fs is not on the PATH")?;
     let mut make = command(
@@ -160,7 +162,7 @@ fn make_file_system(root: &Path, disk: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel starts from: it loads what the disk takes, and goes on from there.
+/// The root that the kernel starts from: it loads the modules for the disk, and continues there.
 fn first_root(kernel: &kernel::Kernel) -> Result<Vec<u8>> {
     let mut archive = initramfs::Archive::default();
     for folder in ["bin", "dev", "modules", "root"] {
@@ -192,7 +194,7 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
             logs.join("console.log").display()
         ),
         "-serial chardev:console -device virtio-serial-pci".to_owned(),
-        // Each start begins with the disk as it was made, and nobody needs what is written after a crash of this machine.
+        // Each start begins with the original disk, and after a crash of this machine, no later write is needed.
         format!(
             "-drive file={},format=raw,if=none,id=disk,cache=unsafe,snapshot=on",
             folder.join(DISK).display()
@@ -215,9 +217,9 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
         .collect()
 }
 
-/// What the machine's process 1 has to know, as a shell reads it.
+/// The settings for the machine's process 1, in a form that a shell reads.
 fn settings(block: Block) -> String {
-    // The way to other nodes' Pods, two words each.
+    // The routes to other nodes' Pods, two words each.
     let routes: Vec<_> = (1..=MAX_NODES)
         .map(|other| format!("{} {}", block.pods(other), block.node(other)))
         .collect();

@@ -1,5 +1,5 @@
-//! The root file system of an immutable node: what a kubelet takes to run containers, and nothing besides. No shell, no mount helper, no
-//! modprobe.
+//! The root file system of an immutable node: only what a kubelet needs to run containers. No shell, no mount helper,
+//! no modprobe.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -11,24 +11,25 @@ use crate::binaries::Binaries;
 use crate::command::{command, find_program};
 use crate::layout::{Layout, make_folder, write_file};
 
-/// Of what the testbed builds.
+/// Programs that the testbed builds.
 const BUILT: &[&str] = &["containerd", "containerd-shim-runc-v2", "kube-proxy", "kubelet"];
 
-/// Of what the machine has. The kubelet mounts and unmounts its own volumes (`emptyDir` in memory, Secrets) by util-linux's `mount` and
-/// `umount`, and kube-proxy writes its rules by `nft`.
+/// Programs of the machine. The kubelet mounts and unmounts its own volumes (`emptyDir` in memory, Secrets) with
+/// util-linux's `mount` and `umount`, and kube-proxy writes its rules with `nft`.
 const TAKEN: &[&str] = &["mount", "nft", "runc", "umount"];
 
-/// `/etc/protocols`, by which `nft` shows protocols. Without their names kube-proxy does not know again what it has written itself: when
-/// it writes all anew, an hour later or at its next start, it takes the rules of Services away.
+/// `/etc/protocols`, from which `nft` takes the names of protocols. Without the names, kube-proxy does not recognize
+/// its own rules: when it writes all of them again, after an hour or at its next start, it removes the rules of
+/// Services.
 pub(super) const PROTOCOLS: &str = "tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n";
 
-/// Network plugins, of [`CNI`]. The runtime itself wants `loopback`.
+/// Network plugins from [`CNI`]. The runtime itself needs `loopback`.
 const PLUGINS: &[&str] = &["host-local", "loopback", "ptp"];
 
 const CNI: &str = "/usr/lib/cni";
 const PROGRAMS: &str = "/usr/bin";
 
-/// What is linked to what.
+/// Links and their targets.
 const LINKS: &[(&str, &str)] = &[
     ("bin", "usr/bin"),
     ("sbin", "usr/bin"),
@@ -38,7 +39,7 @@ const LINKS: &[(&str, &str)] = &[
     ("etc/mtab", "../proc/self/mounts"),
 ];
 
-/// Where other file systems go.
+/// Folders to mount other file systems on.
 const MOUNT_POINTS: &[&str] = &[
     "dev",
     "etc/cni",
@@ -62,7 +63,7 @@ pub fn programs() -> BTreeSet<&'static str> {
     BUILT.iter().chain(TAKEN).copied().collect()
 }
 
-/// Makes it, the same for all nodes of a cluster, unless it is there; gives the folder.
+/// Makes the root unless it exists; it is the same for all nodes of a cluster. Returns the folder.
 pub(super) fn make(layout: &Layout, binaries: &Binaries) -> Result<PathBuf> {
     let folder = layout.state.join("root");
     if folder.exists() {
@@ -86,7 +87,7 @@ pub(super) fn make(layout: &Layout, binaries: &Binaries) -> Result<PathBuf> {
             "os-release",
             "ID=mooring-testbed\nPRETTY_NAME=\"Mooring testbed, immutable\"\n",
         ),
-        // Each node's own is mounted there.
+        // Each node mounts its own file there.
         ("hosts", ""),
         ("resolv.conf", ""),
     ] {
@@ -115,13 +116,13 @@ pub(super) fn make(layout: &Layout, binaries: &Binaries) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The kernel's modules are a host's own, whatever else it lacks.
+/// Every host has its kernel's modules, whatever else it lacks.
 pub(super) fn modules() -> Option<(PathBuf, PathBuf)> {
     let modules = std::fs::canonicalize("/lib/modules").ok()?;
     Some((modules, "/usr/lib/modules".into()))
 }
 
-/// A second name for a file, or a copy where that can't be.
+/// Links a file to a second name, or copies it if that fails.
 fn put(from: &Path, root: &Path, to: &Path) -> Result<()> {
     let to = root.join(to.strip_prefix("/").unwrap_or(to));
     let failed = || format!("failed to put {} to {}", from.display(), to.display());
@@ -138,11 +139,11 @@ fn put(from: &Path, root: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that a program is started with.
+/// The libraries that a program needs to start.
 fn libraries_of(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let run = command("ldd", [program]).output().context("failed to run ldd")?;
     let said = String::from_utf8_lossy(&run.stdout);
-    // It says so on standard error of one that needs none.
+    // For a program that needs none, it says so on standard error.
     if !run.status.success() {
         let complaint = String::from_utf8_lossy(&run.stderr);
         ensure!(

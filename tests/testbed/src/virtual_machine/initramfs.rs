@@ -1,4 +1,4 @@
-//! A root file system in memory, as the kernel unpacks it (`cpio`, form `newc`).
+//! A root file system in memory, in the format that the kernel unpacks (`cpio`, form `newc`).
 
 /// An archive that is being written.
 #[derive(Default)]
@@ -12,7 +12,7 @@ const FILE: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Archive {
-    /// Adds a folder; those above it come first.
+    /// Adds a folder, after those above it.
     pub fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER | 0o755, (0, 0), &[]);
     }
@@ -27,7 +27,7 @@ impl Archive {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
-    /// The whole archive.
+    /// The complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
@@ -44,7 +44,7 @@ impl Archive {
             1, // links
             0, // time
             length(content.len()),
-            0, // the device that it lies on
+            0, // the device that it is on
             0,
             device.0,
             device.1,

@@ -1,4 +1,4 @@
-//! Debian's stock kernel and those of its modules that may be wanted: fetched and unpacked once, never installed.
+//! Debian's stock kernel and the modules that may be needed: fetched and unpacked once, never installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +12,13 @@ use crate::layout::{cache, make_folder, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
 
-/// Raised when what is unpacked changes.
+/// Increased when the unpacked files change.
 const RECIPE: u32 = 3;
 
-/// Stands for the newest kernel of the distribution, and depends on its package.
+/// A package that depends on the newest kernel of the distribution.
 const PACKAGE: &str = "linux-image-amd64";
 
-/// The folders of modules that are taken as a whole; what those depend on comes with them.
+/// Folders of modules that are taken completely, with the modules that those depend on.
 const FOLDERS: &[&str] = &[
     "/arch/",
     "/block/",
@@ -45,7 +45,7 @@ const SINGLES: &[&str] = &[
 /// Where a kernel's modules are in a root file system.
 const MODULES: &str = "lib/modules";
 
-/// The list of modules that are a part of the kernel.
+/// The list of modules that are built into the kernel.
 const BUILT_IN: &str = "modules.builtin";
 
 /// A kernel to start.
@@ -53,7 +53,7 @@ const BUILT_IN: &str = "modules.builtin";
 pub struct Kernel {
     /// The kernel itself.
     pub image: PathBuf,
-    /// A root file system with the modules and their lists, and nothing else.
+    /// A root file system that contains only the modules and their lists.
     root: PathBuf,
     /// Its version, and the name of the modules' folder.
     version: String,
@@ -66,7 +66,8 @@ impl Kernel {
         (self.root.join(&folder), folder)
     }
 
-    /// The files of modules in the order in which to load them: each after those that it depends on, which come with it.
+    /// The files of modules in the order in which to load them: each after those that it depends on, which are
+    /// included.
     pub fn to_load(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         let (folder, _) = self.modules();
         let files = by_name(find(&folder, |name| name.contains(".ko"))?);
@@ -83,7 +84,7 @@ impl Kernel {
     }
 }
 
-/// Finds the kernel in the cache, and fetches it if it is not there.
+/// Finds the kernel in the cache, or fetches it.
 pub fn ensure() -> Result<Kernel> {
     let folder = cache()?.join(format!("machine-kernel-{RECIPE}"));
     let _lock = Lock::machine()?;
@@ -94,7 +95,7 @@ pub fn ensure() -> Result<Kernel> {
             "a virtual machine can be had on x86_64 only"
         );
         let mut step = Step::begin("fetch a kernel for virtual machines, once");
-        // Beside the cache's folder, since it is moved there.
+        // Beside the cache's folder, since it is renamed to that.
         let work = folder.with_extension(format!("{}", std::process::id()));
         make_folder(&work)?;
         let made = fetch(&work, &mut step).and_then(|()| {
@@ -140,7 +141,7 @@ fn fetch(work: &Path, step: &mut Step) -> Result<()> {
     make_folder(&out)?;
     step.update("take modules");
     take_modules(&unpacked, &out)?;
-    // Last, since it is what is looked for.
+    // Last, since this file marks a complete kernel.
     let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz"))?;
     copy(
         image.first().context("the package has no kernel")?,
@@ -148,9 +149,9 @@ fn fetch(work: &Path, step: &mut Step) -> Result<()> {
     )
 }
 
-/// Copies the modules, unpacked, to where they were, and lists them as a system that has them installed does.
+/// Copies the modules, uncompressed, to the same places, and lists them as a system where they are installed does.
 fn take_modules(unpacked: &Path, out: &Path) -> Result<()> {
-    // Where /lib is a link, packages have it below /usr.
+    // Packages for systems where /lib is a link have them below /usr.
     let modules = [MODULES.to_owned(), format!("usr/{MODULES}")].map(|folder| unpacked.join(folder));
     let modules = modules.iter().find(|folder| folder.is_dir());
     let modules = modules.context("the package has no modules")?;
@@ -193,7 +194,7 @@ fn take_modules(unpacked: &Path, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The name of the one thing in a folder.
+/// The name of a folder's only entry.
 fn only_entry(folder: &Path) -> Result<String> {
     let mut entries = std::fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
     let entry = entries
@@ -213,18 +214,18 @@ fn file_of<'a>(files: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a P
         .with_context(|| format!("the kernel has no module {name}"))
 }
 
-/// The modules that are a part of the kernel.
+/// The modules that are built into the kernel.
 fn built_in(folder: &Path) -> BTreeSet<String> {
     let list = std::fs::read_to_string(folder.join(BUILT_IN)).unwrap_or_default();
     list.lines().map(|line| module_name(Path::new(line))).collect()
 }
 
-/// The modules that `wanted` need and themselves, each after those that it depends on. `needs` says what one depends on, or
-/// nothing if it is a part of the kernel.
+/// The `wanted` modules and those that they need, each after those that it depends on. `needs` returns what a module
+/// depends on, or none if it is built into the kernel.
 fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Result<Option<Vec<String>>>) -> Result<Vec<String>> {
     let mut ordered = Vec::new();
     let mut seen = BTreeSet::new();
-    // One stands there a second time below those that it depends on.
+    // Each module is pushed a second time, below its dependencies.
     let mut waiting: Vec<(String, bool)> = wanted.iter().rev().map(|name| ((*name).to_owned(), false)).collect();
     while let Some((name, ready)) = waiting.pop() {
         if ready {
@@ -239,7 +240,7 @@ fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Result<Option<Vec<Strin
     Ok(ordered)
 }
 
-/// What a module says that it depends on.
+/// The dependencies that a module names.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else {
@@ -252,13 +253,13 @@ fn depends(module: &[u8]) -> Vec<String> {
     names.map(|name| name.replace('-', "_")).collect()
 }
 
-/// A module's name, as others call it: `nfs_layout_files` for `…/nfs-layout-files.ko.xz`.
+/// A module's name, as other modules use it: `nfs_layout_files` for `…/nfs-layout-files.ko.xz`.
 fn module_name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
 }
 
-/// The name of a module's file without what says how it is packed.
+/// The name of a module's file without the suffix for its compression.
 fn plain_name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     format!("{}.ko", file.split(".ko").next().unwrap_or_default())
@@ -278,7 +279,7 @@ fn decompressed(path: &Path) -> Result<Vec<u8>> {
     Ok(run.stdout)
 }
 
-/// Files below a folder whose names are wanted.
+/// Files below a folder whose names match.
 fn find(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_depends_on_stands_in_it() {
+    fn a_module_s_dependencies_are_read_from_its_file() {
         assert_eq!(
             depends(b"ELF\0license=GPL\0depends=nfs,nfs-ssc\0name=nfsv4\0"),
             ["nfs", "nfs_ssc"]

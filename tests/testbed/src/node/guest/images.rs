@@ -1,4 +1,5 @@
-//! Images put into a containerd that does not run yet: unpacking them in the machine would take it several times as long.
+//! Imports images into a containerd that does not run yet: unpacking them in the machine would take several times as
+//! long.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -11,10 +12,10 @@ use crate::command::{command, output};
 use crate::layout::{make_folder, write_file};
 use crate::wait::{Look, wait_for};
 
-/// Longest until containerd takes images.
+/// Longest until containerd accepts images.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// A containerd that has no node. It ends when this is dropped, and also when the thread that started it ends.
+/// A containerd without a node. It ends when this is dropped, and when the thread that started it ends.
 struct Importer {
     child: Child,
     socket: PathBuf,
@@ -58,7 +59,7 @@ path = "{root}/opt"
             ),
         )?;
         let said = std::fs::File::create(&log).with_context(|| format!("failed to make {}", log.display()))?;
-        // What it mounts to unpack goes with it.
+        // Its mounts for unpacking end with its mount namespace.
         let mut enter = command("unshare", ["--mount", "--", "setpriv", "--pdeathsig", "KILL", "--"]);
         enter
             .arg(binaries.path("containerd"))
@@ -85,7 +86,7 @@ path = "{root}/opt"
 
 impl Drop for Importer {
     fn drop(&mut self) {
-        // Told to end first: what it has in memory of the images goes to its files.
+        // With SIGTERM first, so that it writes what it has in memory about the images.
         let pid = i32::try_from(self.child.id()).unwrap_or(i32::MAX);
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
         for _ in 0..100 {

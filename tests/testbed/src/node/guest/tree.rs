@@ -1,4 +1,5 @@
-//! All that is on the machine's disk but images: a host with what a kubelet takes, the kernel's modules, and no storage client.
+//! Everything on the machine's disk except images: a host with what a kubelet needs, the kernel's modules, and no
+//! storage client.
 
 use std::fmt::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,21 +18,21 @@ use crate::network::Block;
 use crate::pki::Authority;
 use crate::virtual_machine::kernel::Kernel;
 
-/// Folders that are there from the start.
+/// Folders that exist from the start.
 const FOLDERS: &[&str] = &[
     "bin", "dev", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin", "usr/sbin", "var",
 ];
 
-/// Programs of this machine that the machine has under the same path, with the libraries that they take.
+/// Programs of this machine that the virtual one has under the same path, with the libraries that they need.
 const PROGRAMS: &[&str] = &["conntrack", "mount", "nft", "runc", "umount"];
 
-/// The same of CNI.
+/// The same for CNI.
 const CNI_PROGRAMS: &[&str] = &["host-local", "loopback", "ptp"];
 
-/// The testbed's own, which need no library.
+/// The testbed's own programs, which need no library.
 const BUILT_PROGRAMS: &[&str] = &["containerd", "containerd-shim-runc-v2", "kube-proxy", "kubelet"];
 
-/// Makes it in the node's folder; gives that.
+/// Fills the node's folder; returns its path.
 pub(super) fn fill(
     layout: &Layout,
     binaries: &Binaries,
@@ -40,7 +41,7 @@ pub(super) fn fill(
     kernel: &Kernel,
 ) -> Result<PathBuf> {
     let root = layout.node(&name(MACHINE));
-    // All of an earlier one's.
+    // The remains of an earlier one.
     let _ = std::fs::remove_dir_all(&root);
     for folder in FOLDERS {
         make_folder(&root.join(folder))?;
@@ -75,16 +76,16 @@ pub(super) fn fill(
     Ok(root)
 }
 
-/// A line for each process of a node: its name, its program, its arguments, none of which has a blank in it.
+/// A line for each process of a node: its name, its program, its arguments, none of which contains a blank.
 pub(super) fn process_lines(binaries: &Binaries, block: Block) -> String {
     let mut lines = String::new();
     for process in processes(binaries, block, MACHINE, Flavour::Plain) {
         let _ = write!(lines, "{} /usr/bin/{}", process.name, process.name);
         let of_kubelet = [
             format!("--register-with-taints={TAINT}=:PreferNoSchedule"),
-            // Where k0s has it: the mounter finds it.
+            // As with k0s: the mounter finds the root there.
             "--root-dir=/var/lib/k0s/kubelet".to_owned(),
-            // What it looks at every ten seconds by default takes a tenth of the machine's time here.
+            // The default of ten seconds takes a tenth of the machine's time here.
             "--housekeeping-interval=60s".to_owned(),
             "--volume-stats-agg-period=1m".to_owned(),
         ];
@@ -97,12 +98,12 @@ pub(super) fn process_lines(binaries: &Binaries, block: Block) -> String {
     lines
 }
 
-/// A shell, and what else a script needs: none of it mounts anything over a network.
+/// A shell, and the other programs that a script needs: none of them mounts anything over a network.
 fn put_busybox(root: &Path) -> Result<()> {
     let program = root.join("bin/busybox");
     write_file(&program, base_images::busybox_program()?)?;
     executable(&program)?;
-    // The kernel asks this one for modules.
+    // The kernel calls this to load modules.
     link("../bin/busybox", &root.join("sbin/modprobe"))?;
     for applet in output(&mut command(&program, ["--list"]))?.lines() {
         if applet != "busybox" && !PROGRAMS.contains(&applet) {
@@ -115,7 +116,7 @@ fn put_busybox(root: &Path) -> Result<()> {
 fn put_with_libraries(root: &Path, program: &Path) -> Result<()> {
     let place = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     copy(program, &place(program))?;
-    // It fails for one that needs none.
+    // It fails for a program that needs no library.
     let listed = output(command("ldd", [""; 0]).arg(program)).unwrap_or_default();
     for library in libraries(&listed) {
         copy(library, &place(library))?;
