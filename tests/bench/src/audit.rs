@@ -10,10 +10,10 @@ use serde::Deserialize;
 use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
 use mooring_testbed::layout::Layout;
 
-/// Requests by who asked and by verb.
+/// Requests by client and by verb.
 pub(super) type Counts = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// From when until when.
+/// The beginning and the end of a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) from: Timestamp,
@@ -42,7 +42,7 @@ struct Object {
     subresource: String,
 }
 
-/// Counts the requests of a time. Those that only keep the clock are left out unless `all`.
+/// Counts the requests in a window. Periodic ones are left out unless `all`.
 pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts> {
     let folder = layout.logs(ROLE);
     let mut counts = Counts::new();
@@ -60,7 +60,7 @@ pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts
         let file = std::fs::File::open(&path).with_context(|| format!("failed to read {}", path.display()))?;
         for line in BufReader::new(file).lines() {
             let line = line.with_context(|| format!("failed to read {}", path.display()))?;
-            // The last may be half written.
+            // The last line may be half written.
             if let Ok(line) = serde_json::from_str(&line) {
                 take(&mut counts, &line, window, all);
             }
@@ -89,7 +89,7 @@ fn take(counts: &mut Counts, line: &Line, window: Window, all: bool) {
     *verbs.entry(line.verb.clone()).or_default() += 1;
 }
 
-/// Who a user is; none for the bench itself.
+/// The client that a user stands for; none for the bench itself.
 fn client(user: &str) -> Option<&str> {
     let account = user.strip_prefix("system:serviceaccount:");
     Some(match account.and_then(|account| account.split_once(':')) {
@@ -110,7 +110,7 @@ mod tests {
     use super::{Counts, Line, Window, client, take};
 
     #[test]
-    fn requests_are_counted_by_who_asked_and_by_verb() {
+    fn requests_are_counted_by_client_and_by_verb() {
         let line = |user: &str, verb: &str, object: &str, at: &str| -> Line {
             let text = format!(
                 r#"{{"kind": "Event", "verb": "{verb}", "user": {{"username": "{user}", "uid": "x"}},

@@ -1,4 +1,5 @@
-//! Many claims at once: how many a second are bound and removed, and what the API server and the processes have to do for them.
+//! Many claims at once: how many per second are bound and removed, and what that costs the API server and the
+//! processes.
 
 use std::time::{Duration, Instant};
 
@@ -13,34 +14,34 @@ use super::summary::number;
 use super::systems::{System, World};
 use mooring_testbed::layout::Layout;
 
-/// How many requests the bench has under way at once.
+/// Most requests that the bench makes at once.
 const AT_ONCE: usize = 16;
 
-/// How long after the end of a burst what it has left to do counts for it: Events, and what is let go late.
+/// How long after the end of a burst its remaining work counts for it: Events, and late deletions.
 const TAIL: Duration = Duration::from_secs(3);
 
 /// One phase of a burst.
 pub(super) struct Phase {
-    /// How many a second.
+    /// How many per second.
     pub(super) per_second: f64,
-    /// When it was.
+    /// When it happened.
     pub(super) window: Window,
 }
 
-/// What one burst came to.
+/// The outcome of one burst.
 pub(super) struct Outcome {
     pub(super) made: Phase,
     pub(super) removed: Phase,
-    /// The processes before, with all volumes there, and after.
+    /// The processes before, while all volumes exist, and after.
     pub(super) processes: [Snapshot; 3],
 }
 
-/// The longest that a burst may take; it is there for what hangs, not to judge who is slow.
+/// Time limit of a burst. It is for hangs, and does not judge slow systems.
 fn limit(size: usize) -> Duration {
     Duration::from_mins(3) + Duration::from_secs(10) * u32::try_from(size).unwrap_or(u32::MAX)
 }
 
-/// Makes and removes `size` at once. Names begin with `prefix`.
+/// Creates and removes `size` at once. Names begin with `prefix`.
 pub(super) async fn run(world: &World, layout: &Layout, system: &System, size: usize, prefix: &str) -> Result<Outcome> {
     let names: Vec<_> = (0..size).map(|index| format!("{prefix}-{index}")).collect();
     let leader = world.leader()?;

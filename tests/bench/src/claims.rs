@@ -1,4 +1,4 @@
-//! One claim after another: made, bound, and removed again, by turns with bare Pods and with the peer.
+//! One claim after another: created, bound and removed, in turn with bare Pods and with the peer.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,9 +10,9 @@ use super::report::{Timing, compared};
 use super::systems::{BARE, LIMIT, System, World};
 use mooring_testbed::progress::Step;
 
-/// What the report calls it.
+/// Its name in the report.
 pub(super) const BOUND: &str = "claim created → Bound";
-/// What the report calls it.
+/// Its name in the report.
 pub(super) const REMOVED: &str = "claim deleted → volume gone";
 
 /// Samples of one system.
@@ -23,8 +23,8 @@ struct Samples {
     steps: BTreeMap<usize, (&'static str, Vec<f64>)>,
 }
 
-/// Measures. Each round has every system once, in an order that changes from round to round. Names begin with `prefix`, which no other
-/// call may have had: what is seen of an object is known by its name.
+/// Measures. Each round has every system once, in an order that changes from round to round. Names begin with `prefix`,
+/// which no other call may have used: what happens to an object is recorded under its name.
 pub(super) async fn measure(
     world: &World,
     systems: &[System],

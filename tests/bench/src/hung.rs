@@ -1,6 +1,6 @@
-//! Whether a server that hangs delays the volumes of others: mounts, unmounts and statistics of volumes that have nothing to do with it, by
-//! the installed shim, while its own volumes hang and are asked for again and again, and while nothing hangs. By turns, a block of rounds
-//! each.
+//! Whether a hanging server delays other volumes: mounts, unmounts and statistics of volumes that do not use it,
+//! through the installed shim. They are measured while the server's own volumes hang and are requested again and again,
+//! and while nothing hangs, in alternating blocks of rounds.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -24,25 +24,26 @@ use mooring_harness::nodes::{POOL, driver_directory};
 use mooring_testbed::progress::{Step, say};
 use mooring_testbed::target::Target;
 
-/// Rounds until the server is stopped or let go on.
+/// Rounds until the server is stopped or continued.
 const BLOCK: usize = 25;
 
-/// Mounts of the hung server that are always on their way: those that it was not tripped for wait, the others are refused.
+/// Mounts from the hung server that are always under way: those before the circuit breaker trips wait, the others are
+/// refused.
 const ASKERS: usize = 4;
 
-/// Longest until a mount that was asked for of a hung server has ended.
+/// Longest until a mount that was requested from a hung server has ended.
 const LATE_LIMIT: Duration = Duration::from_mins(3);
 
-/// How long a hung server is given to be noticed before a block.
+/// Pause before a block, in which the mounter can notice the hung server.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// The volumes that are measured.
 const KINDS: [&str; 2] = ["local", "sshfs of another server"];
 
-/// What is done with each.
+/// The measured calls.
 const CALLS: [&str; 3] = ["mount", "statistics", "unmount"];
 
-/// Measures so many rounds with, and as many without a server that hangs.
+/// Measures this many rounds with, and as many without, a hanging server.
 pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
     mooring_harness::run(target.clone(), crate::WHOLE_LIMIT, "bench-hung", async |scope| {
         scope.require_mooring().await?;
@@ -82,7 +83,7 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
     .await
 }
 
-/// What is mounted.
+/// The volumes to mount.
 struct Sources {
     shim: PathBuf,
     folder: PathBuf,
@@ -91,17 +92,17 @@ struct Sources {
     late: String,
 }
 
-/// Times in seconds, without and with a server that hangs, by kind and call.
+/// Seconds without and with a hanging server, by kind and call.
 type Samples = [Block; 2];
 
-/// Those of a block, or all without, or all with a server that hangs.
+/// Seconds of one block, of all blocks without, or of all with a hanging server.
 type Block = [[Vec<f64>; CALLS.len()]; KINDS.len()];
 
 async fn by_turns(scope: &Scope, sources: Sources, rounds: usize) -> Result<Samples> {
     let init = scope.own_cluster()?.init_of(1)?;
     let (turn, turns) = channel();
     let (done, results) = channel();
-    // A thread of its own, since it does not come back from where it goes.
+    // A thread of its own, since it can't return from the namespaces that it enters.
     let worker = std::thread::spawn(move || {
         enter(init)?;
         work(&sources, &turns, &done)
@@ -109,7 +110,7 @@ async fn by_turns(scope: &Scope, sources: Sources, rounds: usize) -> Result<Samp
     let mut step = Step::begin("mounts beside a hung server");
     let mut samples = Samples::default();
     let blocks = rounds.div_ceil(BLOCK);
-    // The first of all is for pages to be read, and client Pods to be made.
+    // The very first block only warms up: pages are read, and client Pods start.
     let mut all = vec![(false, false)];
     all.extend((0..blocks).flat_map(|_| [(false, true), (true, true)]));
     for (number, (hangs, counts)) in all.into_iter().enumerate() {
@@ -157,7 +158,7 @@ fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Resu
     let local = json!({"client": "local", "source": image}).to_string();
     let volumes = [("local", &local), ("fine", &sources.fine)];
     let mut late = Vec::new();
-    // Whether a server hangs that others ask for volumes of.
+    // Whether a server hangs while volumes of it are requested.
     for hangs in turns {
         unmount_late(sources, &mut late)?;
         let askers = hangs.then(|| Askers::start(sources, &mut late)).transpose()?;
@@ -170,7 +171,7 @@ fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Resu
                     std::fs::create_dir_all(&directory)?;
                     call_out(&sources.shim, &["mount", &target, options])
                 };
-                // The kubelet clears directories of Pods away that it does not know, now and then just before the mount.
+                // The kubelet removes directories of unknown Pods, sometimes just before the mount.
                 let mounted = mount().or_else(|_| mount())?;
                 let looked = look(&directory)?;
                 let unmounted = call_out(&sources.shim, &["unmount", &target])?;
@@ -191,7 +192,8 @@ fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Resu
     unmount_late(sources, &mut late)
 }
 
-/// Unmounts what was asked for while the server hung: it is there again, so it may have come about, or be on its way still.
+/// Unmounts what was requested while the server hung. It answers again, so a mount may have succeeded, or may still be
+/// under way.
 fn unmount_late(sources: &Sources, late: &mut Vec<PathBuf>) -> Result<()> {
     let deadline = Instant::now() + LATE_LIMIT;
     for directory in late.drain(..) {
@@ -214,7 +216,7 @@ fn look(directory: &Path) -> Result<Duration> {
     Ok(took)
 }
 
-/// Mounts of the hung server, asked for as a kubelet would that never gets one.
+/// Requests for mounts from the hung server, repeated as a kubelet does while they fail.
 struct Askers(Vec<Child>);
 
 impl Askers {
@@ -241,14 +243,14 @@ impl Askers {
 impl Drop for Askers {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // With the call that it waits for.
+            // Together with the call that it waits for.
             let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
             let _ = child.wait();
         }
     }
 }
 
-/// One of a hundred samples is above.
+/// The value that one of a hundred samples exceeds.
 fn high(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -286,7 +288,7 @@ fn table(samples: &Samples) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn one_of_a_hundred_lies_above() {
+    fn one_of_a_hundred_exceeds_it() {
         let samples: Vec<_> = (1..=200).map(f64::from).collect();
         assert!((super::high(&samples) - 199.0).abs() < 0.5);
         assert!((super::high(&[3.0]) - 3.0).abs() < 0.1);

@@ -1,7 +1,8 @@
-//! `cargo testbed bench`: what Mooring costs, measured side by side with what it can be compared with.
+//! `cargo testbed bench`: what Mooring costs, measured side by side with alternatives.
 //!
-//! These are no tests, since their numbers depend on the machine and on what else runs on it: what is compared is measured in one run,
-//! by turns, and told as a ratio. [`report`] is what comes out, [`systems`] what is compared; `docs/performance.md` says how to read it.
+//! These are not tests, since the numbers depend on the machine and on its other load. So the bench measures the
+//! alternatives in turn in one run, and reports ratios. [`report`] is the result, [`systems`] are the alternatives;
+//! `docs/performance.md` says how to read the numbers.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +39,7 @@ use mooring_testbed::target::Target;
 
 pub use run::measure;
 
-/// How long a measurement may take, however much is asked for.
+/// Time limit of a run, however much it measures.
 const WHOLE_LIMIT: Duration = Duration::from_hours(4);
 
 const AFTER_HELP: &str = "\
@@ -59,10 +60,10 @@ Examples:
 The cluster is brought up if none runs, and Mooring is built and installed as it stands in this tree. Everything else
 that the bench made is gone when it ends.";
 
-/// The images that are measured.
+/// The images that are needed.
 const IMAGES: &[&str] = &["flex-provisioner", "mounter", "provisioner-local", "testbed-scripted"];
 
-/// Those for the volumes of servers that hang.
+/// Those for volumes of hanging servers.
 const HUNG_IMAGES: &[&str] = &["flex-provisioner", "mounter", "client-sshfs", "testbed-sshd"];
 
 /// Those for the memory of client containers.
@@ -85,36 +86,37 @@ pub struct Bench {
     all: AllArgs,
 }
 
-/// A part that can be measured alone.
+/// A part that can be measured on its own.
 #[derive(Debug, Clone, Copy, Subcommand)]
 enum Part {
-    /// What one call-out of the kubelet costs over starting /bin/true: the shim installed on node-1, called with
+    /// What one call of the kubelet costs compared with starting /bin/true: the shim installed on node-1, called with
     /// `getvolumename`, which goes to the mounter and back.
     Shim {
         /// How many runs of each.
         #[arg(long, default_value_t = 2000)]
         runs: usize,
     },
-    /// Whether a server that hangs delays the volumes of others: their mounts, statistics and unmounts on node-1, with and without one.
+    /// Whether a hanging server delays other volumes: their mounts, statistics and unmounts on node-1, with and without
+    /// one.
     Hung {
         /// How many rounds of each.
         #[arg(long, default_value_t = 500, value_parser = at_least_one)]
         rounds: usize,
     },
-    /// How much memory a client container takes for each volume more, by client.
+    /// How much memory a client container takes for each further volume, by client.
     Memory {
-        /// How many volumes more.
+        /// How many further volumes.
         #[arg(long, default_value_t = 8, value_parser = at_least_one)]
         volumes: usize,
     },
 }
 
-/// Settings of the whole bench.
+/// Settings of the complete bench.
 #[derive(Debug, Clone, Args)]
 struct AllArgs {
     #[command(flatten)]
     options: Options,
-    /// Where the numbers are kept as JSON.
+    /// Where to store the numbers as JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     json: PathBuf,
 }
@@ -125,16 +127,16 @@ pub struct Options {
     /// Rounds of one claim after another: claim created to Bound, claim deleted to volume gone.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub claims: usize,
-    /// Rounds of a Pod with a fresh claim against a Pod without.
+    /// Rounds of a Pod with a new claim compared with a Pod without.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     pub pods: usize,
-    /// Bursts: so many claims at once. The same number several times gives a spread.
+    /// Bursts: this many claims at once. The same number several times gives a spread.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "50,200", value_parser = at_least_one)]
     pub bursts: Vec<usize>,
     /// Mounts and unmounts of each kind.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     pub mounts: usize,
-    /// How long nothing is done, to see what Mooring costs then.
+    /// How long to do nothing, to see what Mooring costs then.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub idle: u64,
     /// Worker threads of local-path-provisioner in its second turn.
@@ -153,7 +155,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl Bench {
-    /// Measures.
+    /// Runs the bench.
     pub fn run(self, layout: &Layout) -> Result<()> {
         match self.part {
             Some(Part::Shim { runs }) => shim::run(runs.max(10)),
@@ -170,7 +172,7 @@ impl Bench {
     }
 }
 
-/// The cluster, with Mooring and these images as they stand in the tree.
+/// The cluster, with Mooring and these images built from this tree.
 fn installed(layout: &Layout, images: &'static [&'static str]) -> Result<Target> {
     let target = Target::own(layout, None, None)?;
     install_for_tests(&target, &target.load_images(Selection::Named(images))?)?;

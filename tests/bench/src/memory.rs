@@ -1,5 +1,5 @@
-//! How much memory a client container takes for each volume more: what its processes have resident, each page that several of them
-//! share counted once (`Pss`), with one volume mounted and with more.
+//! How much memory a client container takes for each further volume: the resident memory of its processes with one
+//! volume mounted and with more. Pages that several of them share count once (`Pss`).
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{Step, say};
 use mooring_testbed::target::Target;
 
-/// A program of some MiB for each volume, and one of some ten.
+/// One whose program takes some MiB per volume, and one whose program takes some tens of MiB.
 const CLIENTS: [&str; 2] = ["sshfs", "glusterfs"];
 
-/// Where all of it runs.
+/// The node that everything runs on.
 const NODE: &str = "node-1";
 
-/// How long a container is left alone before it is looked at.
+/// Pause before a container is measured.
 const CALM: Duration = Duration::from_secs(3);
 
-/// Longest wait for client Pods of before to go.
+/// Longest wait for earlier client Pods to go.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Measures all clients with so many volumes more than one.
+/// Measures all clients with this many more volumes than one.
 pub(super) async fn run(target: &Target, volumes: usize) -> Result<()> {
     let mut table = format!(
         "| client | with one volume | with {} | each more |\n| --- | --- | --- | --- |\n",
@@ -67,7 +67,7 @@ pub(super) async fn run(target: &Target, volumes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Makes claims with a volume of the client each.
+/// Creates claims, each with a volume of the client.
 async fn make(scope: &Scope, client: &str, claims: &[String]) -> Result<()> {
     if client == "sshfs" {
         let names: Vec<_> = claims.iter().map(String::as_str).collect();
@@ -103,7 +103,7 @@ async fn client_pods(scope: &Scope, client: &str) -> Result<Vec<Pod>> {
     Ok(pods.list(&of_client).await?.items)
 }
 
-/// What was used before leaves memory behind.
+/// Earlier use leaves memory behind.
 async fn no_client_pods(scope: &Scope, client: &str) -> Result<()> {
     wait_until("client Pods of before to go", LIMIT, async || {
         Ok(client_pods(scope, client).await?.is_empty().then_some(()))
@@ -111,7 +111,7 @@ async fn no_client_pods(scope: &Scope, client: &str) -> Result<()> {
     .await
 }
 
-/// Of the only client Pod of a client, in MiB.
+/// The memory of a client's only client Pod, in MiB.
 async fn memory(scope: &Scope, client: &str) -> Result<f64> {
     tokio::time::sleep(CALM).await;
     let pods = client_pods(scope, client).await?;
@@ -122,7 +122,7 @@ async fn memory(scope: &Scope, client: &str) -> Result<f64> {
     Ok(u32::try_from(kib).map_or(f64::INFINITY, f64::from) / 1024.0)
 }
 
-/// What a process has resident in KiB, with its share of what it shares; nothing of one that has ended.
+/// Resident memory of a process in KiB, with its share of shared pages; none if the process has ended.
 fn shared_once(pid: i32) -> Option<u64> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = all.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -1,8 +1,8 @@
-//! Mounts of one and the same kind of volume (an ext4 image file over a loop device, `nosuid,nodev`) in three ways: by the installed shim
-//! and the mounter, by the very system calls that the mounter makes, and by mount(8).
+//! Mounts of the same kind of volume (an ext4 image file on a loop device, `nosuid,nodev`) in three ways: with the
+//! installed shim and mounter, with the system calls that the mounter makes, and with mount(8).
 //!
-//! All three are done by one thread inside node-1's namespaces, by turns, each with an image file and a directory of its own. A
-//! program's time is from before its start until it has ended.
+//! One thread inside node-1's namespaces does all three in turn, each with an image file and a directory of its own.
+//! The time of a program lasts from before its start until it has ended.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ use mooring_harness::nodes::{POOL, driver_directory, read_call_out};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::namespaces::workbench;
 
-/// What the report calls it.
+/// Its name in the report.
 pub(super) const MOUNT: &str = "mount";
-/// What the report calls it.
+/// Its name in the report.
 const UNMOUNT: &str = "unmount";
-/// Who the report says it is.
+/// Its name in the report.
 pub(super) const OURS: &str = "shim and mounter";
-/// Who the report says it is.
+/// Its name in the report.
 pub(super) const CALLS: &str = "the same system calls";
-/// Who the report says it is.
+/// Its name in the report.
 pub(super) const PROGRAM: &str = "mount(8)";
 
 /// Measures `rounds` mounts and unmounts of each kind.
@@ -42,7 +42,7 @@ pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
     let init = cluster.init_of(1)?;
     let shim = driver_directory(cluster).join(FLEX_EXECUTABLE);
     let name = scope.namespace.clone();
-    // A thread of its own, since it does not come back from where it goes.
+    // A thread of its own, since it can't return from the namespaces that it enters.
     let worker = std::thread::spawn(move || {
         enter(init)?;
         measure_here(&name, &shim, rounds)
@@ -53,7 +53,8 @@ pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
     }
 }
 
-/// Enters a mount namespace with a node's folders and the machine's programs; what is started from then on is in its PID namespace as well, so that its /proc is right.
+/// Enters a mount namespace with a node's folders and the machine's programs. Programs started after this are in its
+/// PID namespace as well, so that its /proc is right.
 pub(super) fn enter(init: i32) -> Result<()> {
     let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
     let mounts = open(&workbench(init)?)?;
@@ -93,7 +94,7 @@ fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
         for turn in 0..ways.len() {
             let at = (round + turn) % ways.len();
             let way = &ways[at];
-            // The kubelet clears directories of Pods away that it does not know, now and then just before the mount.
+            // The kubelet removes directories of unknown Pods, sometimes just before the mount.
             let mounted = way.make_and_mount().or_else(|_| way.make_and_mount());
             let mounted = mounted.with_context(|| format!("failed to mount by {}", way.who))?;
             ensure!(is_mounted(&way.directory)?, "nothing was mounted by {}", way.who);
@@ -142,7 +143,7 @@ pub(super) fn format(image: &str) -> Result<()> {
     Ok(())
 }
 
-/// By its device, which is another than that of the directory above.
+/// By its device, which differs from that of the directory above.
 fn is_mounted(directory: &Path) -> Result<bool> {
     let device = |path: &Path| -> Result<u64> {
         let metadata = std::fs::metadata(path).with_context(|| format!("failed to look at {}", path.display()))?;
@@ -153,7 +154,7 @@ fn is_mounted(directory: &Path) -> Result<bool> {
 }
 
 impl Way {
-    /// The time is that of the mount alone.
+    /// The time is that of the mount only.
     fn make_and_mount(&self) -> Result<Duration> {
         std::fs::create_dir_all(&self.directory)
             .with_context(|| format!("failed to make {}", self.directory.display()))?;
@@ -208,7 +209,7 @@ impl Way {
     }
 }
 
-/// A call-out that has to succeed.
+/// A call that has to succeed.
 pub(super) fn call_out(shim: &Path, args: &[&str]) -> Result<Duration> {
     let started = Instant::now();
     let run = Command::new(shim).args(args).stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! What happened to Pods, claims and volumes, and when the watches told of it.
+//! What happened to Pods, claims and volumes, and when the watches reported it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -17,26 +17,26 @@ use tokio::task::JoinSet;
 
 use mooring_testbed::progress::spoken;
 
-/// Something that happens once to an object.
+/// Something that happens to an object once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Mark {
-    /// It is there.
+    /// It exists.
     Made,
     /// A Pod has its node.
     Scheduled,
     /// A Pod's containers run.
     Running,
-    /// A Pod has ended well.
+    /// A Pod has succeeded.
     Succeeded,
-    /// A Pod has ended otherwise.
+    /// A Pod has failed.
     Failed,
     /// A claim has its volume.
     Bound,
-    /// It is no more.
+    /// It is gone.
     Gone,
 }
 
-/// An object. A volume goes by its claim, whose name is known before.
+/// An object. A volume is identified by its claim, whose name is known earlier.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
     /// Namespace and name.
@@ -56,7 +56,7 @@ impl Subject {
 #[derive(Default)]
 struct Seen {
     marks: HashMap<(Subject, Mark), Instant>,
-    /// The Pods that are there.
+    /// The existing Pods.
     pods: HashSet<(String, String)>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Begins to watch, and returns when all that is there has been listed.
+    /// Starts to watch, and returns when all existing objects have been listed.
     pub(super) async fn start(client: &Client, namespace: &str) -> Result<Self> {
         let state = Arc::new(State {
             seen: Mutex::default(),
@@ -117,7 +117,7 @@ impl Observer {
         seen.marks.get(&(subject.clone(), mark)).copied()
     }
 
-    /// Waits for something to happen; gives when it did.
+    /// Waits for something to happen; returns when it did.
     pub(super) async fn wait(&self, subject: &Subject, mark: Mark, limit: Duration) -> Result<Instant> {
         self.until(&format!("{subject:?} to be {mark:?}"), limit, || {
             if mark != Mark::Failed && self.at(subject, Mark::Failed).is_some() {
@@ -177,7 +177,7 @@ impl State {
         match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
             Some("Running") => marks.push(Mark::Running),
             Some("Succeeded") => marks.push(Mark::Succeeded),
-            // A Pod that is told to end fails.
+            // A Pod that is being deleted ends as failed.
             Some("Failed") if pod.metadata.deletion_timestamp.is_none() => marks.push(Mark::Failed),
             _ => {}
         }
@@ -240,7 +240,7 @@ fn follow<K>(
                 Ok(Event::InitDone) => {
                     let _ = listed.try_send(());
                 }
-                // It is tried again; what was missed is waited for in vain, and said.
+                // The watch tries again. If something was missed, the wait for it fails with a message.
                 Ok(Event::Init) | Err(_) => {}
             }
             state.changed.send_replace(());

@@ -1,4 +1,5 @@
-//! rancher/local-path-provisioner on the cluster: built from its Go module, in an image of its own, as its project installs it.
+//! rancher/local-path-provisioner on the cluster: built from its Go module, in an image made here, and installed as its
+//! project does.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,12 +16,12 @@ use mooring_testbed::oci::{Runs, write_archive};
 /// The image's full name.
 const IMAGE: &str = "docker.io/rancher/local-path-provisioner:v0.0.30";
 
-/// Its worker threads unless told otherwise.
+/// Its default number of worker threads.
 pub(super) const USUAL_THREADS: usize = 4;
 
 const MANIFEST: &str = include_str!("../local-path.yaml");
 
-/// An installation; its objects and its class are called after the bench's namespace.
+/// An installation; its objects and its class are named after the bench's namespace.
 pub(super) struct Peer<'a> {
     scope: &'a Scope,
     /// Namespace and class.
@@ -43,7 +44,7 @@ impl<'a> Peer<'a> {
         self.apply(USUAL_THREADS)
     }
 
-    /// Lets it run with so many worker threads.
+    /// Runs it with this many worker threads.
     pub(super) fn apply(&self, threads: usize) -> Result<()> {
         let mut apply = self.scope.target.kubectl(["apply", "-f", "-"]);
         output_with_input(&mut apply, self.manifest(threads).as_bytes())?;
@@ -59,7 +60,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Takes it away, and waits until it is gone.
+    /// Removes it, and waits until it is gone.
     pub(super) fn remove(&self) -> Result<()> {
         let args = ["delete", "--ignore-not-found", "--timeout=180s", "-f", "-"];
         output_with_input(
@@ -70,7 +71,7 @@ impl<'a> Peer<'a> {
     }
 
     fn manifest(&self, threads: usize) -> String {
-        // The scope removes what lies there under its name.
+        // The scope removes the folder with its name.
         let folder = format!("/var/lib/mooring/{}", self.name);
         MANIFEST
             .replace("PEER-NAME", &self.name)
@@ -80,7 +81,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// An image with just the program, beside the program.
+/// An image with only the program, in the program's folder.
 fn image(program: &Path) -> Result<Archive> {
     let archive = Archive {
         name: IMAGE.to_owned(),

@@ -1,4 +1,5 @@
-//! What a user waits for: a Pod with a fresh claim, from both being made to the Pod running, over a Pod without.
+//! What a user waits for: a Pod with a new claim, from the creation of both until the Pod runs, compared with a Pod
+//! without a claim.
 
 use std::time::Instant;
 
@@ -11,12 +12,12 @@ use super::systems::{LIMIT, System, World};
 use mooring_harness::provisioner::claim;
 use mooring_testbed::progress::Step;
 
-/// What the report calls it.
+/// Its name in the report.
 pub(super) const RUNNING: &str = "Pod with a fresh claim → running";
-/// What it is compared with.
+/// The name of its comparison.
 const WITHOUT: &str = "Pod without a claim";
 
-/// Measures, by turns. The scheduler chooses the nodes.
+/// Measures both in turn. The scheduler chooses the nodes.
 pub(super) async fn measure(world: &World, systems: &[System], rounds: usize, step: &mut Step) -> Result<Vec<Timing>> {
     let systems: Vec<_> = std::iter::once(None)
         .chain(systems.iter().filter(|system| system.mounts).map(Some))
@@ -58,7 +59,7 @@ async fn one(world: &World, system: Option<&System>, name: &str) -> Result<f64> 
     Ok(running.duration_since(began).as_secs_f64())
 }
 
-/// A Pod with a volume at /data: the claim of its name, or an empty directory.
+/// A Pod with a volume at /data: the claim with its name, or an empty directory.
 fn user(name: &str, with_claim: bool) -> Value {
     let volume = if with_claim {
         json!({"name": "data", "persistentVolumeClaim": {"claimName": name}})

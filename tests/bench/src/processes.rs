@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 use mooring_testbed::layout::Layout;
 use mooring_testbed::namespaces::find_inits;
 
-/// `USER_HZ`, in which the kernel tells processor time on every architecture that Kubernetes runs on.
+/// `USER_HZ`: the kernel reports processor time in this unit on every architecture that Kubernetes supports.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The controller that works.
+/// The controller that leads.
 pub(super) const CONTROLLER: &str = "flex-provisioner";
-/// The controller that stands by.
+/// The controller on standby.
 pub(super) const STANDBY: &str = "flex-provisioner (standby)";
 /// The node daemon.
 pub(super) const MOUNTER: &str = "mounter";
-/// The worker that each node daemon has waiting. It is the same program, so most of its memory is the daemon's as well: only what is
-/// not is counted.
+/// The worker that each node daemon keeps waiting. It runs the same program, so it shares most of its memory with the
+/// daemon: only the rest counts.
 pub(super) const WORKER: &str = "mounter's waiting worker";
 /// The peer.
 pub(super) const PEER: &str = "local-path-provisioner";
 
-/// Processes that are looked at under the name of their program.
+/// Processes that are reported under their programs' names.
 const KNOWN: &[&str] = &[
     PEER,
     "containerd",
@@ -34,18 +34,18 @@ const KNOWN: &[&str] = &[
     "kubelet",
 ];
 
-/// What one kind of process has taken.
+/// What one kind of process has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     /// How many there are.
     pub(super) processes: usize,
-    /// Processor time of all of them and of their children that have ended, in milliseconds.
+    /// Processor time of all of them and of their ended children, in milliseconds.
     pub(super) milliseconds: u64,
-    /// Resident memory of the largest in KiB; of [`WORKER`] what it shares with no other process.
+    /// Resident memory of the largest in KiB; for [`WORKER`], the part that it shares with no other process.
     pub(super) resident: u64,
 }
 
-/// What each kind of process has taken so far.
+/// What each kind of process has used so far.
 pub(super) type Snapshot = BTreeMap<String, Taken>;
 
 /// A process as the kernel shows it.
@@ -55,7 +55,7 @@ struct Stat {
     ticks: u64,
 }
 
-/// Looks at all processes of a cluster. `leader` is the Pod of the controller that works.
+/// Reads all processes of a cluster. `leader` is the Pod of the controller that leads.
 pub(super) fn snapshot(layout: &Layout, leader: &str) -> Result<Snapshot> {
     let inits: Vec<i32> = find_inits(layout)?.into_iter().map(|(_, pid)| pid).collect();
     let mut stats = HashMap::new();
@@ -65,7 +65,7 @@ pub(super) fn snapshot(layout: &Layout, leader: &str) -> Result<Snapshot> {
     {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // Processes come and go while being listed.
+        // A process may end while they are listed.
         if let Some((pid, stat)) = pid.zip(read_stat(&stat)) {
             stats.insert(pid, stat);
         }
@@ -90,10 +90,10 @@ pub(super) fn snapshot(layout: &Layout, leader: &str) -> Result<Snapshot> {
     Ok(found)
 }
 
-/// Milliseconds taken between two looks.
+/// Milliseconds used between two snapshots.
 pub(super) fn between(before: &Snapshot, after: &Snapshot, name: &str) -> u64 {
     let at = |snapshot: &Snapshot| snapshot.get(name).map_or(0, |taken| taken.milliseconds);
-    // One that was started anew in between counts from its start.
+    // A process that restarted in between counts from its start.
     at(after).checked_sub(at(before)).unwrap_or_else(|| at(after))
 }
 
@@ -109,7 +109,7 @@ fn is_below(pid: i32, ancestors: &[i32], stats: &HashMap<i32, Stat>) -> bool {
 }
 
 fn read_stat(text: &str) -> Option<Stat> {
-    // The name before it may have any letters, also brackets.
+    // The name before it may contain any characters, even brackets.
     let fields: Vec<_> = text.rsplit(')').next()?.split_whitespace().collect();
     let ticks = (11..15).map(|at| fields.get(at)?.parse::<u64>().ok());
     Some(Stat {
@@ -143,7 +143,7 @@ fn name_of(folder: &Path, leader: &str) -> Option<String> {
         text.split('\0').map(str::to_owned).collect::<Vec<_>>()
     };
     match program {
-        // Agents are the same program.
+        // Agents run the same program.
         "mounter" => match words("cmdline").get(1)?.as_str() {
             "serve" => Some(MOUNTER.to_owned()),
             "worker" => Some(WORKER.to_owned()),
@@ -164,7 +164,7 @@ mod tests {
     use super::{Stat, is_below, read_stat};
 
     #[test]
-    fn a_process_is_known_by_its_ancestors() {
+    fn a_process_is_recognized_by_its_ancestors() {
         let line = "7 (a) b) S 3 7 7 0 -1 4194560 1 2 0 0 10 20 3 4 20 0 1 0 5 6 7";
         let stat = read_stat(line).unwrap();
         assert_eq!(stat, Stat { parent: 3, ticks: 37 });

@@ -1,4 +1,4 @@
-//! What the bench found, as it is kept in JSON.
+//! The bench's results, as they are stored in JSON.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::Options;
 pub use super::summary::Summary;
 
-/// Raised when a field changes its meaning.
+/// Increased when a field changes its meaning.
 pub const FORMAT: u32 = 1;
 
-/// All that was measured in one run.
+/// Everything that was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`FORMAT`] when this was written.
     pub format: u32,
-    /// Where it was measured.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// How much was asked for.
+    /// The options of the run.
     pub options: Options,
     /// How long it took.
     pub seconds: f64,
@@ -25,17 +25,17 @@ pub struct Report {
     pub times: Vec<Timing>,
     /// Many at once.
     pub bursts: Vec<Burst>,
-    /// What was asked of the API server.
+    /// Requests to the API server.
     pub requests: Vec<Requests>,
-    /// What the processes took.
+    /// What the processes used.
     pub processes: Vec<ProcessUse>,
-    /// What was aimed at.
+    /// The aims and whether they were reached.
     pub aims: Vec<Aim>,
-    /// What went wrong without ending the run.
+    /// Failures that did not end the run.
     pub notes: Vec<String>,
 }
 
-/// A machine, without saying which.
+/// A machine, without its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Processors.
@@ -51,9 +51,9 @@ pub struct Machine {
 /// How long something took.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// What.
+    /// What was measured.
     pub what: String,
-    /// Whose.
+    /// Whose time it is.
     pub who: String,
     /// In seconds.
     pub seconds: Summary,
@@ -66,7 +66,7 @@ pub struct Timing {
 /// A comparison, round by round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Over {
-    /// With what.
+    /// What it is compared with.
     pub whom: String,
     /// How many times as long.
     pub ratio: Summary,
@@ -75,7 +75,7 @@ pub struct Over {
 }
 
 impl Timing {
-    /// Of samples in seconds; none if there are none.
+    /// A timing from samples in seconds; none if there are none.
     pub fn of(what: &str, who: &str, samples: &[f64]) -> Option<Self> {
         Some(Self {
             what: what.to_owned(),
@@ -103,7 +103,7 @@ impl Timing {
     }
 }
 
-/// Timings of the same thing, compared with the one called `base` where it is among them.
+/// Timings of the same thing, compared with the one named `base` if it is among them.
 pub(super) fn compared(timings: Vec<Timing>, base: &str) -> Vec<Timing> {
     let Some(base) = timings.iter().find(|timing| timing.who == base).cloned() else {
         return timings;
@@ -125,27 +125,27 @@ pub(super) fn compared(timings: Vec<Timing>, base: &str) -> Vec<Timing> {
 pub struct Burst {
     /// What was done: `claims bound` or `volumes removed`.
     pub what: String,
-    /// By whom.
+    /// Which system did it.
     pub who: String,
     /// How many at once.
     pub size: usize,
-    /// How many a second, from the first request to the last that was done.
+    /// How many per second, from the first request to the last result.
     pub per_second: Summary,
-    /// How many times as many as bare Pods, where these were run.
+    /// The ratio to bare Pods, if these were measured.
     pub over_bare: Option<Summary>,
 }
 
 /// Requests to the API server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Requests {
-    /// When: `provision` and `delete` are per volume, `idle` is per minute.
+    /// The phase: `provision` and `delete` are per volume, `idle` is per minute.
     pub phase: String,
-    /// What was being measured.
+    /// The measured system.
     pub who: String,
-    /// How many volumes it is the mean of.
+    /// Number of volumes that this is the mean of.
     pub volumes: usize,
-    /// By who asked and by verb. What goes by the clock (Leases, the nodes' status) is left out of `provision` and `delete`; the
-    /// bench's own requests are left out everywhere.
+    /// By client and by verb. Periodic requests (Leases, the nodes' status) are left out of `provision` and `delete`;
+    /// the bench's own requests are left out everywhere.
     pub by_client: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
@@ -171,35 +171,35 @@ impl Requests {
     }
 }
 
-/// What one kind of process took.
+/// What one kind of process used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// Which.
+    /// The kind.
     pub process: String,
     /// How many there are.
     pub processes: usize,
-    /// Resident memory of the largest in MiB, before anything was done.
+    /// Resident memory of the largest in MiB, before the first measurement.
     pub idle_mib: f64,
-    /// The same with the largest burst's volumes there.
+    /// The same while the largest burst's volumes exist.
     pub loaded_mib: f64,
-    /// The same when all of it was over.
+    /// The same after the last measurement.
     pub after_mib: f64,
-    /// Processor time while nothing was done, in milliseconds a minute.
+    /// Processor time while idle, in milliseconds per minute.
     pub idle_ms_per_minute: f64,
-    /// Processor time per volume, made and removed, in milliseconds, by what was being measured.
+    /// Processor time per volume, created and removed, in milliseconds, by measured system.
     pub ms_per_volume: BTreeMap<String, f64>,
 }
 
-/// Something aimed at.
+/// An aim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
-    /// What.
+    /// What it is about.
     pub what: String,
     /// The bound.
     pub aim: f64,
-    /// What was measured.
+    /// The measured value.
     pub measured: f64,
-    /// In what.
+    /// The unit.
     pub unit: String,
     /// Whether it was reached.
     pub met: bool,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_are_told_apart() {
+    fn reads_and_writes_are_counted_apart() {
         let text = r#"{"phase": "provision", "who": "x", "volumes": 2, "by_client":
             {"a": {"get": 1.5, "create": 2.0}, "b": {"patch": 0.5, "watch": 1.0}}}"#;
         let requests: Requests = serde_json::from_str(text).unwrap();

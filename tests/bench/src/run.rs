@@ -1,4 +1,4 @@
-//! The whole run: what is set up, measured in which order, and put together.
+//! The whole run: set-up, the order of measurements, and the report.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,12 +22,12 @@ use mooring_testbed::images::{HOST, TAG};
 use mooring_testbed::progress::{Step, note};
 use mooring_testbed::target::Target;
 
-/// What was done in a burst.
+/// The first phase of a burst.
 const BOUND: &str = "claims bound";
-/// What was done in a burst.
+/// The second phase of a burst.
 const REMOVED: &str = "volumes removed";
 
-/// How long the cluster is left alone before anything is measured.
+/// Pause before the first measurement.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Measures everything, on the testbed's own cluster with Mooring installed.
@@ -39,7 +39,7 @@ pub async fn measure(target: &Target, options: &Options) -> Result<Report> {
     mooring_harness::run(target.clone(), crate::WHOLE_LIMIT, "bench", async |scope| {
         scope.require_mooring().await?;
         let peer = (!options.skip_peer).then(|| Peer::of(&scope));
-        // In a box: it is large.
+        // Boxed, since it is large.
         let measured = Box::pin(in_scope(&scope, peer.as_ref(), options)).await;
         let removed = peer.as_ref().map_or(Ok(()), Peer::remove);
         report = Some(measured?);
@@ -49,12 +49,12 @@ pub async fn measure(target: &Target, options: &Options) -> Result<Report> {
     report.context("nothing was measured")
 }
 
-/// What is gathered on the way.
+/// Results so far.
 struct Gathered<'a> {
     cluster: &'a Cluster,
     world: &'a World,
     times: Vec<Timing>,
-    /// Rates by what, whose and how many.
+    /// Rates by phase, system and size.
     rates: Vec<(&'static str, String, usize, f64)>,
     requests: Vec<Requests>,
     milliseconds: BTreeMap<String, BTreeMap<String, f64>>,
@@ -88,7 +88,7 @@ async fn in_scope(scope: &Scope, peer: Option<&Peer<'_>>, options: &Options) -> 
     step.update("");
     gathered.times.extend(mounts::measure(scope, options.mounts)?);
     step.done("");
-    // One of each first, which nobody counts: images are unpacked, pages read.
+    // One round of each first, which does not count: images are unpacked, pages are read.
     let mut step = Step::begin("claims one after another");
     claims::measure(&world, &systems, 1, "first", &mut step).await?;
     tokio::time::sleep(CALM).await;
@@ -108,7 +108,7 @@ async fn in_scope(scope: &Scope, peer: Option<&Peer<'_>>, options: &Options) -> 
     gathered.report(options, started, &[idle, idle_after, after])
 }
 
-/// The classes, and what comes of them.
+/// Creates the classes; returns the systems.
 async fn set_up(scope: &Scope, peer: Option<&Peer<'_>>) -> Result<Vec<System>> {
     let printing = scope.provisioner().printing();
     printing.apply().await?;
@@ -132,7 +132,7 @@ async fn set_up(scope: &Scope, peer: Option<&Peer<'_>>) -> Result<Vec<System>> {
 }
 
 impl Gathered<'_> {
-    /// Does nothing for a while; gives the processes before and after.
+    /// Does nothing for a while; returns the processes before and after.
     async fn idle(&mut self, time: Duration) -> Result<(Snapshot, Snapshot)> {
         let leader = self.world.leader()?;
         let before = snapshot(&self.cluster.layout, &leader)?;
@@ -171,7 +171,7 @@ impl Gathered<'_> {
         Ok(())
     }
 
-    /// One burst. What the peer can't do does not end the run.
+    /// One burst. A failure of the peer does not end the run.
     async fn burst(&mut self, system: &System, size: usize, prefix: &str) -> Result<()> {
         let step = Step::begin(format!("{size} at once: {}", system.name));
         let outcome = match burst::run(self.world, &self.cluster.layout, system, size, prefix).await {
@@ -193,7 +193,7 @@ impl Gathered<'_> {
 
     fn take(&mut self, system: &System, size: usize, outcome: &Outcome) -> Result<()> {
         for (what, phase) in [(BOUND, &outcome.made), (REMOVED, &outcome.removed)] {
-            // A Pod that has ended is gone with its object, so there is nothing to learn from its removal.
+            // A Pod that has ended disappears with its object, so its removal shows nothing.
             if what == REMOVED && system.class.is_none() {
                 continue;
             }
@@ -210,7 +210,7 @@ impl Gathered<'_> {
         for process in after.keys() {
             let taken = u32::try_from(between(before, after, process)).map_or(f64::INFINITY, f64::from);
             let of_process = self.milliseconds.entry(process.clone()).or_default();
-            // The largest burst comes last and stays.
+            // The largest burst is the last one, and overwrites the others.
             of_process.insert(system.name.clone(), taken / number(size));
         }
         for (process, taken) in loaded {
@@ -273,7 +273,7 @@ fn bursts(rates: &[(&'static str, String, usize, f64)]) -> Vec<Burst> {
             continue;
         }
         let own = of(what, who, *size);
-        // A volume's removal takes a Pod as well.
+        // Removing a volume takes a Pod as well.
         let ratios: Vec<_> = own
             .iter()
             .zip(of(BOUND, BARE, *size))
@@ -364,7 +364,7 @@ fn per(counts: &Counts, share: f64) -> BTreeMap<String, BTreeMap<String, f64>> {
 }
 
 fn minutes(time: Duration) -> f64 {
-    // Never nothing, to be divided by.
+    // Never zero, since it divides.
     time.as_secs_f64().max(1.0) / 60.0
 }
 

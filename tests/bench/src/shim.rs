@@ -1,4 +1,4 @@
-//! What one call-out of the kubelet costs over starting another program.
+//! What one call of the kubelet costs compared with starting another program.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use mooring_contract::names::FLEX_EXECUTABLE;
 use mooring_harness::nodes::driver_directory_outside;
 use mooring_testbed::progress::say;
 
-/// A call-out that nobody but the mounter answers, and for which it has nothing to do.
+/// A call that only the mounter can answer, and for which it has nothing to do.
 pub(super) const CALL: [&str; 2] = ["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#];
 
-/// Runs the shim and /bin/true by turns, so that whatever else the machine does meets both alike.
+/// Runs the shim and /bin/true in turn, so that other load on the machine affects both alike.
 pub(super) fn run(runs: usize) -> Result<()> {
     let shim = driver_directory_outside("node-1")?.join(FLEX_EXECUTABLE);
     ensure!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The median of samples, and between what eight of ten of them lie.
+/// The median of samples, and the range of the middle eight of ten.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many samples.
@@ -16,7 +16,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of samples; none if there are none.
+    /// The summary of samples; none if there are none.
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -32,7 +32,7 @@ impl Summary {
     }
 }
 
-/// A count as a number to calculate with.
+/// A count as a floating-point number.
 pub(super) fn number(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::INFINITY, f64::from)
 }

@@ -1,4 +1,4 @@
-//! What is compared: ways to come by a volume, and the bare Pod that is the floor.
+//! What is compared: ways to get a volume, and the bare Pod as the lower bound.
 
 use std::time::{Duration, Instant};
 
@@ -13,43 +13,43 @@ use super::observer::{Mark, Observer, Subject};
 use mooring_harness::Scope;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, SCRIPTED, claim};
 
-/// The floor.
+/// The lower bound.
 pub(super) const BARE: &str = "bare Pod";
-/// Mooring with an image that prints where a volume is: nothing but Mooring itself.
+/// Mooring with an image that only prints a volume's source: Mooring's own cost.
 pub(super) const MOORING: &str = "Mooring";
 /// Mooring's own `local` class: an image file in the node's pool.
 pub(super) const LOCAL: &str = "Mooring, local";
 
-/// By it the scheduler tells a provisioner where the claim's first Pod will run.
+/// The scheduler uses it to tell a provisioner where the claim's first Pod will run.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// The size of every claim.
 const SIZE: &str = "64Mi";
 
-/// Longest wait for one thing when nothing else is going on.
+/// Longest wait for one thing while nothing else happens.
 pub(super) const LIMIT: Duration = Duration::from_mins(3);
 
-/// A way to come by a volume, or the bare Pod.
+/// A way to get a volume, or the bare Pod.
 #[derive(Debug, Clone)]
 pub(super) struct System {
     /// Its name in the report.
     pub(super) name: String,
     /// The class of its claims; none for bare Pods.
     pub(super) class: Option<String>,
-    /// Its class waits for the node, which each claim is given.
+    /// Whether its class waits for a node, which the bench sets on each claim.
     pub(super) waits_for_node: bool,
-    /// Its volumes can be mounted.
+    /// Whether its volumes can be mounted.
     pub(super) mounts: bool,
-    /// Where its Pods for volumes run.
+    /// The namespace of the Pods that make its volumes.
     pods_in: String,
-    /// What comes before a volume's name in the name of the Pod that makes it.
+    /// What precedes a volume's name in the name of the Pod that makes it.
     pod_prefix: &'static str,
-    /// Pods there that stay.
+    /// Prefix of Pods there that stay.
     stays: &'static str,
 }
 
 impl System {
-    /// A Pod of the image that Mooring's Pods have, which ends at once.
+    /// A Pod of the image that Mooring's Pods use, which ends at once.
     pub(super) fn bare(scope: &Scope) -> Self {
         Self {
             name: BARE.to_owned(),
@@ -62,7 +62,7 @@ impl System {
         }
     }
 
-    /// A class of Mooring's.
+    /// A class of Mooring.
     pub(super) fn mooring(name: &str, class: &str, local: bool) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,7 +75,7 @@ impl System {
         }
     }
 
-    /// A class of local-path-provisioner's, whose Pods are where it is itself.
+    /// A class of local-path-provisioner, whose Pods are in its own namespace.
     pub(super) fn peer(name: &str, class: &str, namespace: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -94,18 +94,18 @@ impl System {
     }
 }
 
-/// How long the parts of a claim's way took, in seconds; empty where they were not seen in this order.
+/// How long the steps of a claim took, in seconds; empty if they were not seen in this order.
 pub(super) type Steps = Vec<(&'static str, f64)>;
 
-/// What one creation took.
+/// The time that one creation took.
 pub(super) struct Made {
     /// From the request to the end.
     pub(super) took: Duration,
-    /// Its parts.
+    /// Its steps.
     pub(super) steps: Steps,
 }
 
-/// What makes and removes things, and knows when they were there.
+/// Creates and removes objects, and knows when they appeared.
 pub(super) struct World {
     pub(super) scope: Scope,
     pub(super) observer: Observer,
@@ -117,7 +117,8 @@ impl World {
         format!("node-{}", index % usize::from(self.nodes) + 1)
     }
 
-    /// Makes a claim, or a bare Pod, without waiting; gives its uid. Claims of classes that wait for a node get one by turns.
+    /// Creates a claim or a bare Pod, without waiting; returns its uid. Claims of classes that wait for a node get the
+    /// nodes in turn.
     pub(super) async fn make(&self, system: &System, name: &str, index: usize) -> Result<String> {
         let Some(class) = &system.class else {
             let pod: Pod = typed(bare_pod(name))?;
@@ -132,7 +133,7 @@ impl World {
         self.make_claim(claim).await
     }
 
-    /// Makes a claim as it is written; gives its uid.
+    /// Creates the given claim; returns its uid.
     pub(super) async fn make_claim(&self, claim: Value) -> Result<String> {
         let claim: PersistentVolumeClaim = typed(claim)?;
         let made = self.scope.api().create(&PostParams::default(), &claim).await;
@@ -141,7 +142,7 @@ impl World {
         made.uid().context("a claim without a uid")
     }
 
-    /// Makes a Pod as it is written.
+    /// Creates the given Pod.
     pub(super) async fn make_pod(&self, pod: Value) -> Result<()> {
         let pod: Pod = typed(pod)?;
         let made = self.scope.api().create(&PostParams::default(), &pod).await;
@@ -149,7 +150,7 @@ impl World {
         Ok(())
     }
 
-    /// What is waited for: a claim that is bound, a bare Pod that has ended.
+    /// The end of a creation: a claim that is bound, a bare Pod that has ended.
     pub(super) fn end_of(&self, system: &System, name: &str) -> (Subject, Mark) {
         if system.class.is_some() {
             (Subject::Claim(name.to_owned()), Mark::Bound)
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// Makes one and waits until it is done.
+    /// Creates one and waits until it is done.
     pub(super) async fn make_one(&self, system: &System, name: &str, index: usize) -> Result<Made> {
         let began = Instant::now();
         let uid = self.make(system, name, index).await?;
@@ -169,7 +170,7 @@ impl World {
         } else {
             subject
         };
-        // The watches of Pods and of claims don't wait for each other.
+        // The watches of Pods and of claims are not synchronized.
         self.observer
             .wait(&pod, Mark::Succeeded, LIMIT)
             .await
@@ -200,7 +201,7 @@ impl World {
             .collect()
     }
 
-    /// Tells a claim or a bare Pod to go.
+    /// Deletes a claim or a bare Pod, without waiting.
     pub(super) async fn remove(&self, system: &System, name: &str) -> Result<()> {
         if system.class.is_some() {
             let claims: Api<PersistentVolumeClaim> = self.scope.api();
@@ -212,7 +213,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells a Pod to go.
+    /// Deletes a Pod, without waiting.
     pub(super) async fn remove_pod(&self, name: &str) -> Result<()> {
         let pods: Api<Pod> = self.scope.api();
         let removed = pods.delete(name, &DeleteParams::default()).await;
@@ -220,7 +221,7 @@ impl World {
         Ok(())
     }
 
-    /// What is gone last: a claim's volume, a bare Pod.
+    /// What disappears last: a claim's volume, or a bare Pod.
     pub(super) fn last_of(&self, system: &System, name: &str) -> Subject {
         if system.class.is_some() {
             Subject::VolumeOf(name.to_owned())
@@ -229,7 +230,8 @@ impl World {
         }
     }
 
-    /// Waits until a system's Pods are gone, so that the next is measured alone. Bare Pods stay until they are removed.
+    /// Waits until a system's Pods are gone, so that the next one is measured alone. Bare Pods stay until they are
+    /// removed.
     pub(super) async fn settled(&self, system: &System) -> Result<()> {
         if system.class.is_some() {
             self.observer.no_pods(&system.pods_in, system.stays, LIMIT).await?;
@@ -237,14 +239,14 @@ impl World {
         Ok(())
     }
 
-    /// Name of the controller's Pod that works.
+    /// Name of the controller's Pod that leads.
     pub(super) fn leader(&self) -> Result<String> {
         let leader = self.scope.leader();
         leader.with_context(|| format!("failed to find the controller in namespace {NAMESPACE}"))
     }
 }
 
-/// The least that a Pod of the image can be: what Mooring adds to it is Mooring's cost.
+/// The smallest possible Pod of the image: what Mooring adds to it is Mooring's cost.
 fn bare_pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

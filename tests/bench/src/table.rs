@@ -1,10 +1,10 @@
-//! The report for people: tables in Markdown, so that they can be put into a document as they are.
+//! The report for people: tables in Markdown that can be pasted into a document.
 
 use super::processes::{CONTROLLER, MOUNTER, PEER};
 use super::report::{Report, Requests, Summary, Timing};
 use super::systems::MOORING;
 
-/// Times below this are told in milliseconds.
+/// Times below this are shown in milliseconds.
 const SHORT: f64 = 0.1;
 
 /// The whole report.
@@ -179,7 +179,7 @@ fn spread(summary: &Summary) -> String {
     }
 }
 
-/// Rows of cells, the first of them the heads, as a table with aligned columns.
+/// Rows of cells, with the heads in the first one, as a table with aligned columns.
 fn lines(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<_> = (0..columns)
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_as_a_person_reads_them() {
+    fn numbers_are_shown_as_a_person_reads_them() {
         assert_eq!(time(0.00123), "1.23 ms");
         assert_eq!(time(1.5), "1.50 s");
         assert_eq!(spread(&Summary::of(&[1.0]).unwrap()), "1.00");

@@ -1,4 +1,4 @@
-//! What mounter and agent say to each other, and what an agent would run for it.
+//! What mounter and agent send to each other, and what an agent would run for it.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -13,10 +13,10 @@ const STAGE: &str = "/stage";
 const SECRETS: &str = "/secrets";
 const OVERRIDES: &str = "/usr/libexec/mooring";
 
-/// Takes an input, and panics if it leads to what it may not.
+/// Runs an input; panics if an invariant is broken.
 ///
 /// # Panics
-/// What must hold does not.
+/// If an invariant is broken.
 pub fn run(bytes: &[u8]) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else {
         return;
@@ -50,13 +50,13 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// What is understood means the same when it is said again; a message that is cut off is none.
+/// A message that was read means the same when it is written again; a message that is cut off can't be read.
 async fn round<T: Serialize + DeserializeOwned + Debug>(wire: &[u8]) -> Option<T> {
     let got = receive::<T>(&mut &*wire).await.ok()?;
     let mut said = Vec::new();
     match send(&mut said, &got).await {
         Ok(()) => {}
-        // What was left out takes room when it is spelt out.
+        // Defaults that were left out take space when they are written.
         Err(WireError::TooLong(_)) => return Some(got),
         Err(error) => panic!("{error}: {got:?}"),
     }
@@ -70,7 +70,7 @@ async fn round<T: Serialize + DeserializeOwned + Debug>(wire: &[u8]) -> Option<T
     Some(got)
 }
 
-/// A program that mounts is the system's or the image's own, and is told what the volume says and no more.
+/// The program that mounts is the system's or the image's own, and gets only what the volume says.
 fn mounts(it: &Invocation, call: &MountCall, overridden: bool) {
     if overridden {
         is_of_the_image(it, call);
@@ -93,7 +93,7 @@ fn mounts(it: &Invocation, call: &MountCall, overridden: bool) {
     }
 }
 
-/// The program lies in the one directory, and its environment has no names but ours.
+/// The program is in the one directory, and its environment has only our names.
 fn is_of_the_image(it: &Invocation, call: &MountCall) {
     assert_eq!(
         it.program.parent(),
@@ -114,7 +114,7 @@ fn is_of_the_image(it: &Invocation, call: &MountCall) {
     }
 }
 
-/// `mount` reads the list as it is meant: the volume's options and what keeps set-user-id and devices out.
+/// `mount` reads the list as intended: the volume's options, and those that forbid set-user-id and devices.
 fn options(list: &OsStr, call: &MountCall) {
     let list = list.to_str().expect("text");
     let read = as_mount_reads(list);
@@ -130,7 +130,7 @@ fn options(list: &OsStr, call: &MountCall) {
     }
 }
 
-/// As `mount(8)` does: a comma between quotation marks or after a backslash does not part options.
+/// As `mount(8)` does: a comma between quotation marks or after a backslash does not separate options.
 fn as_mount_reads(list: &str) -> Vec<&str> {
     let (mut read, mut start, mut quoted, mut before) = (Vec::new(), 0, false, ' ');
     for (at, c) in list.char_indices() {
@@ -141,7 +141,7 @@ fn as_mount_reads(list: &str) -> Vec<&str> {
         }
         before = c;
     }
-    // What an open quotation mark begins is not read at all.
+    // `mount` does not read what follows an open quotation mark.
     if !quoted {
         read.push(&list[start..]);
     }

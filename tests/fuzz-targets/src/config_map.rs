@@ -1,4 +1,4 @@
-//! A provisioner ConfigMap, as YAML and as its keys; and the Pod that an accepted one makes.
+//! A provisioner ConfigMap, as YAML and as its keys; and the Pod for an accepted one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,10 +22,10 @@ use mooring_contract::volume::{Speaker, Volume};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
-/// Takes an input, and panics if it leads to what it may not.
+/// Runs an input; panics if an invariant is broken.
 ///
 /// # Panics
-/// What must hold does not.
+/// If an invariant is broken.
 pub fn run(text: &str) {
     let allowed = "mooring.dev/*".parse().expect("a pattern");
     let trust = Trust::new([NAMESPACE.to_owned()], [allowed]);
@@ -33,7 +33,8 @@ pub fn run(text: &str) {
         judge(&config_map, &trust);
     }
     linted(text, &trust);
-    // A key and its value on a line each, so that the fuzzer need not learn YAML first. What begins with @ is beside the data.
+    // A key and its value on one line each, so that the fuzzer need not learn YAML first. A line that begins with @ is
+    // outside of the data.
     let mut config_map: ConfigMap = serde_json::from_value(json!({
         "metadata": {"name": "fuzz", "namespace": NAMESPACE, "uid": "u", "labels": {labels::TYPE: labels::TYPE_PROVISIONER_CONFIG}},
         "data": {"plugin-name": "mooring.dev/flex-provisioner", "image": "mooring.dev/x"},
@@ -87,7 +88,7 @@ fn judge(config_map: &ConfigMap, trust: &Trust) {
 }
 
 fn has_its_bounds(config: &ProvisionerConfig) {
-    // Of a registry's name the case does not count.
+    // A registry's name ignores case.
     assert!(
         config.image.to_ascii_lowercase().starts_with("mooring.dev/"),
         "{}",
@@ -115,7 +116,7 @@ fn has_its_bounds(config: &ProvisionerConfig) {
     }
 }
 
-/// Every key is Mooring's own, or the image's as it stands and apart from all others.
+/// Every key is Mooring's own, or is passed to the image unchanged and separate from all others.
 fn is_handed_on_unread(config: &ProvisionerConfig, data: &BTreeMap<String, String>) {
     let mut variables: BTreeSet<String> = property::keys::ALL.iter().map(|key| env_name(key)).collect();
     for (key, value) in &config.pass_through {
@@ -156,7 +157,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         parameters: config.pass_through.clone(),
         volume: BTreeMap::new(),
     };
-    // What was accepted can be handed over, but for one name that is a file of Mooring's.
+    // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();
     let Ok(properties) = Properties::new(&request, &BTreeMap::new(), token) else {
         assert!(
@@ -183,7 +184,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
     let shape: BTreeSet<&str> = spec.keys().map(String::as_str).collect();
     let known = [
         "activeDeadlineSeconds",
-        // To nodes where its volume can be mounted, and none beside.
+        // To nodes where its volume can be mounted, and to no others.
         "affinity",
         "automountServiceAccountToken",
         "containers",
@@ -241,7 +242,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
     }
 }
 
-/// Whether a value stands in the ConfigMap outside of `service-token` as well.
+/// Whether the ConfigMap has a value outside of `service-token` as well.
 fn config_says(config: &ProvisionerConfig, text: &str) -> bool {
     let rest = ProvisionerConfig {
         service_token: None,
@@ -250,7 +251,7 @@ fn config_says(config: &ProvisionerConfig, text: &str) -> bool {
     format!("{rest:?}").contains(&format!("{text:?}"))
 }
 
-/// A bad edit leaves a good version in force, also for a controller that has only the record of it.
+/// A bad edit leaves a good version in force, even for a controller that has only the record of it.
 fn stays_in_force(config_map: &ConfigMap, config: &ProvisionerConfig, record: Option<&str>, trust: &Trust) {
     let record = record.expect("a good version has a record");
     let mut bad = config_map.clone();
@@ -265,11 +266,11 @@ fn stays_in_force(config_map: &ConfigMap, config: &ProvisionerConfig, record: Op
     assert_eq!(kept.pass_through, config.pass_through);
 }
 
-/// What is said of a ConfigMap never holds its token.
+/// Messages about a ConfigMap never contain its token.
 fn keep_the_token(config_map: &ConfigMap, problems: &[ConfigProblem]) {
     let mut elsewhere = config_map.clone();
     let token = elsewhere.data.as_mut().and_then(|data| data.remove("service-token"));
-    // A short word may stand in any sentence.
+    // A short word may be part of any sentence.
     let token = token
         .as_deref()
         .map(str::trim)
@@ -283,7 +284,7 @@ fn keep_the_token(config_map: &ConfigMap, problems: &[ConfigProblem]) {
     }
 }
 
-/// What `lint` finds good on a file, the controller takes; and each finding is on a line of the file.
+/// If `lint` accepts a file, so does the controller; and each finding is on a line of the file.
 fn linted(text: &str, trust: &Trust) {
     for document in documents(text) {
         let checked = lint(&document, trust);
@@ -311,7 +312,7 @@ fn linted(text: &str, trust: &Trust) {
     }
 }
 
-/// Lines as YAML counts them: it has more line breaks than most.
+/// Lines as YAML counts them: it has more kinds of line breaks than most formats.
 fn yaml_lines(text: &str) -> usize {
     let text = text.replace("\r\n", "\n");
     text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count()

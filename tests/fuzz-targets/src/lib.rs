@@ -1,5 +1,6 @@
-//! What the fuzz targets in `tests/fuzz` do with an input. They need a build with coverage, which takes minutes; this library is
-//! compiled with all the rest, and its test gives each target its seeds and inputs that are like those.
+//! What the fuzz targets in `tests/fuzz` do with an input. Those need a build with coverage, which takes minutes. This
+//! library is compiled with the rest of the workspace, and its test runs each target with its seeds and with inputs
+//! derived from them.
 #![forbid(unsafe_code)]
 #![allow(clippy::expect_used)] // a panic is the finding
 

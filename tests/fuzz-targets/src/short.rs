@@ -1,4 +1,4 @@
-//! A short run of each target: its seeds, and as many inputs made of them as `PROPTEST_CASES` says.
+//! A short run of each target: its seeds, and as many inputs derived from them as `PROPTEST_CASES` says.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use proptest::prelude::{ProptestConfig, Strategy, any, prop_oneof};
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
-/// A change of an input, at a place that any length has.
+/// A change of an input, at a place that exists for any length.
 #[derive(Debug, Clone)]
 enum Edit {
     Set(Index, u8),
@@ -17,7 +17,7 @@ enum Edit {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    // Signs that a format gives a meaning to come more often than others.
+    // Characters with a meaning in one of the formats are more frequent than others.
     let byte = || prop_oneof![any::<u8>(), proptest::sample::select(b"\0\n\"\\{}[]:=,/.|@- ".to_vec())];
     prop_oneof![
         (any::<Index>(), byte()).prop_map(|(at, byte)| Edit::Set(at, byte)),
@@ -75,17 +75,17 @@ fn run(target: &str, take: impl Fn(&[u8])) {
 }
 
 #[test]
-fn a_request_an_answer_and_a_call_out_hold_what_is_promised_of_them() {
+fn requests_answers_and_call_outs_keep_their_invariants() {
     run("socket", crate::socket::run);
 }
 
 #[test]
-fn what_an_agent_is_told_holds_what_is_promised_of_it() {
+fn messages_to_an_agent_keep_their_invariants() {
     run("agent", crate::agent::run);
 }
 
 #[test]
-fn a_config_map_of_any_text_makes_a_harmless_pod_or_none() {
+fn any_config_map_makes_a_harmless_pod_or_none() {
     run("config_map", |bytes| {
         crate::config_map::run(&String::from_utf8_lossy(bytes));
     });

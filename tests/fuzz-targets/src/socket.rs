@@ -13,18 +13,19 @@ use serde_json::Value;
 
 const ROOT: &str = "/var/lib/kubelet";
 
-/// Takes an input, and panics if it leads to what it may not.
+/// Runs an input; panics if an invariant is broken.
 pub fn run(bytes: &[u8]) {
     read_as_an_answer(bytes);
     read_as_a_request(bytes);
-    // Without the frame, so that the fuzzer gets at the options sooner: call-out, directory and options, a line each.
+    // Without the frame, so that the fuzzer reaches the options sooner: call, directory and options, one per line.
     if let Ok(text) = str::from_utf8(bytes) {
         let args: Vec<String> = text.splitn(3, '\n').map(str::to_owned).collect();
         call(&args);
     }
 }
 
-/// The shim takes every JSON object for an answer, cut ones never, and nothing that does not at least begin and end like one.
+/// The shim accepts every JSON object as an answer, never a cut one, and nothing that does not at least begin and end
+/// like one.
 fn read_as_an_answer(bytes: &[u8]) {
     let seen = answer::read(bytes);
     let text = bytes.trim_ascii_end();
@@ -39,7 +40,7 @@ fn read_as_an_answer(bytes: &[u8]) {
     }
 }
 
-/// Whatever was fed, what is read of it is written the same again; a part of it is never a whole request.
+/// Whatever the input, what is read from it is written the same again; a part of it is never a complete request.
 fn read_as_a_request(bytes: &[u8]) {
     let Ok(args) = request::decode(bytes) else {
         return;
@@ -87,7 +88,7 @@ fn call(args: &[String]) {
     }
 }
 
-/// What the kubelet gets is one JSON object with a status that it knows, and the shim takes it for what it is.
+/// The kubelet gets one JSON object with a status that it knows, and the shim reads the same status from it.
 fn answered(answer: &FlexVolumeAnswer, seen: Seen) {
     let json = answer.to_json();
     assert_eq!(answer::read(json.as_bytes()), seen, "{json}");
@@ -102,7 +103,7 @@ fn answered(answer: &FlexVolumeAnswer, seen: Seen) {
     assert!(json.is_ascii() || json.len() < 1 << 20);
 }
 
-/// A target is a directory of one of our volumes, whatever was asked, and is asked for by its own name.
+/// A target is a directory of one of our volumes, whatever was requested, and was requested by its own name.
 fn target(target: &Target, asked: &str) {
     let path = target.path();
     let text = path.to_str().expect("made of text");
@@ -117,7 +118,7 @@ fn target(target: &Target, asked: &str) {
             "{text}"
         );
     }
-    // Nothing is left out of what was asked but slashes and dots of no meaning.
+    // Only redundant slashes and dots are dropped from the requested path.
     let plain = |path: &str| {
         path.split('/')
             .filter(|part| !["", "."].contains(part))
@@ -128,7 +129,7 @@ fn target(target: &Target, asked: &str) {
     assert_eq!(&Target::parse(Path::new(ROOT), text).expect("its own name"), target);
 }
 
-/// The kubelet's own options are none of the volume's, and its options read back to the same volume.
+/// The kubelet's own options are not among the volume's, and reading its options again gives the same volume.
 fn volume(volume: &Volume) {
     let options = volume.to_options();
     for (key, value) in &options {

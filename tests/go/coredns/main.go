@@ -1,4 +1,4 @@
-// The cluster's DNS server with just what the testbed needs of it.
+// The cluster's DNS server with only the plugins that the testbed needs.
 package main
 
 import (
