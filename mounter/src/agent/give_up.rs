@@ -1,8 +1,9 @@
 //! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not.
 //!
-//! Whoever has asked it waits in the kernel where no signal reaches: processes of a Pod that are to end, and the kubelet, which looks
-//! at the directory before it unmounts it. With its connection ended, all get an error at once, as if the program had
-//! ended. Which volumes, the mounter knows: those of Pods that are gone but for this.
+//! Every process that waits for an answer waits in the kernel, where no signal reaches it: processes of a Pod that is
+//! being deleted, and the kubelet, which looks at the directory before it unmounts it. When the connection ends, all of
+//! them get an error at once, as if the program had ended. The mounter decides for which volumes: those of Pods that
+//! are gone except for this.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,33 +25,33 @@ use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::DeviceNumber;
 
-/// How long a mount has not answered before it may be given up.
+/// How long a mount must have been silent before it may be given up.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
-// A mount that is asked once is not silent yet.
+// A mount that was asked only once is not silent yet.
 const _: () = assert!(LOOK_LIMIT.as_secs() < SILENCE.as_secs());
 
-/// The file system type of FUSE, and what a type by FUSE begins with.
+/// The file system type of FUSE, and the prefix of types that use FUSE.
 const FUSE: &str = "fuse";
 
 /// The kernel's own file system with a directory for each FUSE connection.
 const CONNECTIONS: &str = "fusectl";
 
 impl Mounts {
-    /// Gives up a volume that does not answer: whoever waits for it gets an error, and it is not mounted anew.
+    /// Gives up a volume that does not answer: all that wait for it get an error, and it is not mounted again.
     pub async fn give_up(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
         let target = self.target(path)?;
         let _busy = self.begin(path)?;
         if self.store.recorded(path).is_none() || self.silence(path).is_none_or(|silence| silence < SILENCE) {
             return Err(AgentError::NotSilent(path.to_owned()));
         }
-        // From before it dies: its end is heard of at once.
+        // Noted before it dies: the agent learns of its end at once.
         self.given_up().insert(path.to_owned());
         let ended = thread::run(move || {
             let table = Kernel.mount_table()?;
             match table.top(&target.path()) {
                 Some(top) if is_fuse(&top.fs_type) => end_connection(top.device).map(|()| true),
-                // Unmounted meanwhile, or a file system of the kernel's own, which has no connection to end.
+                // It was unmounted meanwhile, or the kernel itself serves it and has no connection to end.
                 _ => Ok(false),
             }
         });
@@ -72,7 +73,7 @@ impl Mounts {
         }
     }
 
-    /// For how long a mount has not answered; nothing if it did within its time.
+    /// How long a mount has been silent; none if it answered in time.
     pub(super) fn silence(&self, path: &str) -> Option<Duration> {
         let asked = self.looked_at().get(path).copied()?;
         Some(asked.elapsed()).filter(|silence| *silence >= LOOK_LIMIT)
@@ -115,7 +116,7 @@ fn end_connection(device: DeviceNumber) -> Result<(), KernelError> {
     written.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
 }
 
-/// The kernel's directory of FUSE connections. It is mounted nowhere: containers don't have it in `/sys`.
+/// The kernel's directory of FUSE connections. It is mounted here, since containers don't have it in `/sys`.
 fn connections() -> Result<OwnedFd, KernelError> {
     Ok(Kernel.new_mount(&NewMount {
         fs_type: CONNECTIONS.to_owned(),
@@ -126,7 +127,7 @@ fn connections() -> Result<OwnedFd, KernelError> {
     })?)
 }
 
-/// The number by which the kernel names the connection of a file system: that of its device, as the kernel itself writes it.
+/// The kernel's number for the connection of a file system: that of its device, encoded as the kernel does.
 fn connection_of(device: DeviceNumber) -> u64 {
     u64::from(device.major) << 20 | u64::from(device.minor)
 }
@@ -136,13 +137,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_system_by_fuse_has_a_connection_to_end() {
+    fn only_a_fuse_file_system_has_a_connection_to_end() {
         assert!(is_fuse("fuse") && is_fuse("fuse.ceph-fuse"));
         assert!(!is_fuse("ceph") && !is_fuse("fusectl") && !is_fuse("nfs4"));
     }
 
     #[test]
-    fn a_connection_has_the_number_of_its_device_as_the_kernel_writes_it() {
+    fn a_connection_has_the_number_of_its_device_in_the_kernel_s_encoding() {
         let of = |major, minor| connection_of(DeviceNumber { major, minor });
         assert_eq!(of(0, 57), 57);
         assert_eq!(of(8, 1), (8 << 20) + 1);

@@ -1,4 +1,4 @@
-//! `mounter install-agent DIR`: what the init container of a client Pod does. It needs no shell in the image.
+//! `mounter install-agent DIR`: the init container of a client Pod runs it. The image needs no shell for it.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,7 +17,7 @@ pub struct InstallError {
     source: io::Error,
 }
 
-/// Copies the running program into `dir`, under its final name only when it is whole.
+/// Copies the running program into `dir`. It gets its final name only when it is complete.
 pub fn install(dir: &Path) -> Result<(), InstallError> {
     let path = dir.join(PROGRAM);
     let new = dir.join(".mounter.new");
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_running_program_is_copied_and_can_be_run_and_a_second_time_is_no_error() {
+    fn the_running_program_is_copied_can_be_run_and_can_be_copied_again() {
         let dir = tempfile::tempdir().unwrap();
         install(dir.path()).unwrap();
         install(dir.path()).unwrap();

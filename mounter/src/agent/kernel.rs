@@ -1,8 +1,8 @@
-//! The agent's system calls on a target: moving a file system onto it, taking it off.
+//! The agent's system calls on a target: moving a file system onto it, and unmounting it.
 //!
-//! A target lies under the kubelet's root, which this container shares with the host: what happens here happens there
-//! and in every Pod that has the volume. Each public function makes its calls through [`Sys`] and [`Grafts`], so the
-//! logic is tested without root. They may block on a server: call them in a thread of their own.
+//! A target is below the kubelet's root, which this container shares with the host: what happens here happens there and
+//! in every Pod that has the volume. Each public function makes its calls through [`Sys`] and [`Grafts`], so the logic
+//! is tested without root. They may block on a server: call them in a thread of their own.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum KernelError {
     /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The program left nothing at the staging directory.
+    /// The program mounted nothing on the staging directory.
     #[error(
         "the mount program ended with success, but nothing is mounted: see whether it mounts on the directory that it \
          is given"
@@ -31,7 +31,7 @@ pub enum KernelError {
     /// The file system is in use.
     #[error("{0} is in use: a process still has files or its working directory there")]
     InUse(PathBuf),
-    /// A mount failed to go where it should.
+    /// A mount could not be moved to its place.
     #[error(transparent)]
     Mount(#[from] SysError),
     /// It can't be unmounted.
@@ -40,9 +40,9 @@ pub enum KernelError {
     /// Another call failed.
     #[error("failed to {attempted} {path}")]
     Call {
-        /// What was tried.
+        /// The call.
         attempted: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -50,31 +50,31 @@ pub enum KernelError {
     },
 }
 
-/// Makes `/dev/fuse` where it is missing: a container has the devices that the host had when it was made, and the
-/// host's module may have been loaded since.
+/// Creates `/dev/fuse` if it is missing: a container has the devices that the host had when the container was created,
+/// and the host may have loaded the module since.
 pub fn make_fuse_device() -> Result<(), SysError> {
     Kernel.make_fuse_device()
 }
 
-/// Puts the file system mounted on `staging` onto the target, with these flags whatever its program set.
+/// Puts the file system mounted on `staging` onto the target, with these flags, whatever flags its program set.
 ///
-/// The staging mount stays: the caller takes it away.
+/// The staging mount stays: the caller removes it.
 pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
     move_onto_by(&Kernel, staging, target, flags)
 }
 
-/// The device of what lies uppermost on a target.
+/// The device of the uppermost mount on a target.
 pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
     device_by(&Kernel, target)
 }
 
-/// Puts the file system mounted on `staging` into the place of the target's dead mount, on `device`; `false` if that is
-/// not there any more. The staging mount stays: the caller takes it away.
+/// Replaces the target's dead mount, on `device`, with the file system mounted on `staging`; `false` if the dead mount
+/// is gone. The staging mount stays: the caller removes it.
 pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
     replace_by(&Kernel, &Node::default(), staging, target, device, flags)
 }
 
-/// Unmounts a target, everywhere. Nothing mounted there is success.
+/// Unmounts a target, for all that see it. Success if nothing is mounted there.
 ///
 /// With `detach`, this also unmounts what is in use; it is gone when its last user is. That is only for a file system
 /// whose daemon is gone.
@@ -87,7 +87,7 @@ fn move_onto_by(sys: &impl Sys, staging: &Path, target: &Target, flags: MountFla
     Ok(sys.attach(&mount, &sys.open_target(target)?)?)
 }
 
-/// A second mount of the file system mounted on `staging`, not put anywhere yet.
+/// A second mount of the file system mounted on `staging`, not attached anywhere yet.
 fn staged(sys: &impl Sys, staging: &Path, flags: MountFlags) -> Result<OwnedFd, KernelError> {
     let stage = sys.open_stage(staging)?.ok_or(KernelError::NothingMounted)?;
     Ok(sys.clone_mount(&stage, flags)?)
@@ -123,7 +123,7 @@ fn replace_by(
         Replaced::Alive => Ok(false),
         Replaced::Unable if !is_there()? => Ok(false),
         Replaced::Unable => {
-            // An old kernel: for a moment nothing is mounted.
+            // An old kernel: for a moment, nothing is mounted.
             drop(place);
             match sys.unmount(target, Unmount::Detach) {
                 Ok(()) => sys.attach(&mount, &sys.open_target(target)?)?,
@@ -139,7 +139,7 @@ fn unmount_target_by(sys: &impl Sys, target: &Target, detach: bool) -> Result<()
     let how = if detach { Unmount::Detach } else { Unmount::Plain };
     loop {
         match sys.unmount(target, how) {
-            // Once more: mounts may lie on one another.
+            // Again: mounts may be stacked.
             Ok(()) => {}
             Err(UnmountError::NotMounted) => return Ok(()),
             Err(UnmountError::Busy) => return Err(KernelError::InUse(target.path())),

@@ -23,22 +23,23 @@ use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::{Target, TargetError};
 
-/// Longest that a program may take to clear up after an unmount.
+/// Longest cleanup by a program after an unmount.
 const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long a mounted file system may take to say that it is there. One that takes longer has a slow server, not a
-/// dead daemon.
+/// How long a mounted file system may take to answer. If it takes longer, its server is slow, but its daemon is not
+/// dead.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a target must have been seen without its mount before the agent clears up unasked. A file system leaves the mount table
-/// first and writes out what it has in memory after that, and its program has to live until then. The mounter, which
-/// unmounts, knows when that is over, and says so.
+/// How long a target must have been without its mount before the agent cleans up unasked. A file system first leaves
+/// the mount table, and then writes what it has in memory; its program has to live until then. The mounter, which
+/// unmounts, knows when that is done, and says so.
 const SETTLED: Duration = Duration::from_secs(15);
 
-/// How long a mount that was alive is taken to be so. To ask it keeps it busy for a moment, in which an unmount fails.
+/// How long a mount that answered counts as alive. A look keeps the mount busy for a moment, and an unmount fails
+/// meanwhile.
 const ALIVE_FOR: Duration = Duration::from_mins(1);
 
-/// Why the agent could not do what it was asked.
+/// Why the agent could not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The directory is not a volume's directory.
@@ -47,10 +48,10 @@ pub enum AgentError {
     /// The options cannot be passed on.
     #[error(transparent)]
     Volume(#[from] InvalidVolume),
-    /// A key that is no file name.
+    /// A key that can't be a file name.
     #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
     SecretKey(String),
-    /// Another call for the same target is not done.
+    /// Another call for the same target is still running.
     #[error("another operation on {0} is in progress: it is tried again by itself")]
     InProgress(String),
     /// The agent takes no new mounts.
@@ -68,7 +69,7 @@ pub enum AgentError {
     /// It answers, or has not been silent for long.
     #[error("{0} answers, or may do so yet: nothing was ended")]
     NotSilent(String),
-    /// It is not FUSE's that is mounted there.
+    /// The mount on the target is not FUSE's.
     #[error("{0} is not mounted by FUSE: nothing was ended, and who uses it waits for its server")]
     NotFuse(String),
     /// Something else is mounted on the target.
@@ -80,7 +81,7 @@ pub enum AgentError {
     /// The program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The target can't be looked at.
+    /// The target could not be checked.
     #[error(transparent)]
     Look(#[from] LookError),
     /// A system call on the target failed.
@@ -89,10 +90,10 @@ pub enum AgentError {
     /// The agent's own files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What its mount had the agent do besides can't be ended.
+    /// The services of its mount could not be ended.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// There is no thread for system calls to be had.
+    /// The container has no thread left for system calls.
     #[error(
         "failed to start a thread for {target}: its client container has as many processes as it may (the kubelet's \
          podPidsLimit), or no memory"
@@ -150,22 +151,22 @@ pub struct Mounts {
     kubelet_root: PathBuf,
     pub(super) store: Store,
     pub(super) reviving: Revivals,
-    /// What programs of the image have the agent do besides.
+    /// The services that programs of the image have asked for.
     pub(super) services: Arc<Services>,
     busy: Mutex<BTreeSet<String>>,
-    /// When each target was last seen alive.
+    /// When each target last answered.
     alive: Mutex<BTreeMap<String, Instant>>,
-    /// Since when each target has been seen without its mount.
+    /// Since when each target has been without its mount.
     gone: Mutex<BTreeMap<String, Instant>>,
-    /// Targets that were asked whether they are alive and have not answered, and since when.
+    /// Targets that have been asked for an answer and have not given one, and since when.
     looking: Mutex<BTreeMap<String, Instant>>,
-    /// Targets that are not to be mounted anew.
+    /// Targets that must not be mounted again.
     pub(super) given_up: Mutex<BTreeSet<String>>,
     draining: AtomicBool,
 }
 
 impl Mounts {
-    /// Takes up what an earlier agent of this Pod left: staging mounts of mounts half done are taken away.
+    /// Resumes the work of an earlier agent of this Pod: removes the staging mounts of unfinished mounts.
     pub fn new(kubelet_root: PathBuf, store: Store) -> Result<Self, StoreError> {
         for call in store.all()? {
             store.unstage(&call.target)?;
@@ -186,26 +187,26 @@ impl Mounts {
         })
     }
 
-    /// From now on takes no new mounts.
+    /// From now on, refuses new mounts.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing is left to stay for: no live mount and nothing under way.
+    /// Whether the agent may end: it has no live mount, and no operation runs.
     pub async fn is_idle(self: &Arc<Self>) -> bool {
         self.hello()
             .await
             .is_ok_and(|hello| hello.mounts.iter().all(MountState::is_lost))
     }
 
-    /// Who this is and what it has mounted. Clears up after mounts that were unmounted without it.
+    /// The agent's identity and mounts. Cleans up after mounts that were unmounted without the agent.
     pub async fn hello(self: &Arc<Self>) -> Result<Hello, AgentError> {
         let mut mounts = Vec::new();
         for call in self.store.all()? {
             let health = match self.begin(&call.target) {
                 Err(_) => Health::Busy,
                 Ok(_busy) => match self.look_seldom(&call.target).await {
-                    // One that can't be looked at keeps nobody from hearing of the others.
+                    // A mount that can't be checked must not hide the others.
                     Err(error) => {
                         warn!(target.path = call.target, error = %Failure::from(&error).message, "could not look at it");
                         Health::Busy
@@ -248,8 +249,8 @@ impl Mounts {
         })
     }
 
-    /// The kernel gives the number of a device to another as soon as nothing of it is mounted anywhere: what was once a dead mount's and
-    /// is now the live one's is in nobody's use, and the live one would be taken for dead.
+    /// The kernel reuses the number of a device once that is mounted nowhere. So if a dead mount's number is now the
+    /// live one's, nothing uses the dead mount any more, and the live one must not be taken for dead.
     fn forget_reused(&self, target: &str) -> Result<(), AgentError> {
         let Some(dead) = self.store.dead(target) else {
             return Ok(());
@@ -260,7 +261,8 @@ impl Mounts {
         }
     }
 
-    /// Mounts a volume; the same one mounted already is success, and one whose daemon is dead is being mounted anew.
+    /// Mounts a volume. If the same one is mounted already, that is success; if its daemon is dead, it is being mounted
+    /// again.
     pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
         let target = self.target(&call.target)?;
         check_secrets(&call)?;
@@ -280,11 +282,11 @@ impl Mounts {
         if self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }
-        // The record comes first: whatever happens next, there is something to clear up by.
+        // The record comes first, so that everything that follows can be cleaned up.
         self.store.record(&call)?;
         let mounted = self.mount_first(&call, &target).await;
         if mounted.is_err() {
-            // The first failure is the one to tell.
+            // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call).await {
                 warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
             }
@@ -292,7 +294,7 @@ impl Mounts {
         mounted
     }
 
-    /// With what a volume was mounted, its secrets among it.
+    /// How a volume was mounted, with its secrets.
     pub fn recall(&self, target: &str) -> Result<MountCall, AgentError> {
         let call = self.store.recorded(target);
         let call = call.ok_or_else(|| AgentError::Unknown(target.to_owned()))?;
@@ -302,7 +304,7 @@ impl Mounts {
         })
     }
 
-    /// Takes over a volume whose mount died with the Pod that had made it, and begins to mount it anew.
+    /// Takes over a volume whose mount died with the Pod that had made it, and starts to mount it again.
     pub async fn adopt(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
         self.target(&call.target)?;
         check_secrets(&call)?;
@@ -316,7 +318,7 @@ impl Mounts {
         if let Err(error) = kernel::make_fuse_device() {
             warn!(%error, "there is no /dev/fuse, and it could not be made");
         }
-        // What it needs comes before the record, by which it is mounted anew whatever happens next.
+        // The secrets come before the record: once that exists, the volume is mounted again whatever happens next.
         self.store.prepare(&call.target, &call.secrets)?;
         self.store.record(&call)?;
         drop(busy);
@@ -324,7 +326,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Clears up after a volume of this agent, and unmounts it if that has not been done. One that is not of this agent is left alone.
+    /// Cleans up after a volume of this agent, and unmounts it if it is still mounted. Leaves others' volumes alone.
     pub async fn unmount(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
         let target = self.target(path)?;
         let _busy = self.begin(path)?;
@@ -339,7 +341,7 @@ impl Mounts {
 
     async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
         if let Err(error) = kernel::make_fuse_device() {
-            // Not every client needs it, and one that does says so.
+            // Some clients don't need it, and a client that does reports it.
             warn!(%error, "there is no /dev/fuse, and it could not be made");
         }
         let brings = Brings::of(call);
@@ -361,7 +363,7 @@ impl Mounts {
         Ok(self.store.unstage(&call.target)?)
     }
 
-    /// Runs a program that mounts, which may have services meanwhile.
+    /// Runs a program that mounts. Meanwhile, it may ask for services.
     pub(super) async fn run_mount(
         &self,
         call: &MountCall,
@@ -369,7 +371,7 @@ impl Mounts {
         limit: Duration,
     ) -> Result<(), AgentError> {
         let volume = store::id(&call.target);
-        // What is there is of an agent that was ended while it mounted.
+        // Left by an agent that ended during the mount.
         self.services.release(&volume).await?;
         let running = Run {
             directory: self.store.staging(&call.target),
@@ -381,7 +383,7 @@ impl Mounts {
         Ok(run::run(&invocation, limit).await?)
     }
 
-    /// Undoes what a program did beside mounting. To be repeated until it succeeds.
+    /// Undoes what a program did besides mounting. The caller repeats it until it succeeds.
     pub(super) async fn undo(&self, call: &MountCall) -> Result<(), AgentError> {
         let volume = store::id(&call.target);
         self.services.release(&volume).await?;
@@ -393,20 +395,20 @@ impl Mounts {
         Ok(())
     }
 
-    /// A target was seen to be alive just now.
+    /// Notes that a target has just answered.
     pub(super) fn seen_alive(&self, target: &str) {
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         alive.insert(target.to_owned(), Instant::now());
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
     }
 
-    /// Whether a target that has no mount has had none for long enough.
+    /// Whether a target has been without its mount for long enough.
     fn is_gone_for_good(&self, target: &str) -> bool {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         gone.entry(target.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
     }
 
-    /// Undoes what a mount did beside mounting, and forgets it. To be repeated until it succeeds.
+    /// Undoes what a mount did besides mounting, and forgets it. The caller repeats it until it succeeds.
     async fn clear_up(&self, call: &MountCall) -> Result<(), AgentError> {
         self.store.unstage(&call.target)?;
         self.undo(call).await?;
@@ -424,8 +426,8 @@ impl Mounts {
         if !look::is_mounted(&target)? {
             return Ok(Found::Nothing);
         }
-        // One that has not answered yet has a thread waiting for it. More of them would take up all the threads, and keep
-        // the mounts of other servers from being made.
+        // A thread still waits for an answer from this one. Further threads would use up all that there are, and keep
+        // mounts of other servers from being made.
         match self.looked_at().entry(path.to_owned()) {
             Entry::Occupied(_) => return Ok(Found::Alive),
             Entry::Vacant(entry) => entry.insert(Instant::now()),
@@ -446,7 +448,7 @@ impl Mounts {
         }
     }
 
-    /// [`Self::look`], but one that was alive of late is not asked again.
+    /// [`Self::look`], but a target that answered lately is not asked again.
     async fn look_seldom(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
         let alive = || self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         if !look::is_mounted(&self.target(path)?)? {
@@ -471,7 +473,7 @@ impl Mounts {
         Target::parse(&self.kubelet_root, path)
     }
 
-    /// Whether the target's record is of the same volume.
+    /// Whether the target's record is for the same volume.
     fn recorded_as(&self, call: &MountCall) -> bool {
         let wanted = without_secrets(call);
         self.store.recorded(&call.target).is_some_and(|recorded| {
@@ -501,13 +503,13 @@ fn in_ms(silence: Duration) -> u64 {
     u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// No thread for a target.
+/// The error for a target when there is no thread.
 pub(super) fn no_thread(target: &str) -> impl FnOnce(io::Error) -> AgentError {
     let target = target.to_owned();
     move |source| AgentError::Thread { target, source }
 }
 
-/// One target is being worked on.
+/// Marks a target as busy until it is dropped.
 pub(super) struct Busy {
     mounts: Arc<Mounts>,
     target: String,
@@ -520,7 +522,7 @@ impl Drop for Busy {
     }
 }
 
-/// One target is being asked whether it is alive.
+/// Marks a target as asked and silent until it is dropped.
 struct Looking {
     mounts: Arc<Mounts>,
     target: String,
@@ -569,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_its_whole_chain_once() {
+    fn a_failure_names_each_cause_once() {
         let error = AgentError::Program(ProgramError::Start {
             program: "mount".into(),
             source: io::ErrorKind::NotFound.into(),

@@ -1,48 +1,54 @@
-//! Which program mounts, and what it is told: the contract of a client image.
+//! Which program mounts, and what it gets: the contract of a client image.
 //!
 //! # The contract of a client image
 //!
-//! Any image with `mount.<type>` in it can be a client image. With nothing of Mooring in it, the agent runs what the host would have run:
+//! Any image that contains `mount.<type>` can be a client image. If it has nothing of Mooring in it, the agent runs
+//! what the host would have run:
 //!
 //! ```text
 //! mount -t <fs-type, or else the client's name> -o <mount-options> <source> <directory>
 //! ```
 //!
-//! The image shows by `mount.<type>` that it was made for that type. Without it, `mount` would have the node's kernel mount whatever file system
-//! the volume names, so such a volume is refused; a file system that needs no program is one for serving mode `self`.
+//! `mount.<type>` shows that the image was made for that type. Without it, `mount` would have the node's kernel mount
+//! any file system that the volume names, so the agent refuses such a volume. Use serving mode `self` for a file system
+//! that needs no program.
 //!
-//! An executable `/usr/libexec/mooring/<client>` in the image is run instead, and decides for itself:
+//! If the image has an executable `/usr/libexec/mooring/<client>`, the agent runs that instead, and it decides for
+//! itself:
 //!
-//! | it is given | |
+//! | it gets | |
 //! | --- | --- |
 //! | arguments | `mount <source> <directory>`, or `unmount <directory>` |
-//! | `MOORING_OPTION_<NAME>` | each of the volume's own options: name upper-cased, every other character than `A-Z 0-9` as `_` |
-//! | `MOORING_MOUNT_OPTIONS` | the mount options, comma-separated, `nosuid,nodev` among them unless the volume says `suid` or `dev` |
+//! | `MOORING_OPTION_<NAME>` | one of the volume's own options: name in upper case, others than `A-Z 0-9` as `_` |
+//! | `MOORING_MOUNT_OPTIONS` | the mount options with commas, `nosuid,nodev` unless the volume says `suid`, `dev` |
 //! | `MOORING_FS_TYPE` | the volume's `fs-type`, or nothing |
-//! | `MOORING_FS_GROUP` | the group id that the Pod's files should belong to (its `fsGroup`), or nothing; of use to a FUSE file system that can't change owners |
-//! | `MOORING_SECRETS` | a directory of one file per key of the volume's Secret; for `mount` |
+//! | `MOORING_FS_GROUP` | the Pod's `fsGroup` or nothing, for FUSE file systems that can't change owners |
+//! | `MOORING_SECRETS` | a directory with one file per key of the volume's Secret; for `mount` |
 //! | `MOORING_VOLUME` | the volume's name: letters and digits, the same at every retry |
-//! | `MOORING_STATE` | a directory of the volume's own, for `mount`: in memory, empty at first, and removed with the volume |
-//! | `MOORING_AGENT` | a command by which `mount` has services of the agent ([`super::services`]): `"$MOORING_AGENT" service --help` |
+//! | `MOORING_STATE` | for `mount`: the volume's own directory, in memory, removed with the volume |
+//! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!
 //! - `mount` puts the file system on `<directory>`, an empty directory of the agent's own, and exits 0 once it can be
-//!   used. The agent then moves it to where the kubelet wants it, so that no program ever walks a path that a user could
-//!   have changed. What it starts for that, such as a FUSE daemon, stays behind in the background.
-//! - `unmount` is run after the file system has left `<directory>` and the kubelet's; it undoes whatever else `mount` did
-//!   (log out of a target, unmap a device), and it must succeed if there is nothing to undo. It has the same environment but no secrets.
-//!   Services have ended by then, and it can't have new ones.
-//! - An executable `/usr/libexec/mooring-start` is run when the container starts, before any volume is mounted, and once more
-//!   when the agent alone was started again: for a daemon that all volumes of the image need. What it starts stays behind.
-//! - Each is told by `MOORING_KUBELET_ROOT` where the kubelet's root is. What has to be one for the whole node, such as a lock, can be
-//!   kept in `plugins/mooring.dev` there; what has to outlive the container and not the Pod in `/run/mooring/secrets`, in memory.
-//! - The secrets lie in memory, mode 0700, owned by root. They stay until the volume is unmounted, also while the container
-//!   is started again, since a daemon may have to log in again. After a `mount -t` they are removed at once.
-//! - When a FUSE file system has lost its daemon, `unmount` is run, and then `mount` once more, both as the first time. A
-//!   program that removed a secret could not do that.
-//! - Exit 0 is success. After anything else the last lines of standard error (and output) are shown to the user in an
-//!   Event, so they should say what to do, and they must hold no secret. What a daemon writes later goes to the Pod's log.
-//! - A run has a time limit, after which its whole process group is killed. A daemon that is to stay is a service, or must have
-//!   left the group by then (`setsid`), as FUSE daemons do.
+//!   used. The agent then moves it to where the kubelet wants it, so no program ever follows a path that a user could
+//!   have changed. Programs that it starts for that, such as a FUSE daemon, keep running in the background.
+//! - The agent runs `unmount` after the file system has left `<directory>` and the kubelet's. It undoes everything else
+//!   that `mount` did (log out of a target, unmap a device), and must succeed if there is nothing to undo. It has the
+//!   same environment but no secrets. Services have ended by then, and it can't ask for new ones.
+//! - If there is an executable `/usr/libexec/mooring-start`, the agent runs it when the container starts, before any
+//!   volume is mounted, and once more after a restart of the agent alone. It is for a daemon that all volumes of the
+//!   image need. What it starts keeps running.
+//! - `MOORING_KUBELET_ROOT` tells each of them where the kubelet's root is. What must exist once per node, such as a
+//!   lock, can be kept in `plugins/mooring.dev` there; what must outlive the container but not the Pod, in
+//!   `/run/mooring/secrets`, in memory.
+//! - The secrets are in memory, with mode 0700 and owned by root. They stay until the volume is unmounted, even while
+//!   the container restarts, since a daemon may have to log in again. After a `mount -t` they are removed at once.
+//! - When a FUSE file system has lost its daemon, the agent runs `unmount` and then `mount` again, both as before. A
+//!   program that removed a secret would fail then.
+//! - Exit 0 is success. After any other exit code, the last lines of standard error (and output) are shown to the user
+//!   in an Event, so they should say what to do, and must not contain a secret. What a daemon writes later goes to the
+//!   Pod's log.
+//! - A run has a time limit, after which its whole process group is killed. A daemon that is to keep running must be a
+//!   service, or must have left the group by then (`setsid`), as FUSE daemons do.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -54,13 +60,13 @@ use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 use super::protocol::MountCall;
 use crate::volume::mount_options::{self, ForbiddenOption};
 
-/// Where programs are run.
+/// The working directory of programs.
 pub const WORKING_DIRECTORY: &str = "/";
 
-/// A program to run: its arguments and what it gets in its environment.
+/// A program to run: its arguments and additions to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {
-    /// The executable; a bare name is searched in `PATH`.
+    /// The executable; a bare name is looked up in `PATH`.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
@@ -68,7 +74,7 @@ pub struct Invocation {
     pub env: BTreeMap<String, OsString>,
 }
 
-/// Options of a volume that cannot be passed on; the message says what to do.
+/// Why the options of a volume can't be passed on; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVolume {
     /// No `source`.
@@ -80,22 +86,22 @@ pub enum InvalidVolume {
     /// A name that would lead out of the directory of the image's own programs.
     #[error(transparent)]
     Client(#[from] VolumeError),
-    /// Two options in one environment variable.
+    /// Two options that share one environment variable.
     #[error("options {0:?} and {1:?} would share one environment variable: rename one of them")]
     Collision(String, String),
     /// A mount option that changes what `mount` does.
     #[error(transparent)]
     MountOption(#[from] ForbiddenOption),
-    /// A type by which `mount` would run a command of the volume's choice.
+    /// A type that makes `mount` run a command of the volume's choice.
     #[error(
         "fs-type {0:?} can't be used by a client container: give a plain file system type, or have the client image \
          bring its own {CLIENT_OVERRIDES}/<client>"
     )]
     FsType(String),
-    /// What is no storage.
+    /// A source that is not storage.
     #[error(transparent)]
     NodeAccess(#[from] NodeAccess),
-    /// A type that the image has nothing for.
+    /// A type that the image has no program for.
     #[error(
         "this client image is not made for {client} volumes of type {fs_type}: it has neither mount.{fs_type} nor \
          {CLIENT_OVERRIDES}/{client}. Use an image that has one of these, or leave out fs-type"
@@ -106,21 +112,21 @@ pub enum InvalidVolume {
         /// The client.
         client: String,
     },
-    /// A relative name of a file.
+    /// A relative path.
     #[error(
         "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is meant"
     )]
     Here(String),
 }
 
-/// What an image brings for a volume: by it is known what the image was made for.
+/// What an image has for a volume, which shows what the image was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brings {
     /// A program of its own for the client.
     Program,
     /// `mount.<type>`, which `mount` runs.
     Helper,
-    /// Neither: `mount` would leave it to the node's kernel, whatever the image is for.
+    /// Neither: `mount` would leave it to the node's kernel, whatever the image was made for.
     Nothing,
 }
 
@@ -128,7 +134,7 @@ pub enum Brings {
 const HELPERS: &[&str] = &["sbin", "usr/sbin", "usr/local/sbin", "sbin/fs.d", "sbin/fs"];
 
 impl Brings {
-    /// Looks at what this image has for a volume.
+    /// Looks for what this image has for a volume.
     pub fn of(call: &MountCall) -> Self {
         Self::below(Path::new("/"), call)
     }
@@ -147,7 +153,7 @@ impl Brings {
     }
 }
 
-/// What `mount -t` is given.
+/// The type for `mount -t`.
 fn type_of(call: &MountCall) -> &str {
     if call.fs_type.is_empty() {
         &call.client
@@ -156,12 +162,12 @@ fn type_of(call: &MountCall) -> &str {
     }
 }
 
-/// The image's own program for a client, if it would bring one.
+/// Path of the image's own program for a client, which may not exist.
 pub fn override_path(client: &str) -> PathBuf {
     Path::new(CLIENT_OVERRIDES).join(client)
 }
 
-/// The image's own program that is run when its container starts, if it would bring one.
+/// The image's own program for the start of its container, which may not exist.
 pub fn start() -> Invocation {
     Invocation {
         program: CLIENT_START.into(),
@@ -170,7 +176,8 @@ pub fn start() -> Invocation {
     }
 }
 
-/// The image's own program for a volume. Whoever sends a client's name has checked it, but what is run here goes by it.
+/// The image's own program for a volume. The sender has checked the client's name; this checks it again, since it
+/// decides what runs here.
 fn program_of(call: &MountCall) -> Result<PathBuf, InvalidVolume> {
     let client: ClientName = call.client.parse()?;
     Ok(override_path(client.as_str()))
@@ -200,7 +207,7 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
         return Err(InvalidVolume::FsType(fs_type.to_owned()));
     }
     check_kind(fs_type, &call.mount_options)?;
-    // `mount` would take a relative name for a device if there is a file of that name where it runs.
+    // `mount` would take a relative name for a device if a file with that name is in its working directory.
     if !call.source.starts_with('/')
         && Path::new(WORKING_DIRECTORY)
             .join(&call.source)
@@ -230,7 +237,7 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
     })
 }
 
-/// How to undo what the image's own program did beside mounting.
+/// How to undo what the image's own program did besides mounting.
 pub fn unmount(call: &MountCall, dir: &Path) -> Result<Invocation, InvalidVolume> {
     Ok(Invocation {
         program: program_of(call)?,
@@ -266,7 +273,7 @@ fn variable(key: &str) -> String {
         .collect()
 }
 
-/// `fuse.NAME` and its like run any program of that name, `fuse` alone the one that the source names.
+/// `fuse.NAME` and similar types run any program with that name, and `fuse` alone runs the one that the source names.
 fn is_plain_type(fs_type: &str) -> bool {
     !fs_type.starts_with("fuse")
         && !fs_type.is_empty()
@@ -300,7 +307,8 @@ mod tests {
         mount(call, brings, Path::new("/staging"), Path::new("/secrets"))
     }
 
-    /// An image for one kind of storage would else mount the node's own devices with the kernel's other file systems.
+    /// Otherwise, an image for one kind of storage would mount the node's own devices with the kernel's other file
+    /// systems.
     #[test]
     fn an_image_serves_the_types_that_it_was_made_for() {
         let root = tempfile::tempdir().unwrap();

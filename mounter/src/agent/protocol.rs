@@ -1,8 +1,9 @@
-//! What the mounter, and the image's programs, say to an agent: one request and one answer a connection.
+//! The messages from the mounter, and from the image's programs, to an agent: one request and one answer per
+//! connection.
 //!
-//! On the wire each is a `u32` length (little-endian, at most [`MAX_MESSAGE`]) and that many bytes of JSON. A mounter
-//! may meet an agent of another release, since a client Pod outlives the mounter that made it: within one
-//! [`VERSION`] messages only gain optional fields, and unknown fields are ignored.
+//! On the wire, each is a `u32` length (little-endian, at most [`MAX_MESSAGE`]) and that many bytes of JSON. A mounter
+//! may talk to an agent of another release, since a client Pod outlives the mounter that created it. Within one
+//! [`VERSION`], messages only gain optional fields, and unknown fields are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,56 +23,57 @@ pub const VERSION: u32 = 1;
 /// Longest message in bytes: a Secret's megabyte in base64 and the options beside it.
 pub const MAX_MESSAGE: u32 = 2 << 20;
 
-/// What the mounter sends.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// [`VERSION`] of the mounter.
+    /// [`VERSION`] of the sender.
     pub version: u32,
-    /// What it asks for.
+    /// The call.
     pub call: Call,
 }
 
-/// What an agent can be asked.
+/// The calls to an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// Who are you, and what have you mounted?
+    /// Asks for the agent's identity and its mounts.
     Hello,
-    /// Mount a volume.
+    /// Mounts a volume.
     Mount(Box<MountCall>),
-    /// Unmount a volume and undo what its mount did.
+    /// Unmounts a volume and undoes what its mount did.
     Unmount {
         /// The directory.
         target: String,
     },
-    /// Whoever used these dead mounts of a volume uses the new one: they need not be remembered. Only for an agent that
-    /// has told of them.
+    /// Says that all users of these dead mounts use the new one, so the agent can forget them. Only for an agent that
+    /// has reported them.
     Revived {
         /// The directory.
         target: String,
         /// The dead mounts.
         devices: Vec<DeviceNumber>,
     },
-    /// With what was this volume mounted? It is to be mounted anew by another agent should this one's Pod go.
+    /// Asks how this volume was mounted, so that another agent can mount it again if this one's Pod goes.
     Recall {
         /// The directory.
         target: String,
     },
-    /// Whoever had mounted this volume is gone, and its mount is dead: mount it anew, as a volume of one's own.
+    /// Hands over a volume whose Pod is gone and whose mount is dead: mount it again, as one of your own.
     Adopt(Box<MountCall>),
-    /// The Pod of a volume is gone but for the kubelet's clearing up, which waits for a mount that does not answer: end what waits
-    /// there, and don't mount it anew. Only for an agent that has told that it is silent.
+    /// Gives up a volume: its Pod is gone except for the kubelet's cleanup, which waits for a mount that does not
+    /// answer. End what waits there, and don't mount it again. Only for an agent that has reported it as silent.
     GiveUp {
         /// The directory.
         target: String,
     },
-    /// Have a service for the volume that is being mounted. From a program of the image alone, which has the agent's own release.
+    /// Asks for a service for the volume that is being mounted. Only programs of the image send it, which have the
+    /// agent's own release.
     Service {
-        /// The volume, by the name that the agent has told that program.
+        /// The volume's name, which the agent passed to that program.
         volume: String,
-        /// What it is.
+        /// The service.
         service: Box<Service>,
-        /// The program's environment, for what is started.
+        /// The program's environment, for the processes to start.
         environment: BTreeMap<String, String>,
     },
 }
@@ -79,16 +81,16 @@ pub enum Call {
 /// A volume to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountCall {
-    /// The directory to mount on, as the kubelet names it; it exists.
+    /// The directory to mount on, with its path as the kubelet sees it; it exists.
     pub target: String,
-    /// The client's name: which override of the image, and the file system type if there is no other.
+    /// The client's name: it decides which program of the image runs, and is the file system type if there is no other.
     pub client: String,
-    /// What `mount` is given as its source.
+    /// The source for `mount`.
     pub source: String,
     /// The file system type; empty for the client's name.
     #[serde(default)]
     pub fs_type: String,
-    /// Mount options, in their order.
+    /// Mount options, in order.
     #[serde(default)]
     pub mount_options: Vec<String>,
     /// The client's own options.
@@ -97,23 +99,23 @@ pub struct MountCall {
     /// Secret values by key.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretBytes>,
-    /// The group that the Pod's files should belong to, for programs that can only say so at the mount.
+    /// The group that the Pod's files should belong to, for programs that can set it only at the mount.
     #[serde(default)]
     pub fs_group: Option<u32>,
-    /// For whom it is, to tell them of its end.
+    /// Who uses the volume, for Events about its end.
     #[serde(default)]
     pub pod: PodRef,
     /// Milliseconds that the mount may take.
     pub limit_ms: u64,
 }
 
-/// What an agent answers.
+/// An answer of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// To [`Call::Hello`].
     Hello(Hello),
-    /// The volume is mounted, now or since before.
+    /// The volume is mounted, just now or since before.
     Mounted,
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
@@ -123,26 +125,26 @@ pub enum Answer {
     Recalled(Box<MountCall>),
     /// To [`Call::Service`].
     Served {
-        /// What the program wants to know of it, such as the name of a device.
+        /// What the program needs to know about it, such as the name of a device.
         said: String,
     },
     /// It failed.
     Failed(Failure),
 }
 
-/// An agent introduces itself.
+/// The agent's identity and its mounts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`VERSION`] of the agent.
     pub version: u32,
     /// Release of the agent's program.
     pub release: String,
-    /// Whether it was told to end: it takes no new mounts and ends with its last one.
+    /// Whether it is ending: it takes no new mounts, and ends with its last one.
     pub draining: bool,
-    /// Whether it mounts anew what has died.
+    /// Whether it mounts dead volumes again.
     #[serde(default)]
     pub revives: bool,
-    /// What it has mounted.
+    /// Its mounts.
     pub mounts: Vec<MountState>,
 }
 
@@ -155,56 +157,56 @@ pub struct MountState {
     pub client: String,
     /// The volume's source.
     pub source: String,
-    /// For whom it is.
+    /// Who uses the volume.
     #[serde(default)]
     pub pod: PodRef,
-    /// How it is.
+    /// Its state.
     pub health: Health,
-    /// What died of it, for as long as it may be in use somewhere.
+    /// Its dead mounts, as long as they may be in use somewhere.
     #[serde(default)]
     pub dead: Option<Dead>,
-    /// How it is being mounted anew.
+    /// How the agent is mounting it again.
     #[serde(default)]
     pub reviving: Option<Reviving>,
-    /// For how many milliseconds it has not answered, though its program runs.
+    /// How many milliseconds it has been silent although its program runs.
     #[serde(default)]
     pub silent_ms: Option<u64>,
 }
 
 impl MountState {
-    /// Whether it is nobody's any more and never will be again: dead, and not to be mounted anew.
+    /// Whether it is lost for good: dead, and not to be mounted again.
     pub fn is_lost(&self) -> bool {
         self.health == Health::Dead && self.reviving.is_none()
     }
 }
 
-/// What died of a volume.
+/// A volume's dead mounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dead {
-    /// The devices of dead mounts.
+    /// Their devices.
     pub devices: Vec<DeviceNumber>,
     /// When the last death was noticed, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// A volume that is being mounted anew.
+/// A volume that the agent is mounting again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reviving {
-    /// How often it was tried in vain.
+    /// Number of failed tries.
     pub failures: u32,
-    /// Why it failed last; empty before the first time.
+    /// The last failure; empty before the first.
     pub message: String,
 }
 
-/// How a mount is.
+/// The state of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
     /// Mounted.
     Mounted,
-    /// In the mount table, but its daemon is gone: every access gives ENOTCONN.
+    /// In the mount table, but its daemon is gone: every access returns ENOTCONN.
     Dead,
-    /// Being mounted or unmounted; or what a later release calls otherwise, which is to be left alone as well.
+    /// Being mounted or unmounted; or a state from a later release, which must be left alone as well.
     #[serde(other)]
     Busy,
 }
@@ -212,9 +214,9 @@ pub enum Health {
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub category: Category,
-    /// The whole of it in words, for the user's Event.
+    /// The complete message, for the user's Event.
     pub message: String,
 }
 
@@ -222,17 +224,17 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Category {
-    /// The message could not be read or is of another version.
+    /// The message could not be read, or has another version.
     Protocol,
-    /// The volume's options or the target cannot be right.
+    /// The volume's options or the target are not valid.
     Invalid,
-    /// Another call for the same target is not done yet.
+    /// Another call for the same target is still running.
     InProgress,
     /// The agent takes no new mounts.
     Draining,
-    /// The mount program said no; the message has its words.
+    /// The mount program failed; the message has its output.
     Refused,
-    /// The mount program took longer than it may.
+    /// The mount program exceeded its time limit.
     TimedOut,
     /// The file system is in use.
     InUse,
@@ -244,7 +246,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// A word for metrics and Events.
+    /// The category as a word for metrics and Events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Protocol => "protocol",
@@ -260,7 +262,7 @@ impl Category {
     }
 }
 
-/// A secret value: never shown by `Debug`.
+/// A secret value, which `Debug` never shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes(pub Vec<u8>);
 
@@ -279,7 +281,7 @@ impl Serialize for SecretBytes {
 impl<'de> Deserialize<'de> for SecretBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // The decoder's own message would quote the value.
+        // The decoder's own message would contain the value.
         STANDARD
             .decode(text)
             .map(Self)
@@ -287,7 +289,7 @@ impl<'de> Deserialize<'de> for SecretBytes {
     }
 }
 
-/// Why a message did not pass.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The connection broke.
@@ -322,7 +324,7 @@ pub async fn receive<T: for<'de> Deserialize<'de>>(stream: &mut (impl AsyncRead 
         return Err(WireError::TooLong(u64::from(length)));
     }
     let mut json = Vec::new();
-    // Grows with what arrives: a length alone reserves nothing.
+    // The buffer grows with what arrives: a length alone reserves nothing.
     let got = stream
         .take(u64::from(length))
         .read_to_end(&mut json)
@@ -383,12 +385,12 @@ mod tests {
         assert!(!error.to_string().contains("hush"));
     }
 
-    /// Puts something unknown into every object of a message, as a later release may.
+    /// Adds an unknown field to every object of a message, as a later release may.
     fn grown(value: &mut serde_json::Value) {
         match value {
             serde_json::Value::Object(object) => {
                 object.values_mut().for_each(grown);
-                // One that says which call or answer it is has nothing beside that.
+                // An object that only names a call or an answer has no other field.
                 if !(object.len() == 1 && object.values().all(serde_json::Value::is_object)) {
                     object.insert("of-a-later-release".into(), serde_json::json!({"a": [1, null]}));
                 }
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn mounter_and_agent_pass_over_what_only_the_other_knows() {
+    fn mounter_and_agent_ignore_what_only_the_other_knows() {
         let mut mount = serde_json::to_value(call()).unwrap();
         mount["call"]["mount"]["options"] = serde_json::json!({});
         mount["call"]["mount"]["secrets"] = serde_json::json!({});
@@ -433,7 +435,7 @@ mod tests {
             let mut value = known.clone();
             grown(&mut value);
             assert_ne!(value, known);
-            // What a volume and its Secret are called is theirs, not the protocol's.
+            // The keys of a volume's options and of its Secret are not the protocol's.
             for own in ["options", "secrets"] {
                 if let Some(call) = value["call"].get_mut("mount") {
                     call[own] = serde_json::json!({});

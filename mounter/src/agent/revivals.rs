@@ -1,4 +1,4 @@
-//! Which volumes are being mounted anew ([`super::revive`]), and how often each may be tried.
+//! Which volumes are being mounted again ([`super::revive`]), and when each may be tried.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,32 +6,32 @@ use std::time::{Duration, Instant};
 
 use super::protocol::Reviving;
 
-/// Wait after the first failure; it doubles with each.
+/// Pause after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// Longest wait between two tries.
+/// Longest pause between two tries.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// A volume that has lived for so long begins anew with its waits.
+/// After a volume has been alive for this long, its pauses start from the shortest again.
 const HEALTHY: Duration = Duration::from_mins(5);
 
-/// What is being mounted anew, and what was of late.
+/// The volumes that are being mounted again, and those that were lately.
 #[derive(Debug, Default)]
 pub struct Revivals(Mutex<BTreeMap<String, Pace>>);
 
-/// How often a target may be tried.
+/// The tries of one target.
 #[derive(Debug, Default)]
 struct Pace {
-    /// While it is being mounted anew.
+    /// Set while it is being mounted again.
     now: Option<Reviving>,
     /// Tries since it was last healthy.
     tries: u32,
-    /// When it was last mounted anew.
+    /// When it was last mounted again.
     alive: Option<Instant>,
 }
 
 impl Pace {
-    /// How long the next try waits.
+    /// Pause before the next try.
     fn wait(&mut self, now: Instant) -> Duration {
         let lived = self.alive.take().map(|since| now.saturating_duration_since(since));
         if lived.is_some_and(|lived| lived >= HEALTHY) {
@@ -42,7 +42,7 @@ impl Pace {
             tries => FIRST_WAIT
                 .saturating_mul(1 << (tries - 1).min(16))
                 .min(LONGEST_WAIT)
-                // What it lived it need not wait.
+                // The time that it was alive counts as part of the pause.
                 .saturating_sub(lived.unwrap_or_default()),
         };
         self.tries = self.tries.saturating_add(1);
@@ -51,12 +51,12 @@ impl Pace {
 }
 
 impl Revivals {
-    /// How a target is being mounted anew.
+    /// The state of a target that is being mounted again.
     pub fn of(&self, target: &str) -> Option<Reviving> {
         self.lock().get(target).and_then(|pace| pace.now.clone())
     }
 
-    /// Whether it is the caller who is to mount a target anew.
+    /// Whether the caller is the one to mount a target again.
     pub(super) fn begin(&self, target: &str) -> bool {
         let mut all = self.lock();
         let pace = all.entry(target.to_owned()).or_default();
@@ -93,7 +93,7 @@ impl Revivals {
     }
 }
 
-/// How a volume's revival ended.
+/// The outcome of mounting a volume again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// It can be used.
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_try_is_made_at_once_and_later_ones_ever_more_seldom() {
+    fn the_first_try_is_made_at_once_and_later_ones_with_growing_pauses() {
         let mut pace = Pace::default();
         let now = Instant::now();
         let waits: Vec<_> = (0..20).map(|_| pace.wait(now)).collect();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dies_soon_after_it_was_mounted_anew_waits_and_what_has_lived_does_not() {
+    fn a_volume_that_dies_soon_after_it_was_mounted_again_waits_and_one_that_has_lived_does_not() {
         let revivals = Revivals::default();
         let start = Instant::now();
         let wait = |alive: Duration| {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_told_until_it_is_over() {
+    fn a_failure_is_reported_until_it_is_over() {
         let revivals = Revivals::default();
         revivals.begin("t");
         revivals.failed("t", "no server".into());

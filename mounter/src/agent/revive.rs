@@ -1,9 +1,9 @@
-//! Mounts anew what has died: a FUSE file system whose daemon ended, alone or with the whole container.
+//! Mounts dead volumes again: FUSE file systems whose daemon ended, alone or with the whole container.
 //!
-//! The volume's record and secrets are those of its first mount, and the program is the same. The new mount takes the place
-//! of the dead one on the target; the mounter does the same in the containers that use it, and then tells the agent so
-//! ([`super::protocol::Call::Revived`]). A mount is tried again for as long as the dead one lies on its target, ever more
-//! seldom: its server may come back.
+//! The volume's record and secrets are those of its first mount, and the program is the same. The new mount replaces
+//! the dead one on the target. The mounter does the same in the containers that use it, and then tells the agent so
+//! ([`super::protocol::Call::Revived`]). The agent tries as long as the dead mount is on its target, with growing
+//! pauses: the server may come back.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,13 +21,13 @@ use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 
-/// Longest that a mount program may take for a volume that is in use already.
+/// Time limit of a mount program for a volume that is in use already.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long more deaths are waited for: a daemon's helpers end with it.
+/// How long to wait for further deaths: a daemon's helpers end with it.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Looks at all mounts now, and whenever process 1 says that something ended, or a daemon of the agent's has.
+/// Checks all mounts now, and whenever process 1 or one of the agent's daemons reports that a process ended.
 pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
     loop {
         match mounts.store.all() {
@@ -54,7 +54,7 @@ impl Mounts {
         }
     }
 
-    /// Begins to mount a dead volume anew, if that is not under way.
+    /// Starts to mount a dead volume again, unless that has begun.
     pub(super) fn revive(self: &Arc<Self>, call: MountCall) {
         if self.is_given_up(&call.target) || !self.reviving.begin(&call.target) {
             return;
@@ -69,7 +69,7 @@ impl Mounts {
             let end = loop {
                 match mounts.try_to_revive(&call).await {
                     Ok(end) => break end,
-                    // Somebody looks at it, or unmounts it.
+                    // Another call is checking or unmounting it.
                     Err(AgentError::InProgress(_)) => tokio::time::sleep(BURST).await,
                     Err(error) => {
                         let Failure { message, .. } = Failure::from(&error);
@@ -98,12 +98,12 @@ impl Mounts {
         let Some(device) = kernel::device(&target)? else {
             return Ok(End::Gone);
         };
-        // Before it is replaced: after that nobody could tell which mounts in containers are this volume's.
+        // Before it is replaced: after that, nothing tells which mounts in containers belong to this volume.
         self.store.died(&call.target, device, now_ms())?;
         let brings = Brings::of(call);
         let staging = self.store.staging(&call.target);
         if brings == Brings::Program {
-            // What the program did beside mounting may be in the way of its doing so again.
+            // What the program did besides mounting may prevent it from doing so again.
             self.undo(call).await?;
         }
         self.store.restage(&call.target)?;
@@ -120,7 +120,7 @@ impl Mounts {
                 .map_err(AgentError::from)
         };
         let replaced = replaced.await;
-        // Moved to the target or not wanted: it is not needed here.
+        // It was moved to the target, or is not wanted: it is not needed here.
         self.store.unstage(&call.target)?;
         if replaced? {
             self.seen_alive(&call.target);
@@ -132,14 +132,15 @@ impl Mounts {
         })
     }
 
-    /// Forgets dead mounts that nobody uses any more.
+    /// Forgets dead mounts that are no longer in use.
     pub fn revived(&self, target: &str, devices: &[DeviceNumber]) -> Result<(), AgentError> {
         let target = self.target(target)?;
         Ok(self.store.revived(&target.to_string(), devices)?)
     }
 }
 
-/// Looks at a target whoever else is looking. One that does not answer in time is alive: a dead one answers at once.
+/// Checks a target even if another call is checking it. If it does not answer in time, it is alive: a dead one answers
+/// at once.
 async fn look_now(target: &Target) -> Result<Found, AgentError> {
     let path = target.clone();
     let looked = thread::run(move || look::look(&path));

@@ -1,4 +1,4 @@
-//! Runs a mount program: in a process group of its own, with a time limit, and with its last words kept.
+//! Runs a mount program: in a process group of its own, with a time limit, and keeps its last lines.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,23 +14,23 @@ use tracing::info;
 
 use super::program::{Invocation, WORKING_DIRECTORY};
 
-/// How many of a program's last lines are kept for the user.
+/// How many of a program's last lines to keep for the user.
 const LAST_LINES: usize = 5;
 
-/// How many of a daemon's are kept for the image's program, which may look for some words in them.
+/// How many of a daemon's last lines to keep for the image's program, which may search them.
 pub(super) const DAEMON_LINES: usize = 40;
 
-/// Longest line in bytes; the rest of it counts as the next line.
+/// Longest line in bytes; the rest counts as the next line.
 const MAX_LINE: u64 = 512;
 
-/// How long a program that has ended may take to have its output read. A daemon that it left behind may hold the
-/// pipe open for ever, so its end is not waited for.
+/// How long to read the output of a program that has ended. A daemon that it left running may hold the pipe open
+/// forever, so this does not wait for the end of the output.
 const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 
-/// How long a program that was killed is waited for.
+/// How long to wait for a killed program.
 const REAP: Duration = Duration::from_secs(1);
 
-/// Why a program did not do its work.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It could not be started.
@@ -38,11 +38,11 @@ pub enum ProgramError {
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// The kernel has no room for it.
+    /// The kernel can't start another process.
     #[error(
         "failed to start {program}: its client container has as many processes as it may (the kubelet's podPidsLimit), or \
          no memory"
@@ -50,20 +50,20 @@ pub enum ProgramError {
     NoRoom {
         /// The program.
         program: String,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// Its end could not be waited for.
+    /// Waiting for its end failed.
     #[error("failed to wait for {program}")]
     Wait {
         /// The program.
         program: String,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// It ended with another status than 0.
+    /// It exited with another status than 0.
     #[error("{program} failed ({status}): {words}")]
     Failed {
         /// The program.
@@ -73,12 +73,12 @@ pub enum ProgramError {
         /// Its last lines.
         words: Words,
     },
-    /// It was killed after its time.
+    /// It was killed after its time limit.
     #[error("{program} took longer than {limit:?} and was ended: {words}")]
     TimedOut {
         /// The program.
         program: String,
-        /// Its time.
+        /// Its time limit.
         limit: Duration,
         /// Its last lines.
         words: Words,
@@ -115,7 +115,7 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
     run_keeping(LAST_LINES, invocation, limit).await
 }
 
-/// [`run`], with so many of the program's last lines in its error.
+/// [`run`], which keeps this many of the program's last lines for its error.
 pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
     let program = invocation.program.display().to_string();
     let mut child = start(invocation, Stdio::piped(), Stdio::piped())?;
@@ -134,11 +134,11 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
             // ESRCH: it ended just now.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // It may hang in the kernel, on a dead server. Then it is reaped when the kernel lets go.
+        // It may hang in the kernel, waiting for a dead server. Then it is reaped when the kernel lets it end.
         let _ = tokio::time::timeout(REAP, child.wait()).await;
     }
     let _ = tokio::time::timeout(OUTPUT_GRACE, async { while readers.join_next().await.is_some() {} }).await;
-    // What is still open belongs to a daemon: its words go to the log for as long as it lives.
+    // A pipe that is still open belongs to a daemon: its output goes to the log as long as it lives.
     readers.detach_all();
     match ended {
         Ok(Ok(status)) if status.success() => Ok(()),
@@ -156,12 +156,12 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
     }
 }
 
-/// What a program said last.
+/// The last lines of a program's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words(Vec<String>);
 
 impl Words {
-    /// Line by line.
+    /// The lines.
     pub fn lines(&self) -> &[String] {
         &self.0
     }
@@ -176,7 +176,7 @@ impl fmt::Display for Words {
     }
 }
 
-/// The last lines of a program's two outputs, in the order of their arrival.
+/// The last lines of a program's standard output and standard error, in the order of their arrival.
 #[derive(Debug, Clone)]
 pub(super) struct LastWords {
     most: usize,
@@ -237,7 +237,7 @@ mod tests {
     const LONG: Duration = Duration::from_mins(1);
 
     #[tokio::test]
-    async fn a_failing_program_s_last_words_are_kept() {
+    async fn a_failing_program_s_last_lines_are_kept() {
         let error = run(&sh("seq 9; echo \"$GREETING\" >&2; exit 3"), LONG)
             .await
             .unwrap_err();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_is_not_there_is_said_so() {
+    async fn a_missing_program_is_reported() {
         let mut nothing = sh("");
         nothing.program = "/nonexistent/program".into();
         assert!(matches!(run(&nothing, LONG).await, Err(ProgramError::Start { .. })));

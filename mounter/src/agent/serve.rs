@@ -20,16 +20,16 @@ use super::supervise::DEATH;
 /// Name of the agent's socket in the Pod's emptyDir.
 pub const SOCKET: &str = "agent.sock";
 
-/// How long a caller may take to say what it wants.
+/// How long a caller may take to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often an agent that was told to end looks whether its last mount is gone: it may be unmounted without it.
+/// How often an ending agent checks whether its last mount is gone: it may be unmounted without the agent.
 const DRAIN_PERIOD: Duration = Duration::from_millis(500);
 
-/// Why the agent can't be reached.
+/// Why the agent can't serve its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// No socket.
+    /// The socket could not be opened.
     #[error("failed to listen on {path:?}")]
     Listen {
         /// The socket.
@@ -38,12 +38,12 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// No signals.
+    /// Signal handlers could not be installed.
     #[error("failed to listen for signals")]
     Signals(#[source] io::Error),
 }
 
-/// Serves until a SIGTERM has come and the last mount is gone.
+/// Serves until it has received SIGTERM and the last mount is gone.
 pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let deaths = signal(SignalKind::from_raw(DEATH.as_raw())).map_err(ServeError::Signals)?;
@@ -66,11 +66,12 @@ pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
         };
         match accepted {
             Ok((stream, _)) => {
-                // Goes on if the caller hangs up: a mount begun is finished, and a repeated call finds it.
+                // It continues if the caller hangs up: a mount that has begun is finished, and a repeated call finds
+                // it.
                 tokio::spawn(connection(stream, Arc::clone(&mounts)));
             }
             Err(error) => {
-                // Such as EMFILE, which would be there again at once.
+                // An error such as EMFILE would come again at once.
                 warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -78,7 +79,7 @@ pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
     }
 }
 
-/// Listens on a socket that nobody but root could ever have connected to.
+/// Listens on a socket that only root could connect to at any time.
 fn listen(dir: &Path, path: &Path) -> io::Result<UnixListener> {
     let private = dir.join(".socket");
     match DirBuilder::new().mode(0o700).create(&private) {

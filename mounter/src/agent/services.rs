@@ -1,14 +1,14 @@
-//! What a client image's program has the agent do for its volume beside the mount itself, by `"$MOORING_AGENT" service
-//! …`.
+//! What the agent does for a volume besides the mount itself, when a client image's program asks with `"$MOORING_AGENT"
+//! service …`.
 //!
 //! Each service belongs to a volume and ends with it: after the volume was unmounted, or when its mount has failed, the
-//! agent ends the volume's services in reverse order. That can be repeated, and an agent that was started again goes on
-//! where the last one was: records of all services (`<volume>.json`), the pipes that daemons write to and the volumes'
-//! own directories lie in memory that ends with the container, as daemons do.
+//! agent ends the volume's services in reverse order. That can be repeated, and a restarted agent continues where the
+//! last one was: records of all services (`<volume>.json`), the pipes that daemons write to and the volumes' own
+//! directories are in memory that ends with the container, as daemons do.
 //!
-//! Files: [`call`] (what can be asked for), [`command`] (asking), `daemon` (starting one), `process` (ending one),
-//! `silence` (a server that does not answer), `directory` (a volume's own), `volume` (what is known of one), `release`
-//! (its end).
+//! Files: [`call`] (the services), [`command`] (how a program asks), `daemon` (starting one), `process` (ending one),
+//! `silence` (a server that does not answer), `directory` (a volume's own), `volume` (the state of one volume),
+//! `release` (the end of its services).
 
 pub mod call;
 pub mod command;
@@ -42,26 +42,26 @@ use self::volume::{Kept, Live, Record, Volume, end_apart};
 use super::store::{self, StoreError};
 use crate::sys::{loop_device, thread};
 
-/// Where a program finds the command for services.
+/// Environment variable: the command for services.
 const AGENT: &str = "MOORING_AGENT";
 
-/// Where a volume's own directory is.
+/// Environment variable: the volume's own directory.
 const STATE: &str = "MOORING_STATE";
 
-/// How long a daemon that shows a device may take until it does.
+/// How long a daemon that shows a device may take to be ready.
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long what a daemon said last may take to be read after its end.
+/// How long to read a daemon's last output after its end.
 const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 
-/// For what a program of the image is run.
+/// The purpose of a run of an image's program.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Where it mounts.
     pub directory: PathBuf,
     /// The volume's source.
     pub source: String,
-    /// When it has to be done.
+    /// Its deadline.
     pub until: Instant,
 }
 
@@ -70,15 +70,15 @@ pub struct Run {
 pub struct Services {
     /// The agent's own directory.
     agent: PathBuf,
-    /// Where the files of services lie.
+    /// The directory with the services' files.
     dir: PathBuf,
     volumes: Mutex<BTreeMap<String, Volume>>,
-    /// A daemon has ended by itself.
+    /// Signals that a daemon has ended by itself.
     ended: Notify,
 }
 
-/// A program of the image mounts a volume. When this goes, no more services are taken for it, and loop devices are left
-/// to their mounts.
+/// A running program of the image that mounts a volume. When this is dropped, the volume gets no more services, and
+/// only its mount holds its loop devices.
 #[derive(Debug)]
 pub struct Running {
     services: Arc<Services>,
@@ -101,7 +101,7 @@ impl Drop for Running {
 }
 
 impl Services {
-    /// Those of an agent with its own directory `agent`, whose files lie in `dir`.
+    /// The services of an agent whose own directory is `agent`; their files are in `dir`.
     pub fn new(agent: PathBuf, dir: PathBuf) -> Self {
         Self {
             agent,
@@ -111,13 +111,13 @@ impl Services {
         }
     }
 
-    /// Takes up what an earlier agent of this container has left.
+    /// Resumes the services that an earlier agent of this container has left.
     pub fn resume(self: &Arc<Self>) {
         let Ok(entries) = fs::read_dir(&self.dir) else {
             return;
         };
         for path in entries.flatten().map(|entry| entry.path()) {
-            // The pipes of daemons are there as well, and who reads one waits.
+            // The directory also has daemons' pipes, and opening one to read would block.
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
@@ -131,7 +131,7 @@ impl Services {
                 let live = self.again(&volume, &record);
                 let mut volumes = self.lock();
                 let known = volumes.entry(volume.clone()).or_default();
-                // What came after one that has ended meanwhile ends as well.
+                // If one has ended meanwhile, those that started after it end as well.
                 if let (Live::Daemon { process, .. }, true) = (&live, known.has_lost_one()) {
                     end_apart(process);
                 }
@@ -145,7 +145,7 @@ impl Services {
         self.ended.notified().await;
     }
 
-    /// Before a program of the image mounts a volume.
+    /// Notes that a program of the image is about to mount a volume.
     pub fn begin(self: &Arc<Self>, volume: &str, run: Run) -> Result<Running, ServiceError> {
         let path = self.state(volume);
         directory::make(&path).map_err(|source| ServiceError::Directory {
@@ -160,7 +160,7 @@ impl Services {
         })
     }
 
-    /// What such a program finds in its environment.
+    /// Variables in the environment of such a program.
     pub fn environment(&self, volume: &str) -> [(String, OsString); 4] {
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/1/exe".into());
         [
@@ -172,7 +172,7 @@ impl Services {
         .map(|(key, value): (&str, OsString)| (key.to_owned(), value))
     }
 
-    /// Does what a program of the image asks for. Returns what is to be printed.
+    /// Runs a service that a program of the image asks for. Returns what the program prints.
     pub async fn serve(
         self: &Arc<Self>,
         volume: &str,
@@ -257,7 +257,7 @@ impl Services {
         }
     }
 
-    /// A name for a pipe that no other daemon of the volume has.
+    /// A name for a pipe that is unique among the volume's daemons.
     fn free_name(&self, volume: &str) -> PathBuf {
         let mut number = 0;
         loop {
@@ -269,7 +269,7 @@ impl Services {
         }
     }
 
-    /// Writes a daemon down and watches it. It is ended if it can't be kept.
+    /// Records a daemon and watches it. If it can't be recorded, it is ended.
     async fn keep_daemon(
         self: &Arc<Self>,
         volume: &str,
@@ -294,7 +294,7 @@ impl Services {
         match self.keep(volume, Kept { record, live }) {
             Ok(()) => Ok(process),
             Err(error) => {
-                // Its mount has failed meanwhile: nobody else would end it.
+                // The mount has failed meanwhile: nothing else would end the daemon.
                 if process.end(GRACE).await.is_err() {
                     warn!(program, "it does not end, and nobody needs it");
                 }
@@ -303,7 +303,7 @@ impl Services {
         }
     }
 
-    /// Writes a service down, if its volume is still being mounted.
+    /// Records a service, if its volume is still being mounted.
     fn keep(&self, name: &str, kept: Kept) -> Result<(), ServiceError> {
         let mut volumes = self.lock();
         let volume = volumes.get_mut(name).filter(|volume| volume.run.is_some());
@@ -326,7 +326,7 @@ impl Services {
         store::write(&path, &records)
     }
 
-    /// What a service of a record has in this process.
+    /// The live part of a recorded service, in this process.
     fn again(self: &Arc<Self>, volume: &str, record: &Record) -> Live {
         match record {
             Record::Daemon { program, process, said } => match Process::again(*process) {
@@ -338,10 +338,10 @@ impl Services {
                         process,
                     }
                 }
-                // Those that came after it had need of it.
+                // It has ended: the services that came after it depended on it.
                 None => Live::Gone,
             },
-            // It was the mount's already, or it is gone.
+            // The mount held it already, or it is gone.
             Record::Loop { .. } => Live::Loop(None),
             Record::Watch { file, limit, source } => Live::Watch {
                 _task: self.watch_server(volume, file.clone(), *limit, source.clone()),
@@ -375,8 +375,8 @@ impl Services {
         }))
     }
 
-    /// Ends the daemons of a volume that came after one that has ended, so that its mount dies as a whole and is made
-    /// anew.
+    /// Ends the daemons of a volume that started after one that has ended. So its mount dies as a whole, and is made
+    /// again.
     fn ended_by_itself(&self, name: &str, program: &str, ended: Identity) {
         let volumes = self.lock();
         let Some(volume) = volumes.get(name).filter(|volume| !volume.ending) else {
@@ -402,7 +402,7 @@ impl Services {
             .unwrap_or_default();
         AbortOnDropHandle::new(tokio::spawn(async move {
             let all_ended = async { drop(join_all(daemons.iter().map(|daemon| daemon.ended())).await) };
-            // An error is an answer; where the container has no thread left, nothing is known of the server.
+            // An error is an answer too. If the container has no thread left, nothing is known about the server.
             let ask = || {
                 let file = file.clone();
                 thread::run(move || silence::read_block(&file))
@@ -421,7 +421,7 @@ impl Services {
         }))
     }
 
-    /// Puts a file behind a loop device.
+    /// Attaches a file to a loop device.
     async fn attach(
         &self,
         volume: &str,

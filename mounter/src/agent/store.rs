@@ -1,9 +1,10 @@
-//! What an agent keeps: a private directory for staging, the secrets, and a record of each mount.
+//! What an agent stores: a private directory for staging, the secrets, and a record of each mount.
 //!
-//! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to the Pod
-//! and so outlive the container: after its restart they tell which mounts died with it, and how to mount them anew. What died
-//! (`<dir>/secrets/<id>.dead`) is remembered in memory as well: a full disk keeps no volume from being mounted anew.
-//! Staging and the files of services (`<dir>/private`) lie in a memory file system that only this container has.
+//! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to
+//! the Pod, so they outlive the container: after its restart, they tell which mounts died with it and how to mount them
+//! again. Dead mounts (`<dir>/secrets/<id>.dead`) are recorded in memory as well, so that a full disk does not keep a
+//! volume from being mounted again. Staging and the files of services (`<dir>/private`) are in a memory file system
+//! that only this container has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -21,7 +22,7 @@ use super::protocol::{Dead, MountCall, SecretBytes};
 use crate::sys::look::is_mount_point;
 use crate::volume::mount_table::DeviceNumber;
 
-/// Why the agent's own files fail it.
+/// Why a call on the agent's own files failed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {attempted} {path:?}")]
 pub struct StoreError {
@@ -38,13 +39,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes the agent's files in `dir`, with the private directory ready for use.
+    /// Opens or creates the agent's files in `dir`, and prepares the private directory.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let store = Self { dir: dir.to_owned() };
         make_dir(&store.records())?;
         let private = store.private();
         make_dir(&private)?;
-        // An agent that was started again in the same container finds it mounted.
+        // If only the agent restarted, it is mounted already.
         if !is_mount_point(CWD, &private).map_err(at("look at", &private))? {
             rustix::mount::mount(
                 "mooring",
@@ -55,18 +56,18 @@ impl Store {
             )
             .map_err(at("mount memory on", &private))?;
         }
-        // Nothing mounted beneath may be seen by another container, wherever `dir` lies.
+        // Mounts below it must not propagate to another container, wherever `dir` is.
         rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
         make_dir(&private.join("staging"))?;
         make_dir(&store.services())?;
         let secrets = dir.join("secrets");
         make_dir(&secrets)?;
-        // The kubelet makes an emptyDir for everybody.
+        // The kubelet creates an emptyDir that everyone may access.
         fs::set_permissions(&secrets, Permissions::from_mode(0o700)).map_err(at("keep others from", &secrets))?;
         Ok(store)
     }
 
-    /// Makes the staging directory of a target, empty and with nothing mounted on it, and puts the secrets in place.
+    /// Creates the staging directory of a target, empty and without a mount, and writes the secrets.
     pub fn prepare(&self, target: &str, secrets: &BTreeMap<String, SecretBytes>) -> Result<(), StoreError> {
         self.remove_secrets(target)?;
         self.restage(target)?;
@@ -85,7 +86,8 @@ impl Store {
         Ok(())
     }
 
-    /// The secrets of a target; none where they are not kept. What the image's program has put beside them, such as a pipe, is none.
+    /// The secrets of a target; none if they are not kept. Other files that the image's program has put beside them,
+    /// such as a pipe, are not included.
     pub fn read_secrets(&self, target: &str) -> Result<BTreeMap<String, SecretBytes>, StoreError> {
         let dir = self.secrets(target);
         let entries = match fs::read_dir(&dir) {
@@ -104,16 +106,17 @@ impl Store {
         Ok(secrets)
     }
 
-    /// Makes the staging directory of a target, empty and with nothing mounted on it.
+    /// Creates the staging directory of a target, empty and without a mount.
     pub fn restage(&self, target: &str) -> Result<(), StoreError> {
         self.unstage(target)?;
         make_dir(&self.staging(target))
     }
 
-    /// Takes the staging mount away, if there is one, with its directory. The file system lives on where it was moved to.
+    /// Removes the staging mount, if there is one, with its directory. The file system stays mounted where it was moved
+    /// to.
     pub fn unstage(&self, target: &str) -> Result<(), StoreError> {
         let staging = self.staging(target);
-        // A retried program may have left more than one.
+        // A retried program may have left several.
         while is_mount_point(CWD, &staging).map_err(at("look at", &staging))? {
             rustix::mount::unmount(&staging, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
                 .map_err(at("unmount", &staging))?;
@@ -127,13 +130,13 @@ impl Store {
         absent_is_fine(fs::remove_dir_all(&secrets)).map_err(at("remove", &secrets))
     }
 
-    /// [`Self::unstage`] and [`Self::remove_secrets`].
+    /// Calls [`Self::unstage`] and [`Self::remove_secrets`].
     pub fn discard(&self, target: &str) -> Result<(), StoreError> {
         self.unstage(target)?;
         self.remove_secrets(target)
     }
 
-    /// Where a target's program mounts.
+    /// The directory on which a target's program mounts.
     pub fn staging(&self, target: &str) -> PathBuf {
         self.private().join("staging").join(id(target))
     }
@@ -143,12 +146,12 @@ impl Store {
         &self.dir
     }
 
-    /// Where the files of services lie.
+    /// The directory with the files of services.
     pub fn services(&self) -> PathBuf {
         self.private().join("services")
     }
 
-    /// Where a target's program finds its secrets.
+    /// The directory with a target's secrets, for its program.
     pub fn secrets(&self, target: &str) -> PathBuf {
         self.dir.join("secrets").join(id(target))
     }
@@ -158,7 +161,7 @@ impl Store {
         write(&self.record_path(&call.target), &without_secrets(call))
     }
 
-    /// Removes a target's record, and what is known of its dead mounts.
+    /// Removes a target's record, and the record of its dead mounts.
     pub fn forget(&self, target: &str) -> Result<(), StoreError> {
         let path = self.record_path(target);
         for path in [self.dead_path(target), path] {
@@ -167,7 +170,7 @@ impl Store {
         Ok(())
     }
 
-    /// Remembers a dead mount of a target, from before it is replaced. The first word on it says since when.
+    /// Records a dead mount of a target before it is replaced. The first record of it sets the time.
     pub fn died(&self, target: &str, device: DeviceNumber, now_ms: u64) -> Result<(), StoreError> {
         let mut dead = self.dead(target).unwrap_or_default();
         if !dead.devices.contains(&device) {
@@ -202,7 +205,7 @@ impl Store {
         read_record(&self.record_path(target)).filter(|call| call.target == target)
     }
 
-    /// All records. One that can't be read is passed over.
+    /// All records. One that can't be read is skipped.
     pub fn all(&self) -> Result<Vec<MountCall>, StoreError> {
         let dir = self.records();
         let mut calls = Vec::new();
@@ -233,19 +236,19 @@ impl Store {
     }
 }
 
-/// Writes a file so that it is there as a whole or not at all.
+/// Writes a file atomically.
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let json = serde_json::to_vec(content).map_err(at("write", path))?;
     let written = fs::write(&new, json).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // Such as half of it on a full disk.
+        // It may be half written, on a full disk.
         let _ = fs::remove_file(&new);
     }
     written.map_err(at("write", path))
 }
 
-/// A call as its record has it.
+/// A call as it is recorded.
 pub fn without_secrets(call: &MountCall) -> MountCall {
     MountCall {
         secrets: BTreeMap::new(),
@@ -253,7 +256,7 @@ pub fn without_secrets(call: &MountCall) -> MountCall {
     }
 }
 
-/// A file name for a target: the same at every retry. It is the volume's name for programs of the image.
+/// A file name for a target: the same at every retry. Programs of the image get it as the volume's name.
 pub(super) fn id(target: &str) -> String {
     hex(&Sha256::digest(target.as_bytes())[..10])
 }
@@ -294,9 +297,9 @@ fn at<E: Into<io::Error>>(attempted: &'static str, path: &Path) -> impl FnOnce(E
     }
 }
 
-/// Reads a file, and nothing that only passes for one.
+/// Reads a regular file, and nothing else.
 fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A pipe that nobody writes to would be waited for.
+    // Reading from a pipe without a writer would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = match rustix::fs::open(path, flags, Mode::empty()) {
         Err(Errno::LOOP) => return Ok(None),
@@ -317,7 +320,7 @@ mod tests {
     use crate::volume::job::PodRef;
 
     #[test]
-    fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_passed_over() {
+    fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store {
             dir: dir.path().to_owned(),
@@ -359,7 +362,7 @@ mod tests {
             ("b".to_owned(), SecretBytes(Vec::new())),
         ]);
         store.prepare("t", &secrets).unwrap();
-        // As clients do it that want their daemon's log.
+        // Some clients do this to get their daemon's log.
         std::os::unix::fs::symlink("/proc/self/fd/0", store.secrets("t").join(".log")).unwrap();
         rustix::fs::mknodat(
             CWD,
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_mounts_are_remembered_until_they_are_in_nobody_s_use_or_their_volume_is_gone() {
+    fn dead_mounts_are_remembered_until_nothing_uses_them_or_their_volume_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store {
             dir: dir.path().to_owned(),

@@ -1,9 +1,10 @@
 //! Process 1 of a client container.
 //!
-//! Its child is the agent; all it does itself is to stay. With process 1 the kernel ends every process of the
-//! container, and a FUSE daemon's mounts with it, so process 1 is the one with nothing in it that could fail. If the
-//! agent ends, it is started again and finds its mounts as they were. If another ends, which may be such a daemon, the agent
-//! is told ([`DEATH`]): daemons become children of process 1 when the program that started them has ended.
+//! Its child is the agent; its own job is to stay alive. When process 1 ends, the kernel kills every process of the
+//! container, and a FUSE daemon's mounts die with it. So process 1 contains nothing that could fail. If the agent ends,
+//! process 1 restarts it, and the agent finds its mounts as they were. If another process ends, which may be such a
+//! daemon, process 1 tells the agent ([`DEATH`]): daemons become children of process 1 when the program that started
+//! them has ended.
 
 use std::error::Error as _;
 use std::io;
@@ -16,28 +17,30 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 
-/// Delay before an agent that ended is started again.
+/// Delay before an agent that ended is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// Environment variable: where the kubelet's root is.
+/// Environment variable: the path of the kubelet's root.
 const KUBELET_ROOT: &str = "MOORING_KUBELET_ROOT";
 
-/// The signal that tells the agent that some process of the container has ended. One that does not listen yet ignores it.
+/// The signal that tells the agent that some process of the container has ended. An agent that does not listen yet
+/// ignores it.
 pub const DEATH: Signal = Signal::URG;
 
-/// Why process 1 can't do its work.
+/// Why process 1 can't do its job.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// The agent could not be started.
     #[error("failed to start the agent")]
     Start(#[source] io::Error),
-    /// Signals could not be had.
+    /// Signal handlers could not be installed.
     #[error("failed to listen for signals")]
     Signals(#[source] io::Error),
 }
 
-/// Starts the agent with this program's own arguments, keeps it running and reaps what it leaves behind, until it ends
-/// after a SIGTERM. The image's programs, which the agent runs, find the kubelet's root in their environment.
+/// Starts the agent with this program's own arguments, restarts it when it ends and reaps orphans, until the agent ends
+/// after a SIGTERM. The image's programs, which the agent runs, get the path of the kubelet's root in their
+/// environment.
 pub async fn supervise(kubelet_root: &Path) -> Result<(), SuperviseError> {
     let mut ended = signal(SignalKind::child()).map_err(SuperviseError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(SuperviseError::Signals)?;
@@ -65,7 +68,8 @@ pub async fn supervise(kubelet_root: &Path) -> Result<(), SuperviseError> {
     }
 }
 
-/// With process 1 all mounts would end, so it goes on trying: the container may have as many processes as it may for now.
+/// If process 1 ended, all mounts would end, so it keeps trying: the container may have reached its limit of processes
+/// for now.
 async fn restart(kubelet_root: &Path) -> Child {
     loop {
         tokio::time::sleep(RESTART_DELAY).await;
@@ -106,7 +110,7 @@ fn tell(agent: &Child, signal: Signal) {
     }
 }
 
-/// Who has ended.
+/// What was reaped.
 #[derive(Debug, Default)]
 struct Reaped {
     agent: bool,

@@ -1,52 +1,53 @@
-//! What an image's program can ask for: the arguments of `mounter service`, which go to the agent as they are.
+//! The services that an image's program can ask for: the arguments of `mounter service`, which are sent to the agent
+//! unchanged.
 
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-/// A service of the agent's for one volume. It ends with the volume.
+/// A service of the agent for one volume. It ends with the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Service {
-    /// Start a program that the volume needs for as long as it is mounted, and return when it is ready.
+    /// Start a program that the volume needs while it is mounted, and return when it is ready.
     ///
     /// When it ends by itself, the volume's later daemons are ended too, and a file system that died with them is
-    /// mounted anew. After the volume was unmounted the program gets SIGTERM, and SIGKILL after 10 s.
+    /// mounted again. After the volume was unmounted, the program gets SIGTERM, and SIGKILL after 10 s.
     Daemon {
-        /// The program goes to the background by itself, is ready then, and writes its process number here.
+        /// The program goes to the background by itself, is ready then, and writes its process id to this file.
         #[arg(long, value_name = "FILE", conflicts_with = "ready")]
         pid_file: Option<PathBuf>,
-        /// The program stays in the foreground, and is ready when this is there; a directory when a file system is
-        /// mounted on it and answers.
+        /// The program stays in the foreground, and is ready when this path exists; a directory counts when a file
+        /// system is mounted on it and answers.
         #[arg(long, value_name = "PATH")]
         ready: Option<PathBuf>,
         /// The program and its arguments.
         #[arg(last = true, required = true)]
         program: Vec<String>,
     },
-    /// Put a file behind a free loop device and print the device, which goes when the volume is unmounted.
+    /// Attach a file to a free loop device and print the device, which is detached when the volume is unmounted.
     Loop {
-        /// The file, such as one that a daemon shows.
+        /// The file, such as one that a daemon provides.
         file: PathBuf,
-        /// Nobody can write to it.
+        /// Attach it read-only.
         #[arg(long)]
         read_only: bool,
     },
-    /// Kill the volume's daemons when their server has been silent for too long, so that who waits for it gets an
+    /// Kill the volume's daemons when their server has been silent for too long, so that all that wait for it get an
     /// error.
     WatchServer {
-        /// How many seconds that is; 0 for ever.
+        /// The limit in seconds; 0 means forever.
         #[arg(long, value_name = "SECONDS")]
         limit: u64,
-        /// A file of the daemon's whose first block only the server has.
+        /// A file from the daemon whose first block has to be read from the server.
         file: PathBuf,
     },
-    /// Show a device as file "disk" of the volume's directory, by nbdfuse.
+    /// Show a device as file "disk" in the volume's directory, with nbdfuse.
     ShowDevice {
-        /// Where a daemon of the volume's serves it by NBD, as export "disk".
+        /// Socket on which a daemon of the volume serves the device by NBD, as export "disk".
         socket: PathBuf,
-        /// Nobody can write to it.
+        /// Show it read-only.
         #[arg(long)]
         read_only: bool,
     },
@@ -55,7 +56,7 @@ pub enum Service {
 /// The name of the file that shows a device.
 const DISK: &str = "disk";
 
-/// The program that shows a device in a directory, and what is there when it does.
+/// The program that shows a device in a directory, and the path that exists when it is ready.
 pub(super) fn shows(socket: &Path, read_only: bool, directory: &Path) -> (Vec<String>, PathBuf) {
     let disk = directory.join(DISK);
     let read_only = read_only.then_some("--readonly");
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_s_own_arguments_are_left_to_it() {
+    fn a_daemon_s_own_arguments_are_passed_on() {
         let daemon = read("daemon --pid-file /s/pid -- qemu --daemonize --pidfile /s/pid").unwrap();
         let Service::Daemon { program, .. } = &daemon else {
             panic!("{daemon:?}");

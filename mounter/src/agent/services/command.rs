@@ -1,5 +1,4 @@
-//! `mounter service …`: what an image's program runs, by `$MOORING_AGENT`, to have the agent do something for its
-//! volume.
+//! `mounter service …`: an image's program runs it, as `$MOORING_AGENT`, to ask the agent for a service for its volume.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -11,13 +10,13 @@ use tokio::net::UnixStream;
 use super::call::Service;
 use crate::agent::protocol::{self, Answer, Call, Request, VERSION, WireError};
 
-/// Where a program finds the agent's socket.
+/// Environment variable: the agent's socket.
 pub(super) const SOCKET: &str = "MOORING_AGENT_SOCKET";
 
-/// Which volume a program is run for.
+/// Environment variable: the volume that a program is run for.
 pub(super) const VOLUME: &str = "MOORING_VOLUME";
 
-/// Flags of `mounter service`. What says whose program this is comes by the environment that the agent gives it.
+/// Flags of `mounter service`. The socket and the volume come from the environment that the agent gives to the program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServiceArgs {
     /// The agent's socket.
@@ -26,39 +25,38 @@ pub struct ServiceArgs {
     /// The volume.
     #[arg(long, env = VOLUME, hide_env_values = true)]
     pub volume: String,
-    /// What it is to have.
+    /// The service.
     #[command(subcommand)]
     pub service: Service,
 }
 
-/// Why the agent was not asked.
+/// Why the request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// No runtime.
+    /// The runtime could not be started.
     #[error("failed to start a runtime")]
     Runtime(#[source] io::Error),
-    /// No agent.
+    /// The agent could not be reached.
     #[error("failed to reach the agent at {path}")]
     Connect {
         /// Its socket.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// The talk broke off.
+    /// The connection broke.
     #[error("failed to speak with the agent")]
     Wire(#[from] WireError),
     /// Another answer than expected.
     #[error("the agent answered something else")]
     Answer,
-    /// Its output is closed.
+    /// The output is closed.
     #[error("failed to print what the agent answered")]
     Print(#[source] io::Error),
 }
 
-/// Asks the agent. What went wrong with the service is printed as it was said: the image's program has its own words
-/// besides.
+/// Asks the agent. An error of the service is printed without additions: the image's program adds its own.
 pub fn run(args: ServiceArgs) -> Result<ExitCode, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -86,7 +84,7 @@ async fn ask(args: ServiceArgs) -> Result<Answer, CommandError> {
     } = args;
     let connected = UnixStream::connect(&socket).await;
     let mut stream = connected.map_err(|source| CommandError::Connect { path: socket, source })?;
-    // What is no text is of no use to a daemon.
+    // A variable that is not text is of no use to a daemon.
     let environment =
         std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
     let request = Request {

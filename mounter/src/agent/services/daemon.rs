@@ -1,4 +1,4 @@
-//! How a daemon is started, and when it is ready.
+//! Starts a daemon and waits until it is ready.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,13 +18,13 @@ use crate::agent::run::{self, DAEMON_LINES, LastWords, Words};
 use crate::sys::look::is_mount_point;
 use crate::sys::thread;
 
-/// How often it is looked whether a daemon is ready.
+/// How often to check whether a daemon is ready.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long a program that has gone to the background may take to write its number.
+/// How long a program that has gone to the background may take to write its process id.
 const PID_FILE_LIMIT: Duration = Duration::from_secs(2);
 
-/// How a program is run.
+/// The invocation of a program.
 pub(super) fn invocation(
     program: Vec<String>,
     environment: BTreeMap<String, String>,
@@ -41,7 +41,7 @@ pub(super) fn invocation(
     })
 }
 
-/// Runs a program that goes to the background by itself, until it has.
+/// Runs a program that goes to the background by itself, until it has done so.
 pub(super) async fn to_the_background(
     invocation: &Invocation,
     pid_file: &Path,
@@ -52,7 +52,7 @@ pub(super) async fn to_the_background(
         path: pid_file.to_owned(),
         source,
     };
-    // An earlier one's would be taken for its own.
+    // A file of an earlier run would be taken for this one's.
     match fs::remove_file(pid_file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -82,8 +82,8 @@ pub(super) struct Foreground {
     pub(super) ear: Ear,
 }
 
-/// Starts a program that stays in the foreground. What it says goes through a pipe with a name, `said`: it keeps that
-/// open itself, so that it does not notice when the agent is started again.
+/// Starts a program that stays in the foreground. Its output goes through a named pipe, `said`, which the daemon itself
+/// keeps open. So it does not notice a restart of the agent.
 pub(super) fn in_the_foreground(invocation: &Invocation, said: &Path) -> Result<Foreground, ServiceError> {
     let program = invocation.program.display().to_string();
     let listen = |source| ServiceError::Listen {
@@ -105,7 +105,7 @@ fn mouth(said: &Path) -> io::Result<(File, File)> {
     Ok((stdout, stderr))
 }
 
-/// What listens to a daemon: its words go to the log.
+/// Reads a daemon's output and writes it to the log.
 #[derive(Debug)]
 pub(super) struct Ear {
     words: LastWords,
@@ -114,7 +114,7 @@ pub(super) struct Ear {
 
 impl Ear {
     pub(super) fn of(program: &str, said: &Path) -> io::Result<Self> {
-        // For writing as well: it has no end while nobody else has it open.
+        // Opened for writing as well, so that there is no end of file when no other process has it open.
         let output = pipe::OpenOptions::new().read_write(true).open_receiver(said)?;
         let words = LastWords::of(DAEMON_LINES);
         let task = tokio::spawn(words.clone().keep(program.to_owned(), output));
@@ -129,11 +129,11 @@ impl Ear {
     }
 }
 
-/// Waits until a path is there: anything but a directory, or one with a file system mounted on it that answers.
+/// Waits until a path is ready: anything but a directory, or a directory with a file system mounted on it that answers.
 pub(super) async fn is_there(path: PathBuf) {
     loop {
         let path = path.clone();
-        // It may ask the daemon itself.
+        // The look may go to the daemon itself.
         if let Ok(true) = thread::run(move || look(&path)).await {
             return;
         }
@@ -142,7 +142,7 @@ pub(super) async fn is_there(path: PathBuf) {
 }
 
 fn look(path: &Path) -> bool {
-    // In this order, so that a file system is asked.
+    // In this order, so that the file system itself is asked.
     let mounted = is_mount_point(CWD, path) == Ok(true);
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
     found.is_ok_and(|found| mounted || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Directory)

@@ -1,6 +1,6 @@
-//! A volume's own directory, `$MOORING_STATE`: for sockets, files with what a daemon is told, and file systems that are
-//! mounted on their way to the volume. It goes with the volume, and so does what is mounted in it, but never what is in
-//! that.
+//! A volume's own directory, `$MOORING_STATE`: for sockets, a daemon's configuration, and file systems that are mounted
+//! on the way to the volume. It is removed with the volume. Mounts in it are unmounted, but their content is never
+//! removed.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::volume::mount_table::Table;
 
-/// Makes it, unless it is there.
+/// Creates it unless it exists.
 pub(super) fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -22,11 +22,11 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts what is mounted beneath it. Waits until a file system has written out what it had in memory.
+/// Unmounts everything below it. Waits until each file system has written what it had in memory.
 pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
     let table = Table::read()?;
     let beneath = |place: &Path| place != path && place.starts_with(path);
-    // What lies on another comes after it.
+    // A stacked mount comes after the one below it.
     for mount in table.0.iter().rev().filter(|mount| beneath(&mount.mount_point)) {
         match unmount(&mount.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             // Its daemon has unmounted it.
@@ -37,7 +37,7 @@ pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes it with all that is in it. What is mounted there is left alone, with an error.
+/// Removes it with its content. If something is mounted there, that is left alone and is an error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match open(path, FOLDER, Mode::empty()) {
         Err(Errno::NOENT) => Ok(()),
@@ -59,7 +59,7 @@ fn empty(folder: &OwnedFd) -> Result<(), Errno> {
         }
         match unlinkat(folder, name, AtFlags::empty()) {
             Err(Errno::ISDIR) => {
-                // Into no other file system, even one that is mounted just now: what is in that may be the volume's
+                // Never into another file system, even one that was mounted just now: its content may be the volume's
                 // data.
                 empty(&openat2(folder, name, FOLDER, Mode::empty(), ResolveFlags::NO_XDEV)?)?;
                 unlinkat(folder, name, AtFlags::REMOVEDIR)?;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_goes_with_what_is_in_it_and_a_second_time_is_fine() {
+    fn a_directory_is_removed_with_its_content_and_a_second_removal_succeeds() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("volume");
         make(&path).unwrap();
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_there_is_unmounted_and_never_emptied() {
+    fn mounts_in_it_are_unmounted_and_never_emptied() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("volume");
         let (data, place) = (root.path().join("data"), path.join("fs"));
         std::fs::create_dir_all(&place).unwrap();
         std::fs::create_dir_all(&data).unwrap();
         std::fs::write(data.join("letter"), "hello").unwrap();
-        // Only root can.
+        // Only root can mount.
         if rustix::mount::mount_bind(&data, &place).is_err() {
             return;
         }

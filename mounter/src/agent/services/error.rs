@@ -1,4 +1,4 @@
-//! Why a service was not to be had, or does not end.
+//! Why a service can't be had, or does not end.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,26 +9,26 @@ use crate::agent::run::{ProgramError, Words};
 use crate::agent::store::StoreError;
 use crate::sys::SysError;
 
-/// Why a service was not to be had, or does not end.
+/// Why a service can't be had, or does not end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// Nothing runs for the volume.
+    /// No program of the image is mounting the volume.
     #[error("no program of the image is mounting volume {0}: a service is for a volume that is being mounted")]
     NotMounting(String),
-    /// No words.
+    /// No program was named.
     #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
     NoProgram,
     /// It ended or could not be started.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// It has written no number.
+    /// It has written no process id.
     #[error("{program} has gone to the background and wrote no process number to {path}")]
     PidFile {
         /// The program.
         program: String,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
@@ -37,7 +37,7 @@ pub enum ServiceError {
     Listen {
         /// The program.
         program: String,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
@@ -54,7 +54,7 @@ pub enum ServiceError {
     NotReady {
         /// The program.
         program: String,
-        /// Its time.
+        /// Its time limit.
         limit: Duration,
         /// Its last lines.
         words: Words,
@@ -62,7 +62,7 @@ pub enum ServiceError {
     /// It can't be ended.
     #[error("{0} does not end: what was written may not have got to the server yet; it is tried again")]
     NotEnded(String),
-    /// There is none to watch.
+    /// The volume has no daemon to watch.
     #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
     NoDaemon,
     /// The file can't be opened.
@@ -70,37 +70,37 @@ pub enum ServiceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// No loop device.
+    /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
-    /// The file hangs.
+    /// The file does not answer.
     #[error("{0} can't be put behind a loop device: it does not answer")]
     LoopSilent(PathBuf),
     /// A loop device is in use.
     #[error("{0} is still in use: it goes when what was written has got to the server; it is tried again")]
     InUse(PathBuf),
-    /// A volume's own directory.
+    /// A call on a volume's own directory failed.
     #[error("failed to {attempted} {path}")]
     Directory {
-        /// What was tried.
+        /// The call.
         attempted: &'static str,
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// The records.
+    /// The records can't be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl ServiceError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn category(&self) -> Category {
         match self {
             Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => Category::Invalid,
@@ -116,7 +116,7 @@ impl ServiceError {
         }
     }
 
-    /// What the image's program is told: a daemon's own words where it has said some, line by line.
+    /// The lines for the image's program: the daemon's own last lines, if there are any.
     fn words(&self) -> &[String] {
         match self {
             Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
@@ -126,7 +126,7 @@ impl ServiceError {
         }
     }
 
-    /// [`Self::words`], or else what it is.
+    /// [`Self::words`], or else the error's message.
     pub fn told(&self) -> String {
         use std::error::Error as _;
         let words = self.words();

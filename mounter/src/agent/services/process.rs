@@ -1,4 +1,4 @@
-//! A process that is known by its pidfd, so that no signal ever goes to another that has got its number since.
+//! A process, held by its pidfd, so that no signal ever goes to another process that got its number later.
 
 use std::fs;
 use std::io;
@@ -12,18 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::raw;
 
-/// How long a process may take to end after SIGTERM. A server that does not take the last writes by then does not take
-/// them later.
+/// How long a process may take to end after SIGTERM. If a server has not accepted the last writes by then, it won't.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
-/// How long one that was killed is waited for: it may hang in the kernel.
+/// How long to wait for a killed process: it may hang in the kernel.
 const REAP: Duration = Duration::from_secs(1);
 
-/// What finds a process again after the agent was started again.
+/// Identifies a process across restarts of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     pid: i32,
-    /// When it began, in the kernel's ticks since the machine's start: no two processes have both the same.
+    /// Its start time, in the kernel's ticks since boot: no two processes share both number and start time.
     began: u64,
 }
 
@@ -34,7 +33,7 @@ pub(super) struct Process {
     handle: OwnedFd,
 }
 
-/// A process that lives on after SIGKILL.
+/// The process still runs after SIGKILL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotEnded;
 
@@ -42,7 +41,7 @@ impl Process {
     /// The process that has this number now.
     pub(super) fn of(pid: i32) -> io::Result<Self> {
         let handle = pidfd_open(number(pid)?, PidfdFlags::empty())?;
-        // What is read here is of the process in hand: its number is not given away before it was waited for.
+        // This reads the start time of the same process: its number is not reused before the process is reaped.
         let began = began(pid)?;
         Ok(Self {
             identity: Identity { pid, began },
@@ -50,7 +49,7 @@ impl Process {
         })
     }
 
-    /// The same process as before; none if it has ended.
+    /// The process with this identity; none if it has ended.
     pub(super) fn again(identity: Identity) -> Option<Self> {
         Self::of(identity.pid).ok().filter(|found| found.identity == identity)
     }
@@ -63,30 +62,30 @@ impl Process {
 
     /// Waits for its end.
     pub(super) async fn ended(&self) -> io::Result<()> {
-        // Each waits by a handle of his own.
+        // Each waiter needs a handle of its own.
         raw::watched(self.handle.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Sends a signal to it, and to its process group if it leads one. One that has ended is fine.
+    /// Sends a signal to it, and to its process group if it leads one. Succeeds if it has ended.
     pub(super) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.identity.pid);
         let _ = match pid {
-            // It keeps the group's number for as long as it runs.
+            // It keeps the group's number as long as it runs.
             Some(pid) if self.is_alive() && getpgid(Some(pid)) == Ok(pid) => kill_process_group(pid, signal),
             _ => pidfd_send_signal(&self.handle, signal),
         };
     }
 
-    /// Kills what is left of the process group that it led. Only before it was waited for: until then the group keeps
-    /// its number.
+    /// Kills the rest of the process group that it led. Only before it is reaped: until then, the group keeps its
+    /// number.
     pub(super) fn end_group(&self) {
         if let Some(group) = Pid::from_raw(self.identity.pid) {
-            // ESRCH: there was nobody else.
+            // ESRCH: the group is empty.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 
-    /// Ends it: by SIGTERM, and by SIGKILL after `grace`.
+    /// Ends it with SIGTERM, and with SIGKILL after `grace`.
     pub(super) async fn end(&self, grace: Duration) -> Result<(), NotEnded> {
         for (signal, wait) in [(Signal::TERM, grace), (Signal::KILL, REAP)] {
             if !self.is_alive() {
@@ -103,7 +102,8 @@ fn number(pid: i32) -> Result<Pid, Errno> {
     (pid > 1).then_some(pid).and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
-/// When a process began: field 22 of its `stat`, the twentieth after its name, which may have blanks and brackets.
+/// The start time of a process: field 22 of its `stat`, the twentieth after its name, which may contain blanks and
+/// brackets.
 fn began(pid: i32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_is_found_again_and_none_that_has_its_number_by_chance() {
+    async fn a_process_is_found_again_but_not_another_with_its_number() {
         let (mut child, process) = sh("exec sleep 70");
         let found = Process::again(process.identity).unwrap();
         assert!(found.is_alive());
@@ -138,7 +138,7 @@ mod tests {
         assert!(Process::again(another).is_none());
         assert_eq!(found.end(GRACE).await, Ok(()));
         assert!(!process.is_alive());
-        // A second time is fine.
+        // A second time succeeds as well.
         assert_eq!(process.end(GRACE).await, Ok(()));
         child.wait().unwrap();
         assert!(Process::again(process.identity).is_none());
@@ -146,10 +146,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_ignores_the_request_to_end_is_killed_after_its_time() {
+    async fn a_process_that_ignores_sigterm_is_killed_after_its_grace_period() {
         use std::io::Read as _;
         let (mut child, process) = sh("trap '' TERM; echo; while :; do sleep 0.1; done");
-        // From here on it ignores it.
+        // From here on, it ignores the signal.
         child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
         let start = Instant::now();
         assert_eq!(process.end(Duration::from_millis(300)).await, Ok(()));

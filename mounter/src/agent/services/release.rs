@@ -12,19 +12,18 @@ use super::volume::{Live, Record};
 use super::{ServiceError, Services, directory};
 use crate::sys::{loop_device, thread};
 
-/// How long a loop device that is in use is waited for: the kernel may still write out what a file system had in
-/// memory.
+/// How long to wait for a loop device that is in use: the kernel may still be writing what a file system had in memory.
 const LOOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// How often it is looked at.
+/// How often to check it.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
 
-/// How long a file system on its way may take to be unmounted before its daemon is ended all the same.
+/// How long unmounting a file system on the way may take, before its daemon is ended all the same.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
 impl Services {
-    /// Ends a volume's services, the last one first, and removes its own directory. To be repeated until it succeeds;
-    /// nothing there is fine.
+    /// Ends a volume's services, the last one first, and removes its own directory. The caller repeats it until it
+    /// succeeds; success if there are none.
     pub async fn release(self: &Arc<Self>, volume: &str) -> Result<(), ServiceError> {
         let released = self.release_all(volume).await;
         if let Some(volume) = self.lock().get_mut(volume) {
@@ -58,7 +57,7 @@ impl Services {
             match (&record, process) {
                 (Record::Daemon { program, .. }, Some(process)) => {
                     if !unmounted {
-                        // What it has in memory goes through the daemon.
+                        // What it has in memory is written through the daemon.
                         self.unmount_on_the_way(volume).await;
                         unmounted = true;
                     }
@@ -88,8 +87,8 @@ impl Services {
         Ok(())
     }
 
-    /// Unmounts what is mounted in a volume's own directory. One whose server does not take what was written is left to
-    /// its daemon's end.
+    /// Unmounts the mounts in a volume's own directory. If a server does not accept the data, the mount is left until
+    /// its daemon ends.
     async fn unmount_on_the_way(&self, volume: &str) {
         let path = self.state(volume);
         let unmounted = thread::run({
@@ -104,7 +103,7 @@ impl Services {
     }
 }
 
-/// Waits until a loop device has let a file go. Another file may be behind it by then.
+/// Waits until a loop device has released a file. By then, it may be attached to another file.
 async fn loop_is_gone(device: &Path, file: &str) -> Result<(), ServiceError> {
     let is_ours = || loop_device::file_behind(device).is_some_and(|now| !file.is_empty() && now.starts_with(file));
     let until = Instant::now() + LOOP_LIMIT;

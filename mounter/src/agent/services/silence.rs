@@ -1,5 +1,6 @@
-//! A server that is silent for too long. Who waits for it waits in the kernel, where no signal reaches, so a volume is
-//! asked by a read of the agent's own, and its daemon is killed when that has no end: whoever waits gets an error then.
+//! Notices a server that is silent for too long. Processes that wait for it wait in the kernel, where no signal reaches
+//! them. So the agent reads from the volume itself, and kills its daemon if a read does not end: then all that wait get
+//! an error.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -9,21 +10,21 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-/// How long after an answer the next one is asked for.
+/// Pause between an answer and the next read.
 pub(super) const PERIOD: Duration = Duration::from_secs(15);
 
-/// Asks again and again; ends when one answer has taken longer than `limit`. An error is an answer.
+/// Asks again and again; returns when one answer has taken longer than `limit`. An error counts as an answer.
 pub(super) async fn silent<A: Future>(limit: Duration, period: Duration, ask: impl Fn() -> A) {
     while tokio::time::timeout(limit, ask()).await.is_ok() {
         tokio::time::sleep(period).await;
     }
 }
 
-/// A block, where direct reads want it.
+/// A block, aligned for direct reads.
 #[repr(align(4096))]
 struct Block([u8; 4096]);
 
-/// Reads the first block of a file, past what the kernel remembers of it.
+/// Reads the first block of a file, bypassing the kernel's cache.
 pub(super) fn read_block(file: &Path) -> io::Result<usize> {
     let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
     let mut file = OpenOptions::new().read(true).custom_flags(direct).open(file)?;
@@ -61,12 +62,12 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_and_what_is_not_there_is_an_error_and_no_silence() {
+    fn a_block_is_read_and_a_missing_file_is_an_error_and_not_silence() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("disk");
         assert!(read_block(&file).is_err());
         std::fs::write(&file, [7; 8192]).unwrap();
-        // Some file systems have no direct reads.
+        // Some file systems don't support direct reads.
         assert!(matches!(read_block(&file), Ok(4096) | Err(_)));
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 const VOLUME: &str = "0a1b";
 
-/// Longest for what takes a moment.
+/// Longest wait for quick things.
 const SOON: Duration = Duration::from_secs(20);
 
 struct Agent {
@@ -20,9 +20,9 @@ impl Agent {
         Self { services, dir }
     }
 
-    /// The same after it was started again.
+    /// The same agent after a restart.
     fn again(self) -> Self {
-        // Nobody is told that it ends.
+        // The old agent has no chance to clean up.
         let services = Arc::new(Services::new(
             self.dir.path().to_owned(),
             self.dir.path().join("services"),
@@ -45,7 +45,7 @@ impl Agent {
         self.services.serve(VOLUME, service, BTreeMap::new()).await
     }
 
-    /// A daemon that is ready when it has made the file of its name.
+    /// A daemon that is ready when it has created the file with its name.
     async fn daemon(&self, name: &str, script: &str) -> Result<String, ServiceError> {
         let ready = self.services.state(VOLUME).join(name);
         let script = format!("{script}\n: >{}; exec sleep 70", ready.display());
@@ -65,7 +65,7 @@ impl Agent {
             .unwrap_or_default()
     }
 
-    /// Nothing is left of the volume.
+    /// Whether nothing is left of the volume.
     fn is_clean(&self) -> bool {
         fs::read_dir(self.dir.path().join("services")).unwrap().next().is_none() && self.services.lock().is_empty()
     }
@@ -76,7 +76,7 @@ async fn soon(what: impl Future) {
 }
 
 #[tokio::test]
-async fn a_daemon_lives_until_its_volume_is_released_and_a_second_release_is_fine() {
+async fn a_daemon_lives_until_its_volume_is_released_and_a_second_release_succeeds() {
     let agent = Agent::new();
     let running = agent.mounting();
     agent.daemon("one", "echo up").await.unwrap();
@@ -107,7 +107,7 @@ async fn a_daemon_that_ends_by_itself_takes_those_with_it_that_came_later() {
 }
 
 #[tokio::test]
-async fn the_words_of_a_daemon_that_ends_at_once_are_told_line_by_line() {
+async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
     let agent = Agent::new();
     let _running = agent.mounting();
     let error = agent
@@ -152,7 +152,7 @@ async fn a_daemon_that_goes_to_the_background_is_found_by_its_pid_file_and_ended
     let agent = Agent::new();
     let _running = agent.mounting();
     let pid_file = agent.services.state(VOLUME).join("pid");
-    // That of another.
+    // The process id of another process.
     fs::write(&pid_file, "1").unwrap();
     let script = format!("sleep 70 >/dev/null 2>&1 & sleep 0.2; echo $! >{}", pid_file.display());
     let service = Service::Daemon {
@@ -168,7 +168,7 @@ async fn a_daemon_that_goes_to_the_background_is_found_by_its_pid_file_and_ended
 }
 
 #[tokio::test]
-async fn an_agent_that_was_started_again_goes_on_with_what_the_last_one_served() {
+async fn a_restarted_agent_continues_the_services_of_the_last_one() {
     let agent = Agent::new();
     let running = agent.mounting();
     let state = agent.services.state(VOLUME);
@@ -176,7 +176,7 @@ async fn an_agent_that_was_started_again_goes_on_with_what_the_last_one_served()
         "until [ -e {}/speak ]; do sleep 0.1; done; echo still here",
         state.display()
     );
-    // The one that speaks has no reader between two agents.
+    // The daemon that writes has no reader between the two agents.
     let program = vec![
         "/bin/sh".into(),
         "-c".into(),
@@ -207,17 +207,17 @@ async fn an_agent_that_was_started_again_goes_on_with_what_the_last_one_served()
 }
 
 #[tokio::test]
-async fn what_came_after_a_daemon_that_ended_between_two_agents_ends_as_well() {
+async fn services_after_a_daemon_that_ended_between_two_agents_end_as_well() {
     let agent = Agent::new();
     let _running = agent.mounting();
     agent.daemon("first", "").await.unwrap();
     agent.daemon("later", "").await.unwrap();
     let before = agent.processes();
-    // Nobody notices.
+    // The agent does not react.
     agent.services.lock().get_mut(VOLUME).unwrap().ending = true;
     before[0].signal(rustix::process::Signal::KILL);
     soon(before[0].ended()).await;
-    // As process 1 does it.
+    // Reaped as by process 1.
     tokio::time::sleep(OUTPUT_GRACE).await;
     let agent = agent.again();
     soon(before[1].ended()).await;
@@ -226,7 +226,7 @@ async fn what_came_after_a_daemon_that_ended_between_two_agents_ends_as_well() {
 }
 
 #[tokio::test]
-async fn nothing_is_served_when_no_program_mounts_and_what_comes_too_late_is_ended() {
+async fn no_service_is_given_when_no_program_mounts_and_one_that_is_ready_too_late_is_ended() {
     let agent = Agent::new();
     let refused = agent.daemon("one", "").await.unwrap_err();
     assert!(matches!(refused, ServiceError::NotMounting(_)), "{refused}");
@@ -273,7 +273,7 @@ async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let process = agent.processes().remove(0);
     assert!(process.is_alive());
-    // Whoever opens it waits for somebody who writes.
+    // Opening it to read waits for a writer.
     let silent = state.join("silent");
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -285,14 +285,14 @@ async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is
     .unwrap();
     agent.serve(watch("silent", 1)).await.unwrap();
     soon(process.ended()).await;
-    // The thread goes on its way.
+    // Lets the waiting thread continue.
     drop(OpenOptions::new().read(true).write(true).open(&silent).unwrap());
     agent.services.release(VOLUME).await.unwrap();
     assert!(agent.is_clean());
 }
 
 #[tokio::test]
-async fn a_loop_device_is_held_until_the_mount_is_made_and_goes_with_the_volume() {
+async fn a_loop_device_is_held_until_the_mount_exists_and_is_detached_with_the_volume() {
     let agent = Agent::new();
     let running = agent.mounting();
     let file = agent.services.state(VOLUME).join("disk");
@@ -302,14 +302,14 @@ async fn a_loop_device_is_held_until_the_mount_is_made_and_goes_with_the_volume(
         read_only: true,
     };
     assert!(matches!(agent.serve(nothing).await, Err(ServiceError::Open { .. })));
-    // Only root can, where there are such devices.
+    // Only root can attach one, and some machines have no such devices.
     let Ok(device) = agent.serve(Service::Loop { file, read_only: false }).await else {
         return;
     };
     let device = PathBuf::from(device);
     let behind = loop_device::file_behind(&device).unwrap();
     assert!(behind.ends_with("0a1b/disk"), "{behind}");
-    // As the mount does.
+    // As the mount would hold it.
     let mounted = fs::File::open(&device).unwrap();
     drop(running);
     assert_eq!(loop_device::file_behind(&device).as_ref(), Some(&behind));

@@ -1,4 +1,4 @@
-//! What is known of a volume's services.
+//! The state of a volume's services.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Run;
 use super::process::{GRACE, Identity, Process};
 
-/// A service as it is found again after the agent was started again.
+/// The record of a service, by which a restarted agent finds it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Record {
     Daemon {
         program: String,
         process: Identity,
-        /// The pipe with its words, if it is in the foreground.
+        /// The pipe with its output, if it is in the foreground.
         said: Option<PathBuf>,
     },
     Loop {
         device: PathBuf,
-        /// As the kernel names the file behind it.
+        /// The file behind it, as the kernel names it.
         file: String,
     },
     Watch {
@@ -33,19 +33,19 @@ pub(super) enum Record {
     },
 }
 
-/// What a service has in this process.
+/// The live part of a service, in this process.
 #[derive(Debug)]
 pub(super) enum Live {
     Daemon {
         process: Arc<Process>,
         _watcher: AbortOnDropHandle<()>,
     },
-    /// Keeps the device until it is mounted.
+    /// Keeps the device attached until it is mounted.
     Loop(Option<OwnedFd>),
     Watch {
         _task: AbortOnDropHandle<()>,
     },
-    /// What was there before the agent and is not any more.
+    /// It existed before the agent restarted, and has ended.
     Gone,
 }
 
@@ -55,14 +55,14 @@ pub(super) struct Kept {
     pub(super) live: Live,
 }
 
-/// What is known of a volume.
+/// The state of a volume.
 #[derive(Debug, Default)]
 pub(super) struct Volume {
-    /// While a program of the image mounts it.
+    /// Set while a program of the image mounts it.
     pub(super) run: Option<Run>,
-    /// In the order of their beginning.
+    /// Its services, in the order of their start.
     pub(super) kept: Vec<Kept>,
-    /// They are being ended: none ends by itself.
+    /// Its services are being ended, so none of them counts as having ended by itself.
     pub(super) ending: bool,
 }
 
@@ -74,13 +74,13 @@ impl Volume {
         })
     }
 
-    /// Whether a daemon has ended that an earlier agent had started.
+    /// Whether a daemon that an earlier agent had started has ended.
     pub(super) fn has_lost_one(&self) -> bool {
         self.kept.iter().any(|kept| matches!(kept.live, Live::Gone))
     }
 }
 
-/// Ends a process without waiting for that.
+/// Ends a process without waiting for it.
 pub(super) fn end_apart(process: &Arc<Process>) {
     let process = Arc::clone(process);
     tokio::spawn(async move { process.end(GRACE).await });
