@@ -1,17 +1,18 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# What the clients of this image have in common: a device of a server is shown as a file by qemu-storage-daemon (over FUSE), a loop
-# device is set on that, and the file system is mounted from there. With fs-type=raw there is none, and the volume is a directory with that file.
-# Read after client.sh.
+# Shared by the clients of this image: qemu-storage-daemon shows a device of a server as a file (over FUSE), a loop
+# device is attached to that file, and the file system is mounted from there. With fs-type=raw there is no file system,
+# and the volume is a directory with that file. Read after client.sh.
 # shellcheck source=images/lib/file-system.sh
 . /usr/libexec/mooring-lib/file-system.sh
 
-# How long a server may be silent, in seconds; 0: for ever.
+# How long a server may be silent, in seconds; 0 means forever.
 io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
 case $io_timeout in
 *[!0-9]* | ??????*) fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait for ever" ;;
 esac
 
-# Mounts a device: how qemu's --blockdev names it, what to say if it can't be had, and further options of qemu's.
+# Mounts a device. Arguments: qemu's --blockdev, the message if the device can't be reached, and further options of
+# qemu.
 mount_device() {
     disk=$1
     failed=$2
@@ -23,7 +24,7 @@ mount_device() {
     if [ "$fs_type" = raw ]; then
         set -- "$@" --nbd-server "addr.type=unix,addr.path=$MOORING_STATE/socket" \
             --export "type=nbd,id=shown,node-name=disk,name=disk,writable=$writable"
-        # To be watched.
+        # So that it can be watched.
         writable=off
     fi
     : >"$MOORING_STATE/disk"

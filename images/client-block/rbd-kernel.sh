@@ -5,10 +5,10 @@
 
 rbd_bus=/sys/bus/rbd
 
-# What outlives the container, as the kernel's devices do: which one each volume has, by its number and its image.
+# The number and the image of each volume's device. This outlives the container, as the kernel's devices do.
 mapped=/run/mooring/rbd
 
-# Whether the kernel has it.
+# Whether the kernel has the driver.
 kernel_can() {
     case $monitors in
     *v[12]:*)
@@ -16,7 +16,7 @@ kernel_can() {
         return 1
         ;;
     esac
-    # It is told all of it in one line, with blanks between the parts.
+    # The kernel gets everything in one line, with blanks between the parts.
     case $pool$namespace$image in
     *[[:space:]]*)
         lacking="names with a blank are not for the kernel: give pool, namespace or image another, or leave out driver=kernel"
@@ -28,12 +28,12 @@ kernel_can() {
     [ -d "$rbd_bus" ]
 }
 
-# Writes standard input to a file of the kernel's, which takes it in one piece. Ends with the error's number.
+# Writes standard input to a file of the kernel's, which must get it in one piece. Exits with the error's number.
 write_to() {
     perl -e 'local $/; my $line = <STDIN>; open(my $file, ">", shift) or exit($! + 0); defined(syswrite($file, $line)) or exit($! + 0)' "$1"
 }
 
-# One at a time on the node, whichever container they are in: whose a new device is would not be known.
+# One at a time on the node, in whichever container: otherwise nothing tells which call a new device belongs to.
 one_at_a_time() {
     mkdir -p "$MOORING_KUBELET_ROOT/plugins/mooring.dev" "$mapped"
     exec 9>"$MOORING_KUBELET_ROOT/plugins/mooring.dev/rbd.lock"
@@ -44,18 +44,18 @@ numbers() {
     ls "$rbd_bus/devices" 2>/dev/null || true
 }
 
-# What a device is of.
+# The image of a device.
 image_of() {
     echo "$(cat "$rbd_bus/devices/$1/pool" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/pool_ns" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/name" 2>/dev/null)"
 }
 
-# Lets the volume's device go. To be repeated until it succeeds; what is not there is fine.
+# Removes the volume's device. The caller repeats it until it succeeds; success if there is none.
 unmap() {
     record=$mapped/$MOORING_VOLUME
     [ -s "$record" ] || return 0
     { read -r number && read -r of; } <"$record"
     if [ "$number" = - ]; then
-        # It was killed before it knew which one. One that is in use is not removed.
+        # A killed mount did not record its device. The kernel refuses to remove a device that is in use.
         for number in $(numbers); do
             [ "$(image_of "$number")" != "$of" ] || printf %s "$number" | write_to "$rbd_bus/remove_single_major" || true
         done
@@ -63,10 +63,10 @@ unmap() {
         return 0
     fi
     tries=0
-    # Only if it is still ours: another may have its number by now.
+    # Only if it is still ours: another device may have its number by now.
     while [ "$(image_of "$number")" = "$of" ]; do
         printf %s "$number" | write_to "$rbd_bus/remove_single_major" && break
-        # A Pod that ends still has what was unmounted, or the kernel still writes it out.
+        # A Pod that is ending may still use the file system, or the kernel may still be writing it.
         tries=$((tries + 1))
         [ "$tries" -lt 150 ] || fail "rbd$number is still in use: it is let go when what was written has got to the cluster"
         sleep 0.1
@@ -74,7 +74,7 @@ unmap() {
     rm -f "$record"
 }
 
-# Makes $device of the image. Fails with 6 (ENXIO) if the image has a feature that this kernel lacks.
+# Sets $device to the image's device. Fails with 6 (ENXIO) if the image has a feature that this kernel lacks.
 map() {
     ms_mode=
     monitors_for_kernel
@@ -104,7 +104,7 @@ map() {
     device=/run/mooring-devices/rbd$number
     mkdir -p "${device%/*}"
     rm -f "$device"
-    # This container's /dev has the devices of when it started.
+    # This container's /dev has the devices from its start.
     numbers=$(cat "/sys/block/rbd$number/dev")
     mknod "$device" b "${numbers%:*}" "${numbers#*:}"
 }

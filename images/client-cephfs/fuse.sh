@@ -1,19 +1,20 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# CephFS by ceph-fuse. Read by the client's program.
+# CephFS with ceph-fuse. Read by the client's program.
 
-# ceph-fuse mounts in $MOORING_STATE, and what is mounted there goes to the agent's directory as well. When the server wants memory back,
-# ceph-fuse remounts the place where it was mounted first, and ends if it can't; but the agent takes away what lies on its directory.
+# ceph-fuse mounts in $MOORING_STATE, and its mount is bound to the agent's directory as well. When the server wants
+# memory back, ceph-fuse remounts the place where it mounted first, and ends if it can't; but the agent removes the
+# mount from its own directory.
 
-# With the options that are ceph-fuse's own.
+# With ceph-fuse's own options.
 mount_by_fuse() {
     place=$MOORING_STATE/fs
     mkdir "$place"
     said=$MOORING_STATE/said
-    # Process 1 is the container's, and its output the Pod's log.
+    # Process 1 is the container's, and its output is the Pod's log.
     service daemon --pid-file "$MOORING_STATE/pid" -- ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" \
         "--client_mountpoint=$path" ${fs_name:+"--client_fs=$fs_name"} "$@" --client_mount_timeout=20 \
         "--pid-file=$MOORING_STATE/pid" --admin_socket= --log-file=/proc/1/fd/2 --log_to_stderr=true "$place" 2>"$said" || {
-        # The last words, without their dates and sources; what to do comes after what was said.
+        # The last lines, without their dates and sources; the cure follows them.
         sed -e 's/^[0-9T:.+-]* [0-9a-f]* *-*[0-9]* //' -e 's/^ceph-fuse\[[0-9]*\]: //' "$said" | tail -n 2 >&2
         case $(cat "$said") in
         *'name not found'* | *'unable to parse addrs'*) fail "$no_such_monitor" ;;

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# CephFS by the node's kernel. Read by the client's program, after ceph.sh.
+# CephFS with the node's kernel. Read by the client's program, after ceph.sh.
 
-# Whether the kernel has it; it loads its module when it is first asked for a file system of that name.
+# Whether the kernel has it. The kernel loads its module at the first request for a file system of that name.
 kernel_can() {
     case $monitors in
     *v[12]:*)
@@ -22,7 +22,7 @@ has_ceph() {
     return 1
 }
 
-# What a field of /etc/fstab can't have as it is.
+# Encodes characters that a field of /etc/fstab can't contain.
 field() {
     case $1 in
     *[\\\ \#]*) printf %s "$1" | sed -e 's/\\/\\134/g' -e 's/ /\\040/g' -e 's/#/\\043/g' ;;
@@ -42,13 +42,14 @@ mount_by_kernel() {
     key_itself
     what=$(field "$addresses:$path")
     where=$(field "$directory")
-    # In a file beside those of the Secret, in memory, for as long as it is read; the kernel shows it nowhere. On a command line everybody on
-    # the node could.
+    # In a file beside those of the Secret, in memory, only until it is read; the kernel shows it nowhere. Everyone on
+    # the node could see a command line.
     table=$MOORING_SECRETS/.fstab
     trap 'rm -f "$table"' EXIT
     printf '%s\n' "$what $where ceph nosuid,nodev,name=$user,secret=$value,mount_timeout=20${fs_name:+,mds_namespace=$fs_name}$for_kernel 0 0" >"$table"
     said=$(mount -i --fstab "$table" "$directory" 2>&1) || {
-        # mount has words of its own for some errors, and the kernel one error for two: what it logged last tells them apart.
+        # mount replaces some errors by its own text, and the kernel has one error for two causes: its last log lines
+        # tell which.
         case $said in
         *'Failed to parse secret'*) fail "$no_key" ;;
         *'read-only'* | *'ermission denied'*) fail "$not_allowed" ;;

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# What the clients of a Ceph cluster have in common. Read after client.sh.
+# Shared by the clients of a Ceph cluster. Read after client.sh.
 
-# Sets $key, the file with the key of the volume's Secret, and $user, whose it is: by the names here, or by those of
+# Sets $key, the file with the key of the volume's Secret, and $user, the key's owner: by the names here, or by those of
 # ceph-csi's Secrets.
 login() {
     key=
@@ -23,7 +23,7 @@ login() {
     esac
 }
 
-# Sets $value, the key itself, which the kernel wants.
+# Sets $value to the key itself, which the kernel needs.
 key_itself() {
     read -r value <"$key" || true
     case $value in
@@ -33,10 +33,10 @@ key_itself() {
     esac
 }
 
-# The monitors as the kernel takes them: by their addresses, since it looks up no names, and with ports that all speak
-# in one way. This has $monitors, $shape and $no_such_monitor.
+# The monitors in the kernel's form: by address, since it does not resolve names, and with ports that all speak the same
+# protocol. Needs $monitors, $shape and $no_such_monitor.
 
-# Whether somebody listens.
+# Whether a port accepts connections.
 listens() {
     timeout 3 bash -c 'exec 3<>"/dev/tcp/$1/$2"' - "$1" "$2" 2>/dev/null
 }
@@ -54,8 +54,8 @@ address_of() {
     esac
 }
 
-# Makes $addresses of $monitors, and $ms_mode, where it takes one that is not said there yet. It speaks with all in one
-# way: the older one, for which it takes no mode, unless they have the newer alone.
+# Sets $addresses from $monitors, and $ms_mode if the kernel needs one and the options have none. The kernel talks to
+# all monitors with one protocol: the older one, which needs no mode, unless they have only the newer one.
 monitors_for_kernel() {
     port=
     case $ms_mode in

@@ -1,12 +1,12 @@
 # shellcheck shell=sh disable=SC2034 # variables pass between it and what reads it
-# Read first by each client's program, which Mooring's agent runs as "mount <source> <directory>" or "unmount
-# <directory>". A program that fails says why and what to do, and ends with 1.
+# Each client's program reads this first. Mooring's agent runs the program as "mount <source> <directory>" or "unmount
+# <directory>". A program that fails says why and what to do, and exits with 1.
 #
-# What a program has the agent do for its volume (service, below) ends with the volume, and so does what lies in
-# $MOORING_STATE. Most have nothing else to undo, so their "unmount" ends here. One that has sets $undoes before it
-# reads this.
+# The services that a program asks the agent for (service, below) end with the volume, and $MOORING_STATE is removed
+# with it. Most programs have nothing else to undo, so their "unmount" ends here. A program that has sets $undoes before
+# it reads this.
 set -eu
-# What they write is for nobody else: keys are among it.
+# Only root may read what they write: it contains keys.
 umask 077
 
 fail() {
@@ -14,7 +14,7 @@ fail() {
     exit 1
 }
 
-# Has the agent do something for the volume: see docs/vendors.md.
+# Asks the agent for a service for the volume: see docs/vendors.md.
 service() {
     "$MOORING_AGENT" service "$@"
 }

@@ -1,10 +1,10 @@
 # shellcheck shell=sh disable=SC2034,SC2154 # variables pass between it and what reads it
-# Read after client.sh by clients whose volumes are block devices: the file system on one. With fs-type=raw there is
-# none: the volume is a directory with one file, "disk", that has the device's bytes (service show-device), and
+# The file system on a block device, for clients whose volumes are such devices. Read after client.sh. With fs-type=raw
+# there is none: the volume is a directory with one file, "disk", that has the device's bytes (service show-device), and
 # mount_file_system is not for it.
 #
-# A device without anything on it is formatted. ext4 gets multi-mount protection, so that a second node is refused while
-# one has it mounted; xfs has nothing of the kind.
+# An empty device is formatted. ext4 gets multi-mount protection, so that a second node is refused while one has it
+# mounted; xfs has nothing of the kind.
 fs_type=${MOORING_FS_TYPE:-ext4}
 case $fs_type in
 ext4 | xfs | raw) ;;
@@ -28,9 +28,9 @@ if [ "$fs_type" = raw ]; then
     set +f
 fi
 
-# Mounts the file system of a block device, which is made if there is nothing on it.
+# Mounts the file system of a block device, and first makes one if the device is empty.
 mount_file_system() {
-    # 2: there is nothing at all. Anything else that is no file system is somebody's data.
+    # 2: the device is empty. Anything else that is not a file system is user data.
     found=0
     blkid --probe "$1" >/dev/null 2>&1 || found=$?
     if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then

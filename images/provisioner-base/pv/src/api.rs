@@ -8,11 +8,11 @@ use ureq::{Agent, Body, http};
 
 use crate::error::Error;
 
-/// Longest time of one call, name look-up and answer included. A provisioning Pod has a limit of its own (`timeout`),
-/// and a try that ends with a message beats one that is killed.
+/// Time limit of one call, with name resolution and answer. A provisioning Pod has a limit of its own (`timeout`), and
+/// a try that ends with a message is better than one that is killed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a call answered: the object, or the status of a refusal with the API's own words.
+/// The answer to a call: the object, or the status of a refusal with the API's own message.
 type Answer = Result<Value, (u16, String)>;
 
 /// Access to the API with one token.
@@ -33,7 +33,7 @@ impl Api {
             }
         }
         if roots.is_empty() {
-            // The same error as for one that is torn.
+            // The same error as for a damaged one.
             roots.push(Certificate::from_pem(certificate.as_bytes()).map_err(Error::BadCa)?);
         }
         let tls = TlsConfig::builder()
@@ -55,7 +55,7 @@ impl Api {
         })
     }
 
-    /// Makes the volume, unless it is there already for the same claim. Returns whether it was made now.
+    /// Creates the volume, unless it exists already for the same claim. Returns whether it was created now.
     pub fn create(&self, volume: &Value, claim_uid: &str) -> Result<bool, Error> {
         let name = volume["metadata"]["name"].as_str().unwrap_or_default();
         let what = format!("create PersistentVolume {name}");
@@ -77,14 +77,14 @@ impl Api {
         }
     }
 
-    /// Removes the volume, if it is for that claim. Returns whether there was one.
+    /// Removes the volume if it is for that claim. Returns whether there was one.
     pub fn delete(&self, name: &str, claim_uid: &str) -> Result<bool, Error> {
         let Some(found) = self.get(name)? else {
             return Ok(false);
         };
         check_ours(&found, name, claim_uid)?;
         let what = format!("delete PersistentVolume {name}");
-        // Only the very one that was looked at.
+        // Only the object that was checked.
         let body = json!({
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -130,7 +130,7 @@ impl Api {
         let status = response.status().as_u16();
         let text = response.body_mut().read_to_string().map_err(unreachable)?;
         if !response.status().is_success() {
-            // A proxy before the API may answer in words of its own.
+            // A proxy in front of the API may answer with its own text.
             let message = serde_json::from_str::<Value>(&text)
                 .ok()
                 .and_then(|status| status["message"].as_str().map(str::to_owned))

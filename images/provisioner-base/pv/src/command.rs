@@ -1,4 +1,4 @@
-//! The commands: reads what is given, decides by [`crate::volume`], and does it.
+//! The commands: reads the request, decides with [`crate::volume`], and acts.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -14,7 +14,7 @@ use crate::given::Given;
 use crate::lock;
 use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
 
-/// Does what the arguments say.
+/// Runs the command in the arguments.
 pub fn run(args: Args) -> Result<(), Error> {
     let Args {
         run_dir,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_handed_over_in_the_termination_message() {
+    fn options_are_passed_on_in_the_termination_message() {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("termination-log");
         let args = [

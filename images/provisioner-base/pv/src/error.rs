@@ -1,4 +1,4 @@
-//! What can go wrong, and whether trying again helps.
+//! What can fail, and whether trying again helps.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub enum Error {
     Given {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
     /// The request is not what the contract says.
@@ -22,7 +22,7 @@ pub enum Error {
     Request {
         /// The file.
         path: PathBuf,
-        /// Where it is no JSON of the form that was expected.
+        /// The position of the JSON error.
         source: serde_json::Error,
     },
     /// The name can't be a property's.
@@ -34,7 +34,7 @@ pub enum Error {
          Secret of \"secret-name\", or give --default"
     )]
     NoProperty(String),
-    /// The volume that stands has no such option.
+    /// The existing volume has no such option.
     #[error(
         "the volume that stands has no option {0:?}: before its 'provision' has ended there is none; give --default"
     )]
@@ -55,7 +55,7 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
     /// The lock could not be taken.
@@ -63,15 +63,15 @@ pub enum Error {
     Lock {
         /// The file that serves as the lock.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
-    /// The command that was to hold the lock did not start.
+    /// The command that needs the lock did not start.
     #[error("failed to run {command:?}")]
     Run {
         /// The program's name.
         command: String,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
     /// The volume source could not be read.
@@ -79,7 +79,7 @@ pub enum Error {
     Source {
         /// File name, or "stdin".
         from: String,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
     /// The volume source is not JSON.
@@ -87,7 +87,7 @@ pub enum Error {
     SourceJson {
         /// File name, or "stdin".
         from: String,
-        /// Where it is no JSON of the form that was expected.
+        /// The position of the JSON error.
         source: serde_json::Error,
     },
     /// The volume source does not have the form of one.
@@ -95,13 +95,13 @@ pub enum Error {
         "the volume source must be a JSON object with one key whose value is an object, such as {{\"iscsi\": {{…}}}}"
     )]
     SourceShape,
-    /// A source that would hand out a node's own files.
+    /// A source that would give out a node's own files.
     #[error(
         "a volume source of type {0:?} is refused, as it would hand out the node's own files: keep volumes on the \
          node's pool with \"backend-volume: client=pool\" and client=local"
     )]
     SourceForbidden(String),
-    /// `NAME/NAMESPACE` not so.
+    /// Not of the form `NAME` or `NAME/NAMESPACE`.
     #[error("{0:?} names no Secret: write NAME or NAME/NAMESPACE")]
     SecretName(String),
     /// The file of a token could not be read.
@@ -109,7 +109,7 @@ pub enum Error {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's answer.
         source: io::Error,
     },
     /// The run has no token for the API.
@@ -127,7 +127,7 @@ pub enum Error {
          ConfigMap, or give the certificate there as key \"kube-ca\""
     )]
     NoCa {
-        /// Where a service account's would be.
+        /// The path of a service account's certificate.
         path: PathBuf,
     },
     /// The certificate can't be read.
@@ -136,34 +136,34 @@ pub enum Error {
     /// The API server did not answer.
     #[error("failed to {what}: no answer from the Kubernetes API at {api}")]
     Unreachable {
-        /// What was attempted, such as `create PersistentVolume x`.
+        /// The call, such as `create PersistentVolume x`.
         what: String,
         /// The address.
         api: String,
-        /// What the HTTP client said.
+        /// The HTTP client's error.
         source: Box<ureq::Error>,
     },
-    /// The answer is not one of Kubernetes.
+    /// The answer is not from Kubernetes.
     #[error("failed to {what}: the Kubernetes API at {api} gave an answer that is not JSON")]
     Answer {
-        /// What was attempted, such as `create PersistentVolume x`.
+        /// The call, such as `create PersistentVolume x`.
         what: String,
         /// The address.
         api: String,
-        /// Where it is no JSON of the form that was expected.
+        /// The position of the JSON error.
         source: serde_json::Error,
     },
     /// The API server refused the call.
     #[error("failed to {what}: {message} (HTTP {status}){}", cure(*status, message))]
     Status {
-        /// What was attempted, such as `create PersistentVolume x`.
+        /// The call, such as `create PersistentVolume x`.
         what: String,
         /// HTTP status.
         status: u16,
-        /// The API's own words.
+        /// The API's own message.
         message: String,
     },
-    /// There is a volume of that name, for another claim.
+    /// A volume with that name exists, for another claim.
     #[error(
         "PersistentVolume {name} exists already and is not for claim {wanted} but for {found}: it is left as it is; \
          remove it by hand if it is a leftover"
@@ -171,12 +171,12 @@ pub enum Error {
     NotOurs {
         /// The name of the PersistentVolume.
         name: String,
-        /// The claim's uid of this run.
+        /// The uid of this run's claim.
         wanted: String,
-        /// The claim's uid in the volume that stands.
+        /// The uid of the claim in the existing volume.
         found: String,
     },
-    /// There is a volume of that name on its way out.
+    /// A volume with that name is being deleted.
     #[error("PersistentVolume {0} exists already and is being deleted: waiting until it is gone")]
     Leaving(String),
 }
@@ -186,8 +186,8 @@ impl Error {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Status { status, message, .. } if is_refusal(*status, message) => EX_CONFIG,
-            // Among the rest of Status are 401 and 403: a right can be granted while neither ConfigMap nor claim
-            // changes.
+            // The other statuses include 401 and 403: a right can be granted without a change of the ConfigMap or the
+            // claim.
             Self::Unreachable { .. }
             | Self::Answer { .. }
             | Self::Status { .. }
@@ -217,12 +217,12 @@ impl Error {
     }
 }
 
-/// Whether the API refused the volume for what it is, rather than for now.
+/// Whether the API refused the volume itself, rather than the call at this time.
 fn is_refusal(status: u16, message: &str) -> bool {
     matches!(status, 400 | 413 | 422) || is_policy(status, message)
 }
 
-/// An admission policy's refusal comes as 403 (or 422), as a missing right does.
+/// An admission policy refuses with 403 (or 422), like a missing right.
 fn is_policy(status: u16, message: &str) -> bool {
     status == 403 && message.contains("ValidatingAdmissionPolicy")
 }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_tried_again_and_a_refusal_is_not() {
+    fn a_failure_is_tried_again_and_a_refusal_is_not() {
         for code in [401, 403, 404, 429, 500, 503] {
             assert_eq!(status(code, "no").exit_code(), 75, "{code}");
         }

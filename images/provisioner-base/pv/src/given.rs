@@ -1,4 +1,4 @@
-//! What Mooring gave this run: the request, the property files, and the way to the API.
+//! The input of this run: the request, the property files, and the access to the API.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,7 +11,7 @@ use crate::error::Error;
 /// Where Kubernetes mounts a service account's certificate and token.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Key of a ConfigMap that holds the API's certificate where no service account does.
+/// Key of a ConfigMap with the API's certificate, for runs without a service account.
 const KUBE_CA: &str = "kube-ca";
 
 /// The run's folder.
@@ -23,7 +23,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// The folder as Mooring mounts it (`/run/mooring`), and the file of the only token to use, if one is named.
+    /// The folder where Mooring mounts it (`/run/mooring`), and the file of the only token to use, if one is named.
     pub fn at(run_dir: &Path, token_file: Option<PathBuf>) -> Self {
         Self {
             run_dir: run_dir.to_owned(),
@@ -42,7 +42,7 @@ impl Given {
         serde_json::from_slice(&text).map_err(|source| Error::Request { path, source })
     }
 
-    /// One property as it stands, without a newline added or taken; `None` if there is none of that name.
+    /// One property, unchanged, without a newline added or removed; `None` if there is none of that name.
     pub fn property(&self, name: &str) -> Result<Option<String>, Error> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.starts_with("..") || !name.chars().all(plain) {
@@ -56,7 +56,7 @@ impl Given {
         read_if_there(&folder.join(name))
     }
 
-    /// The token: of the file that was named, else the property, else the one that Kubernetes mounts.
+    /// The token: from the named file, else from the property, else the one that Kubernetes mounts.
     pub fn token(&self) -> Result<String, Error> {
         if let Some(path) = &self.token_file {
             let token = fs::read_to_string(path).map_err(|source| Error::TokenFile {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_property_is_read_as_it_stands() {
+    fn a_property_is_read_unchanged() {
         let (_folder, given) = given();
         assert_eq!(given.property("zone").unwrap().as_deref(), Some("west\n"));
         assert_eq!(given.property("region").unwrap(), None);

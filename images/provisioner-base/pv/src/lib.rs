@@ -1,8 +1,8 @@
-//! `pv`: makes or removes the `PersistentVolume` of a provisioning run, so that a vendor's script needs no template, no
-//! `kubectl` and no JSON of its own.
+//! `pv`: creates or removes the `PersistentVolume` of a provisioning run, so that a vendor's script needs no template,
+//! no `kubectl` and no JSON of its own.
 //!
-//! All that it knows comes from `/run/mooring` ([`given`]); what the volume looks like is decided in [`volume`],
-//! without input or output; [`api`] holds the three calls to Kubernetes that there are.
+//! All its input comes from `/run/mooring` ([`given`]). [`volume`] decides what the volume looks like, without input or
+//! output; [`api`] has its three calls to Kubernetes.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -19,13 +19,13 @@ pub mod volume;
 
 /// Runs the command that this process was started with.
 ///
-/// A wrong command line is a matter of the image, which no retry cures: it ends with 78 like other refusals.
+/// A wrong command line is an error of the image, and no retry helps: it exits with 78 like other refusals.
 #[allow(clippy::print_stderr)] // the last words of a provisioning container are for its claim's Event
 pub fn main() -> ExitCode {
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Nowhere to go if stderr is closed.
+            // If stderr is closed, nothing can be printed.
             let _ = error.print();
             return if error.use_stderr() {
                 exit_code(mooring_contract::outcome::EX_CONFIG)

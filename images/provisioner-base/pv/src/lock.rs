@@ -1,4 +1,4 @@
-//! `pv lock`: what of several runs only one may be at.
+//! `pv lock`: runs a command that only one run may execute at a time.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -9,13 +9,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::args::Lock;
 use crate::error::Error;
 
-/// Becomes the command, which holds the lock until it and all that it started have ended; comes back only with an
-/// error.
+/// Replaces this process with the command, which holds the lock until it and all its children have ended; returns only
+/// an error.
 pub fn run(args: &Lock) -> Error {
     let Lock { path, command, args } = args;
     let locked = File::open(path).and_then(|file| {
         file.lock()?;
-        // An open file is the lock: the command gets it.
+        // The open file is the lock: the command inherits it.
         fcntl_setfd(&file, FdFlags::empty())?;
         Ok(file)
     });

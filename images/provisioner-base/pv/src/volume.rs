@@ -1,4 +1,4 @@
-//! What the volume looks like: pure functions from the request and the arguments to JSON.
+//! Builds the volume: pure functions from the request and the arguments to JSON.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const FORBIDDEN_SOURCES: [&str; 2] = ["hostPath", "local"];
 pub struct SecretName {
     /// Its name.
     pub name: String,
-    /// Its namespace, if said.
+    /// Its namespace, if given.
     pub namespace: Option<String>,
 }
 
@@ -42,10 +42,10 @@ impl std::str::FromStr for SecretName {
     }
 }
 
-/// Where the volume is.
+/// The volume's source.
 #[derive(Debug)]
 pub enum Source {
-    /// Flat options: the volume is mounted by Mooring.
+    /// Flat options: Mooring mounts the volume.
     Flex {
         /// The options.
         options: BTreeMap<String, String>,
@@ -54,22 +54,22 @@ pub enum Source {
         /// Whether it is read-only.
         read_only: bool,
     },
-    /// Any other source of a `PersistentVolume`, as given.
+    /// Any other source of a `PersistentVolume`, unchanged.
     Other(Value),
 }
 
 /// What the arguments add to the request.
 #[derive(Debug)]
 pub struct Extra {
-    /// Where the volume is.
+    /// The volume's source.
     pub source: Source,
-    /// The node that it is on.
+    /// The node that it is bound to.
     pub node: Option<String>,
-    /// Its capacity as a Kubernetes quantity, if larger than asked.
+    /// Its capacity as a Kubernetes quantity, if larger than requested.
     pub capacity: Option<String>,
 }
 
-/// Reads `KEY=VALUE` arguments. Everything after the first `=` is the value, commas and all.
+/// Reads `KEY=VALUE` arguments. Everything after the first `=` is the value, with any commas.
 pub fn options_from_args(args: &[String]) -> Result<BTreeMap<String, String>, Error> {
     let mut options = BTreeMap::new();
     for arg in args {
@@ -113,7 +113,7 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
     put("volumeMode", json!(request.volume_mode));
     put("persistentVolumeReclaimPolicy", json!(request.reclaim_policy));
     put("storageClassName", json!(request.storage_class));
-    // With the uid no other claim can take the volume, not even one of the same name made later.
+    // Because of the uid, no other claim can take the volume, not even a later one of the same name.
     let claim = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -140,8 +140,8 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
                 return Err(Error::SourceForbidden(key));
             }
             if key == "flexVolume" {
-                // Another FlexVolume driver: its options are its own, and the kubelet refuses mountOptions all the
-                // same.
+                // Another FlexVolume driver has options of its own, but the kubelet refuses mountOptions for it as
+                // well.
                 let options = source.entry("options").or_insert_with(|| json!({}));
                 if let Some(options) = options.as_object_mut().filter(|_| !request.mount_options.is_empty()) {
                     let list = request.mount_options.join(",");
@@ -159,14 +159,14 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
         "kind": "PersistentVolume",
         "metadata": {
             "name": request.pv_name,
-            // Without it kube-controller-manager takes the volume for its own and fails its deletion.
+            // Without it, kube-controller-manager takes the volume for its own and fails to delete it.
             "annotations": { annotations::PROVISIONED_BY: PROVISIONER },
         },
         "spec": spec,
     }))
 }
 
-/// Bytes as people write them: with the largest binary suffix that leaves a whole number.
+/// Bytes as people write them: with the largest binary suffix that gives a whole number.
 fn quantity(bytes: u64) -> String {
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let shift = (bytes.trailing_zeros() / 10).min(6);
@@ -176,7 +176,7 @@ fn quantity(bytes: u64) -> String {
     format!("{}{}", bytes >> (10 * shift), suffixes[shift as usize])
 }
 
-/// The class's mount options and file system go into the options, where the image has not set them itself: the kubelet
+/// The class's mount options and file system are added to the options unless the image has set them: the kubelet
 /// refuses a flexVolume with `spec.mountOptions`.
 fn flex_volume(
     request: &Request,
@@ -289,7 +289,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_capacity_reads_as_it_was_asked_for() {
+    fn a_capacity_is_written_as_it_was_requested() {
         for (bytes, text) in [
             (0, "0"),
             (1, "1"),
@@ -305,7 +305,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn mount_options_of_a_flexvolume_stand_in_its_options() {
+    fn mount_options_of_a_flexvolume_are_in_its_options() {
         let mut request = request();
         request.mount_options = vec!["noatime".into(), "ro".into()];
         request.fs_type = "xfs".into();
@@ -324,7 +324,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_source_is_taken_as_it_stands_with_the_class_s_mount_options() {
+    fn another_source_is_used_unchanged_with_the_class_s_mount_options() {
         let mut request = request();
         request.mount_options = vec!["noatime".into()];
         let source = json!({"iscsi": {"targetPortal": "10.10.2.4:3260", "iqn": "iqn.x", "lun": 0}});
@@ -386,7 +386,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn options_are_key_and_value_whatever_the_value_holds() {
+    fn options_are_key_and_value_whatever_the_value_contains() {
         let options = options_from_args(&args(&["client=nfs", "source=a=b,\"c\" 'd'\\"])).unwrap();
         assert_eq!(options["source"], "a=b,\"c\" 'd'\\");
         let text = termination_message(options.clone(), Some("key/admin".parse().unwrap())).unwrap();

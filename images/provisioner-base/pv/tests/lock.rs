@@ -1,4 +1,4 @@
-//! `pv lock` becomes another program, so it is tried as one.
+//! `pv lock` replaces its process, so it is tested as a program.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ fn locked(path: &std::path::Path, script: &str) -> Command {
 }
 
 #[test]
-fn of_many_runs_one_at_a_time_has_the_lock_and_the_command_s_code_is_handed_on() {
+fn one_of_many_runs_at_a_time_has_the_lock_and_the_command_s_code_is_passed_on() {
     let folder = tempfile::tempdir().unwrap();
     let count = folder.path().join("count");
     std::fs::write(&count, "0").unwrap();
@@ -25,7 +25,7 @@ fn of_many_runs_one_at_a_time_has_the_lock_and_the_command_s_code_is_handed_on()
 }
 
 #[test]
-fn one_that_is_killed_lets_the_lock_go() {
+fn a_killed_run_releases_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let mut held = locked(folder.path(), "echo; exec sleep 1000")
         .stdout(std::process::Stdio::piped())

@@ -1,4 +1,4 @@
-//! The calls against a server of a few lines that answers from a list.
+//! The calls against a small server that answers from a list.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -76,7 +76,7 @@ fn a_volume_is_made_by_one_call() {
 }
 
 #[test]
-fn a_volume_that_is_there_for_the_same_claim_is_success() {
+fn a_volume_that_exists_for_the_same_claim_is_success() {
     let (api, seen) = server(vec![no(409), (200, volume("u1"))]);
     assert!(!api.create(&volume("u1"), "u1").unwrap());
     assert_eq!(
@@ -98,7 +98,7 @@ fn a_volume_of_another_claim_is_left_alone() {
 }
 
 #[test]
-fn a_volume_on_its_way_out_is_waited_for() {
+fn a_volume_that_is_being_deleted_is_waited_for() {
     let mut leaving = volume("u1");
     leaving["metadata"]["deletionTimestamp"] = json!("2026-11-21T00:00:00Z");
     for second in [(200, leaving), no(404)] {
@@ -123,7 +123,7 @@ fn a_volume_is_removed_by_its_own_uid_and_removing_none_is_success() {
 }
 
 #[test]
-fn the_api_s_own_words_are_handed_on() {
+fn the_api_s_own_message_is_passed_on() {
     let (api, seen) = server(vec![no(422)]);
     let error = api.create(&volume("u1"), "u1").unwrap_err();
     assert_eq!(error.exit_code(), 78);
@@ -145,7 +145,7 @@ fn no_answer_is_tried_again() {
 }
 
 #[test]
-fn a_certificate_that_is_none_is_refused() {
+fn an_invalid_certificate_is_refused() {
     for text in [
         "",
         "hello",
