@@ -62,7 +62,7 @@ impl Mounts {
             Ok(()) => {
                 warn!(
                     target.path = path,
-                    "it was silent and nobody is to use it any more: its connection was ended"
+                    "it was silent and is no longer in use: its connection was ended"
                 );
                 Ok(())
             }

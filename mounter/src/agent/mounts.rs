@@ -55,16 +55,16 @@ pub enum AgentError {
     #[error("another operation on {0} is in progress: it is tried again by itself")]
     InProgress(String),
     /// The agent takes no new mounts.
-    #[error("this client container was told to end and takes no new mounts: another takes its place")]
+    #[error("this client container is ending and takes no new mounts: another takes its place")]
     Draining,
     /// It is not one of this agent's.
     #[error("{0} is not a volume of this client container")]
     Unknown(String),
     /// It is not dead.
-    #[error("{0} is not dead: it is not mounted anew")]
+    #[error("{0} is not dead: it is not mounted again")]
     NotDead(String),
     /// The mount is dead.
-    #[error("the program that served {0} ended, and it is being mounted anew: it is tried again by itself")]
+    #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
     Dead(String),
     /// It answers, or has not been silent for long.
     #[error("{0} answers, or may do so yet: nothing was ended")]

@@ -61,7 +61,7 @@ impl Mounts {
         }
         warn!(
             target.path = call.target,
-            "the program that served it ended: it is mounted anew"
+            "the program that served it ended: it is mounted again"
         );
         let mounts = Arc::clone(self);
         tokio::spawn(async move {
@@ -73,13 +73,13 @@ impl Mounts {
                     Err(AgentError::InProgress(_)) => tokio::time::sleep(BURST).await,
                     Err(error) => {
                         let Failure { message, .. } = Failure::from(&error);
-                        warn!(target.path = call.target, "could not mount anew: {message}");
+                        warn!(target.path = call.target, "failed to mount again: {message}");
                         mounts.reviving.failed(&call.target, message);
                         tokio::time::sleep(mounts.reviving.wait(&call.target)).await;
                     }
                 }
             };
-            info!(target.path = call.target, ?end, "no longer to be mounted anew");
+            info!(target.path = call.target, ?end, "no longer to be mounted again");
             mounts.reviving.done(&call.target, end);
         });
     }

@@ -105,7 +105,7 @@ async fn client_pods(scope: &Scope, client: &str) -> Result<Vec<Pod>> {
 
 /// Earlier use leaves memory behind.
 async fn no_client_pods(scope: &Scope, client: &str) -> Result<()> {
-    wait_until("client Pods of before to go", LIMIT, async || {
+    wait_until("earlier client Pods to go", LIMIT, async || {
         Ok(client_pods(scope, client).await?.is_empty().then_some(()))
     })
     .await

@@ -134,7 +134,7 @@ fn stop_when_told() -> Result<()> {
                     #[expect(clippy::exit, reason = "asked for twice")]
                     std::process::exit(130);
                 }
-                note("stopped: the tests are ended, and the clusters are taken away");
+                note("stopped: ending the tests, and removing the clusters");
                 libtest::stop();
             }
         });

@@ -115,7 +115,7 @@ fn stated(page: &str) -> Result<Vec<Guarantee>> {
             proofs: Vec::new(),
         });
     }
-    ensure!(!all.is_empty(), "there is none under \"{SECTION}\"");
+    ensure!(!all.is_empty(), "there are none under \"{SECTION}\"");
     Ok(all)
 }
 
@@ -152,7 +152,7 @@ fn marks(file: &Path, text: &str) -> Result<Vec<Claim>> {
             continue;
         };
         let proving = marked(&lines[index + 1..], text)
-            .with_context(|| format!("{}:{}: \"{line}\" stands above no test", file.display(), index + 1))?;
+            .with_context(|| format!("{}:{}: \"{line}\" is not above a test", file.display(), index + 1))?;
         let ids = ids.split(',').map(|id| id.trim().to_owned()).collect();
         let file = file.to_path_buf();
         found.push((ids, Proof { file, test: proving }));
@@ -275,7 +275,7 @@ mod tests {
         ] {
             let error = read(text).unwrap_err();
             assert!(
-                error.contains("a.rs:1: \"/// Proves: P1\" stands above no test"),
+                error.contains("a.rs:1: \"/// Proves: P1\" is not above a test"),
                 "{error}"
             );
         }

@@ -128,7 +128,7 @@ pub fn running(layout: &Layout) -> Result<Option<Description>> {
 
 fn start_control_plane(layout: &Layout, binaries: Binaries, flavour: Flavour) -> Result<Cluster> {
     if down::remove(layout)? {
-        say("  ok took away what an earlier cluster had left");
+        say("  ok removed the remains of an earlier cluster");
     }
     make_folder(&layout.state)?;
     let block = step("make the cluster's network", |_| make_bridge(layout))?;
@@ -149,7 +149,7 @@ fn start_control_plane(layout: &Layout, binaries: Binaries, flavour: Flavour) ->
     })();
     if let Err(error) = started {
         down::remove(layout)?;
-        return Err(error.context("failed to start the control plane; all of it was taken away again"));
+        return Err(error.context("failed to start the control plane; everything was removed again"));
     }
     Ok(cluster)
 }

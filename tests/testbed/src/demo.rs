@@ -325,7 +325,7 @@ fn clean(target: &Target) -> Result<()> {
     {
         return Ok(());
     }
-    crate::progress::step("take away what an earlier demo left", |_| {
+    crate::progress::step("remove what an earlier demo left", |_| {
         let mut delete = vec!["-n", DEMO_NAMESPACE, "delete", "--ignore-not-found", LIMIT];
         delete.extend(USERS);
         kubectl(target, &delete)?;

@@ -237,7 +237,7 @@ impl Containerd {
 
     /// Ends it cleanly, so that its databases are complete.
     fn end(mut self) -> Result<()> {
-        let id = i32::try_from(self.child.id()).context("a process id that is none")?;
+        let id = i32::try_from(self.child.id()).context("the process id is not valid")?;
         kill(Pid::from_raw(id), Signal::SIGTERM).context("failed to end containerd")?;
         let child = &mut self.child;
         wait_for("containerd to end", CONTAINERD_LIMIT, &[], || match child.try_wait() {

@@ -21,7 +21,7 @@ use crate::spec::{InitSpec, NodeSpec};
 pub fn run(layout: &Layout, role: &str) -> Result<()> {
     ensure!(
         std::process::id() == 1,
-        "this is started by `cargo testbed up`, in namespaces of its own, and by nobody else"
+        "only `cargo testbed up` starts this, in namespaces of its own"
     );
     // So that it does not depend on the terminal or the shell job that `up` ran in.
     nix::unistd::setsid().context("failed to leave the session")?;

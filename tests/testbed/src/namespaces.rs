@@ -63,7 +63,7 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
         bail!("the thread that starts the init process of {role} panicked");
     };
     let mut child = spawned?;
-    let pid = i32::try_from(child.id()).context("a process id that is none")?;
+    let pid = i32::try_from(child.id()).context("the process id is not valid")?;
     let stdin = child.stdin.take().context("the init process has no input")?;
     Ok(Waiting { pid, stdin })
 }
@@ -76,7 +76,7 @@ fn testbed_program() -> Result<PathBuf> {
             let program = deps.with_file_name("testbed");
             ensure!(
                 program.is_file(),
-                "{} is not there: build it with `cargo build -p mooring-testbed-cli`",
+                "{} does not exist: build it with `cargo build -p mooring-testbed-cli`",
                 program.display()
             );
             Ok(program)

@@ -91,7 +91,7 @@ fn start(command: &mut Command, shown: &str) -> Result<(Child, i32)> {
         .process_group(0)
         .spawn()
         .with_context(|| format!("failed to run {shown}"))?;
-    let group = i32::try_from(child.id()).context("a process id that is none")?;
+    let group = i32::try_from(child.id()).context("the process id is not valid")?;
     running.groups.insert(group);
     Ok((child, group))
 }

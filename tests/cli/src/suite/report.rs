@@ -141,7 +141,7 @@ impl Report {
         }
         for (index, lane) in self.lanes.iter().enumerate() {
             say(format!(
-                "lane {}, {} nodes: {} tests, {} set up and taken away, {} waited",
+                "lane {}, {} nodes: {} tests, {} to start and remove, {} waited",
                 index + 1,
                 lane.nodes,
                 spoken(lane.tests),

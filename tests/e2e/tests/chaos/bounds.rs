@@ -153,7 +153,7 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
         }
         installed.roll_back().await?;
         drop(installed);
-        wait_until("idle client Pods to be let go", LIMIT, async || {
+        wait_until("idle client Pods to be deleted", LIMIT, async || {
             Ok(client_pods_of(&scope, &image).await?.is_empty().then_some(()))
         })
         .await?;

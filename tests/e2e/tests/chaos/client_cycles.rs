@@ -370,7 +370,7 @@ async fn settled(scope: &Scope) -> Result<Vec<String>> {
     let clients = ListParams::default()
         .labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_CLIENT))
         .fields(&format!("spec.nodeName={NODE}"));
-    wait_until("client Pods of before to go", LIMIT, async || {
+    wait_until("earlier client Pods to go", LIMIT, async || {
         let mounts = mounts(scope)?;
         Ok(pods.list(&clients).await?.items.is_empty().then_some(mounts))
     })

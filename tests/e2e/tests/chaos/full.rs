@@ -61,7 +61,7 @@ impl Volumes {
     }
 
     async fn remove(self, scope: &Scope) -> Result<()> {
-        wait_until("the client Pod to be let go", LIMIT, async || {
+        wait_until("the client Pod to be deleted", LIMIT, async || {
             Ok(client_pods_of(scope, &self.image).await?.is_empty().then_some(()))
         })
         .await?;

@@ -53,7 +53,7 @@ fn a_service_is_reached_after_each_start_of_kube_proxy() {
         for start in 1..=3 {
             let before = written(&scope)?;
             scope.own_cluster()?.kill_in_node(1, "kube-proxy")?;
-            wait_until("kube-proxy to write the rules anew", LIMIT, async || {
+            wait_until("kube-proxy to write the rules again", LIMIT, async || {
                 Ok((written(&scope)? != before).then_some(()))
             })
             .await?;

@@ -83,7 +83,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
             assert_eq!(scope.loop_devices()?.len(), 1, "round {round}");
             for (user, started) in users.iter().zip(started) {
                 let now = scope.written(user)?;
-                assert!(Some(now) > started, "{user} stands still at {now} in round {round}");
+                assert!(Some(now) > started, "{user} is stuck at {now} in round {round}");
             }
         }
         wait_until(
@@ -160,7 +160,7 @@ fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no
         scope.intact("reader")?;
         scope.delete("pod/reader")?;
         scope.pod_gone("reader").await?;
-        wait_until("idle client Pods to be let go", LIMIT, async || {
+        wait_until("idle client Pods to be deleted", LIMIT, async || {
             Ok(client_pods_of(&scope, &image).await?.is_empty().then_some(()))
         })
         .await?;

@@ -598,8 +598,8 @@ fn without_any_one_of_its_rights_the_controller_is_refused_something_and_goes_on
             .try_filter_map(|not_needed| std::future::ready(Ok(not_needed)))
             .try_collect()
             .await?;
-        ensure!(not_needed.is_empty(), "rights whose lack nobody felt: {not_needed:?}");
-        note(format!("{} rights were taken away in turn", all.len()));
+        ensure!(not_needed.is_empty(), "rights that are not needed: {not_needed:?}");
+        note(format!("{} rights were removed in turn", all.len()));
         Ok(())
     });
 }

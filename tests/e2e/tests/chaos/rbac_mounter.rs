@@ -164,7 +164,7 @@ async fn client_pods(scope: &Scope) -> Result<Vec<Pod>> {
 }
 
 async fn no_client_pods(scope: &Scope) -> Result<()> {
-    wait_until("client Pods to be let go", LIMIT, async || {
+    wait_until("client Pods to be deleted", LIMIT, async || {
         let left = client_pods(scope).await?;
         ensure!(left.is_empty(), "{} are there", left.len());
         Ok(Some(()))
@@ -307,7 +307,7 @@ async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -
         ("events", "create") => telling_is_refused(scope, node, right).await,
         ("daemonsets", "get") => end_is_misread(scope, node).await,
         ("persistentvolumes", "get") => device_is_refused(scope, node, right).await,
-        _ => bail!("nobody knows what it is needed for: take it away from the mounters, or test it here"),
+        _ => bail!("no test knows what it is needed for: remove it from the mounters' rights, or test it here"),
     }
 }
 
@@ -333,7 +333,7 @@ fn without_any_one_of_its_rights_the_mounter_is_refused_something() {
         no_client_pods(&scope).await?;
         let log = restart(&scope, &node).await?;
         ensure!(!log.contains("forbidden") && !takes_shim_along(&log), "{log}");
-        note(format!("{} rights were taken away in turn", all.len()));
+        note(format!("{} rights were removed in turn", all.len()));
         Ok(())
     });
 }

@@ -125,7 +125,7 @@ async fn all_well(scope: &Scope, round: &str) -> Result<()> {
         exec(scope, "reader", "touch /data/x").is_err(),
         "a read-only mount can be written after {round}"
     );
-    wait_until("the count to go on", LIMIT, async || {
+    wait_until("the count to continue", LIMIT, async || {
         Ok((count(scope)? > started + 3).then_some(()))
     })
     .await?;

@@ -130,13 +130,13 @@ fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its
                 ),
             )?;
             let killed = Instant::now();
-            let after = wait_until("the device to be shown anew", REVIVE_LIMIT, async || {
+            let after = wait_until("the device to be shown again", REVIVE_LIMIT, async || {
                 Ok(scope.exec("first", ["sha256sum", "/data/disk"]).ok())
             })
             .await?;
             assert_eq!(after, sum);
             note(format!(
-                "shown anew {} after {daemon} was killed",
+                "shown again {} after {daemon} was killed",
                 spoken(killed.elapsed())
             ));
         }

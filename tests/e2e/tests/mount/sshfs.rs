@@ -69,7 +69,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
 
         scope.delete("pod/writer")?;
         scope.delete("pod/reader")?;
-        wait_until("idle client Pods to be let go", IDLE_LIMIT, async || {
+        wait_until("idle client Pods to be deleted", IDLE_LIMIT, async || {
             Ok(client_pods(&scope, &image).await?.is_empty().then_some(()))
         })
         .await?;
@@ -194,7 +194,7 @@ fn a_changed_client_image_serves_new_mounts_and_the_old_one_those_it_has() {
             scope.pod_gone(name).await?;
         }
         for image in &images {
-            wait_until("the client Pods to be let go", IDLE_LIMIT, async || {
+            wait_until("the client Pods to be deleted", IDLE_LIMIT, async || {
                 Ok(client_pods(&scope, image).await?.is_empty().then_some(()))
             })
             .await?;
@@ -264,7 +264,7 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
             scope.delete(&format!("pod/{name}"))?;
             scope.pod_gone(name).await?;
         }
-        wait_until("idle client Pods to be let go", IDLE_LIMIT, async || {
+        wait_until("idle client Pods to be deleted", IDLE_LIMIT, async || {
             Ok(client_pods(&scope, &image).await?.is_empty().then_some(()))
         })
         .await?;

@@ -186,7 +186,7 @@ fn a_class_is_made_again_when_deleted_and_given_up_with_its_configmap_but_never_
         class_until(&scope, &other.class, "to be given up", |class| class.is_none()).await?;
         assert!(
             classes.get_opt(&provisioner.class).await?.is_some(),
-            "a class in use was taken away"
+            "a class in use was removed"
         );
 
         provisioner.apply().await?;

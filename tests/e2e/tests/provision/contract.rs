@@ -218,7 +218,7 @@ fn every_property_arrives_as_file_and_variable_and_in_the_request_and_no_secret_
 
         let public = json!([given.pod, given.request]).to_string();
         for hidden in ["swordfish-5309", given.file("service-token")] {
-            assert!(!public.contains(hidden), "a secret stands in the Pod or the request");
+            assert!(!public.contains(hidden), "a secret is in the Pod or the request");
         }
         let secrets: Api<Secret> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
         let volumes = given.pod.spec.clone().and_then(|spec| spec.volumes).unwrap_or_default();

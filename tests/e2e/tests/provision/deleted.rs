@@ -119,7 +119,7 @@ fn a_configmap_deleted_while_its_image_runs_delays_only_its_claim_and_says_so() 
         let held: PersistentVolumeClaim = scope.api().get("data").await?;
         if !held.finalizers().contains(&"mooring.dev/provisioning".to_owned()) {
             bail!(
-                "the claim is let go though its volume is there: {:?}",
+                "the claim is released although its volume exists: {:?}",
                 scope.on_backend(&uid)?
             );
         }

@@ -25,7 +25,7 @@ fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
         let event = scope.event("data", why).await?;
         assert_eq!(event.reason.as_deref(), Some("VolumeRefused"), "{event:?}");
         let good = |volume: Option<&PersistentVolume>| volume.is_some_and(|volume| volume.uid() != bad);
-        let found = scope.provisioned_until(&uid, "to be made anew", good).await?;
+        let found = scope.provisioned_until(&uid, "to be created again", good).await?;
         let spec = found.and_then(|volume| volume.spec).context("no spec")?;
         assert_eq!(
             spec.flex_volume

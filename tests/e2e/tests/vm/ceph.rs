@@ -93,7 +93,7 @@ async fn killed(scope: &Scope) -> Result<()> {
         Ok((count().await? > back).then_some(()))
     })
     .await?;
-    ensure!(scope.mounts_on_machine()? == before, "mounted anew");
+    ensure!(scope.mounts_on_machine()? == before, "it was mounted again");
     Ok(())
 }
 
@@ -121,7 +121,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     scope.delete("pod/first")?;
     scope.pod_gone("first").await?;
     let devices = "ls /sys/bus/rbd/devices";
-    wait_until("the device to be let go", START_LIMIT, async || {
+    wait_until("the device to be removed", START_LIMIT, async || {
         Ok(scope.on_machine(devices)?.trim().is_empty().then_some(()))
     })
     .await?;

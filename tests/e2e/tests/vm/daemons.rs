@@ -221,13 +221,13 @@ async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner
     for daemon in ["nbdfuse", "qemu-nbd"] {
         scope.on_machine(&format!("kill -9 $(pidof {daemon})"))?;
         let killed = Instant::now();
-        let after = wait_until("the device to be shown anew", START_LIMIT, async || {
+        let after = wait_until("the device to be shown again", START_LIMIT, async || {
             Ok(scope.exec("shown", ["sha256sum", "/data/disk"]).ok())
         })
         .await?;
         ensure!(after == sum, "other bytes once {daemon} was killed");
         note(format!(
-            "shown anew {} after {daemon} was killed",
+            "shown again {} after {daemon} was killed",
             spoken(killed.elapsed())
         ));
     }

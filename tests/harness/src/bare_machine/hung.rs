@@ -46,7 +46,7 @@ impl Machine {
             spoken(asked.elapsed())
         ));
         self.mount(late, volume)?.refused(&[server, "is not tried again"])?;
-        // Its user hangs in the middle of a write; the Pod can be taken away.
+        // Its user hangs in the middle of a write; the volume can still be unmounted.
         let asked = Instant::now();
         self.unmounted(used)?;
         note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));

@@ -28,7 +28,7 @@ pub fn down(layout: &Layout) -> Result<()> {
     say(if removed {
         "Nothing of the cluster is left."
     } else {
-        "There was nothing to take away."
+        "There was nothing to remove."
     });
     Ok(())
 }

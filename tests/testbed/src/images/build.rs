@@ -127,7 +127,7 @@ pub fn try_out(containerfile: &Path) -> Result<()> {
     let lock = Lock::images()?;
     let store = Store::open(&lock)?;
     store.ensure(&super::find_base("busybox:1", &[])?)?;
-    let context = containerfile.parent().context("a Containerfile lies in a folder")?;
+    let context = containerfile.parent().context("a Containerfile is in a folder")?;
     let archive = context.join("archive.tar");
     let build = Build {
         containerfile,

@@ -136,7 +136,7 @@ fn spawn(process: &ProcessSpec, spec: &InitSpec) -> Result<Pid> {
         .with_context(|| format!("failed to start {}", process.program.display()))?;
     // `reap` waits for it as for all others, so the handle is not needed.
     Ok(Pid::from_raw(
-        i32::try_from(child.id()).context("a process id that is none")?,
+        i32::try_from(child.id()).context("the process id is not valid")?,
     ))
 }
 
