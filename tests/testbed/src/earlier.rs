@@ -1,6 +1,8 @@
 //! The node's programs of an earlier commit, built once and kept in the cache: for tests that upgrade a cluster to this
 //! tree.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -106,6 +108,12 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     for (name, place) in [("mounter", earlier.mounter()), ("vcs", earlier.shim())] {
         std::fs::copy(programs.join(name), &place).with_context(|| format!("failed to keep {}", place.display()))?;
     }
+    // The same source would make the same shim, and whoever looks at a node must be able to tell them apart.
+    let mut shim = OpenOptions::new()
+        .append(true)
+        .open(earlier.shim())
+        .context("failed to open the earlier shim")?;
+    shim.write_all(b"\n").context("failed to mark the earlier shim")?;
     let manifest = std::fs::read(source.join(MANIFEST)).context("the commit has no manifest of the mounters")?;
     ensure!(!manifest.is_empty(), "the commit's manifest of the mounters is empty");
     write_file(&earlier.folder.join("mounter.yaml"), manifest)
