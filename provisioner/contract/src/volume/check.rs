@@ -39,13 +39,13 @@ pub enum CheckError {
     #[error("option {option} of client {client} can't be {value:?}: write {wanted}")]
     Value {
         /// The option.
-        option: &'static str,
+        option: String,
         /// Its value.
         value: String,
         /// The client.
         client: String,
         /// What it should be.
-        wanted: &'static str,
+        wanted: String,
     },
     /// The client can't have this source.
     #[error("option source={found:?} {words}")]
@@ -66,6 +66,9 @@ pub enum CheckError {
         wanted: String,
     },
 }
+
+/// Options that every client has.
+pub(super) const COMMON_OPTIONS: [&str; 4] = [keys::SOURCE, keys::MOUNT_OPTIONS, keys::FS_TYPE, keys::CLIENT_IMAGE];
 
 impl Volume {
     /// Checks that `speaker` may say of a volume what its options say; `granted` are mount options that an
@@ -161,9 +164,11 @@ impl Volume {
 
     fn check_option(&self, record: &Record, option: &str, value: &str, speaker: Speaker) -> Result<(), CheckError> {
         let rule: &OptionRule = record.options.iter().find(|rule| rule.name == option).ok_or_else(|| {
-            let common = ["source", "mount-options", "fs-type", "client-image"];
             let own = record.options.iter().map(|rule| rule.name);
-            self.unknown(option, common.into_iter().chain(own).collect::<Vec<_>>().join(", "))
+            self.unknown(
+                option,
+                COMMON_OPTIONS.into_iter().chain(own).collect::<Vec<_>>().join(", "),
+            )
         })?;
         if speaker < rule.by {
             return Err(self.not_a_tenants(option));
@@ -172,10 +177,10 @@ impl Volume {
             return Ok(());
         }
         Err(CheckError::Value {
-            option: rule.name,
+            option: option.to_owned(),
             value: value.to_owned(),
             client: self.client.to_string(),
-            wanted: rule.value.wanted,
+            wanted: rule.value.wanted.to_owned(),
         })
     }
 
@@ -207,11 +212,12 @@ static PATTERNS: LazyLock<HashMap<&'static str, Regex>> = LazyLock::new(|| {
 });
 
 /// Whether a pattern of the clients' records matches. A text that no pattern can judge is refused.
-fn matches(pattern: &'static str, text: &str) -> bool {
+pub(super) fn matches(pattern: &'static str, text: &str) -> bool {
     PATTERNS.get(pattern).is_some_and(|regex| regex.is_match(text))
 }
 
-fn alternatives(words: &[&str]) -> String {
+/// Words with commas and an "or" between them.
+pub(super) fn alternatives(words: &[&str]) -> String {
     match words {
         [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
         _ => words.join(", "),

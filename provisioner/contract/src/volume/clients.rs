@@ -1,11 +1,14 @@
-//! One record per client: what may be said about its volumes (each option with who may set it and how its value is judged), and what
-//! it needs of a node.
+//! One record per client: what may be said about its volumes (each option with who may set it and how its value is
+//! judged), what it needs of a node, and which services of the agent its image uses.
 //!
 //! The one list of clients. The mounter judges a node by what they need. [`Volume::check`](super::Volume::check) goes by it: for the controller, for `lint` and for the mounter. The tables in
 //! `configmaps/install/admission.yaml` are the same ones, which tests of `tests/e2e` compare word for word and with generated volumes, and
 //! so are those in `docs/clients/`.
 //!
-//! A type of a vendor's own has no record here: see [`UNKNOWN_OPTION`].
+//! A type of a vendor's own has no record here: see [`UNKNOWN_OPTION`]. Its client image may bring one: see
+//! [`image_record`].
+
+pub mod image_record;
 
 /// Who says something about a volume, from whom may say least to whom may say most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +65,34 @@ pub enum Need {
     Module(&'static str),
 }
 
+/// A service of the agent: what a client image needs beyond one mount command. The image's program asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Service {
+    /// A program that runs for as long as the volume is mounted.
+    Daemon,
+    /// A file behind a loop device.
+    Loop,
+    /// An error instead of waiting for ever, where a server is silent.
+    WatchServer,
+    /// A device as a file of the volume's directory.
+    ShowDevice,
+}
+
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Daemon, Self::Loop, Self::WatchServer, Self::ShowDevice];
+
+    /// As an image's program asks for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Daemon => "daemon",
+            Self::Loop => "loop",
+            Self::WatchServer => "watch-server",
+            Self::ShowDevice => "show-device",
+        }
+    }
+}
+
 /// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node without any is told.
 pub type Needs = &'static [&'static [Need]];
 
@@ -82,6 +113,8 @@ pub struct Record {
     pub image_needs: Needs,
     /// What it needs where the mounter or the kernel serves it (`TYPE=self`).
     pub kernel_needs: Needs,
+    /// What its client image has the agent do, if that is one of Mooring's.
+    pub services: &'static [Service],
 }
 
 /// Mount options that a tenant may have.
@@ -132,6 +165,9 @@ const fn option(name: &'static str, by: Speaker, pattern: &'static str, wanted: 
 const FILE_SYSTEMS: &[&str] = &["ext4", "xfs"];
 const FILE_SYSTEMS_OR_RAW: &[&str] = &["ext4", "xfs", "raw"];
 
+/// A device that a daemon shows as a file, with a file system on it or without one.
+const SHOWN_DEVICE: &[Service] = &Service::ALL;
+
 /// Another node's name would take that node's session from it.
 const INITIATOR: OptionRule = option(
     "initiator",
@@ -178,6 +214,7 @@ pub const RECORDS: &[Record] = &[
                 },
             ],
         ],
+        services: &[],
     },
     Record {
         names: &["pool"],
@@ -190,6 +227,7 @@ pub const RECORDS: &[Record] = &[
         options: &[],
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
+        services: &[],
     },
     Record {
         names: &["nfs", "nfs4"],
@@ -208,6 +246,7 @@ pub const RECORDS: &[Record] = &[
                 module: "nfsv4",
             }],
         ],
+        services: &[],
     },
     Record {
         names: &["smb", "smb3", "cifs"],
@@ -226,6 +265,7 @@ pub const RECORDS: &[Record] = &[
                 module: "cifs",
             }],
         ],
+        services: &[],
     },
     Record {
         names: &["sshfs"],
@@ -247,6 +287,7 @@ pub const RECORDS: &[Record] = &[
         ],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
+        services: &[],
     },
     Record {
         names: &["glusterfs"],
@@ -265,6 +306,7 @@ pub const RECORDS: &[Record] = &[
         )],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
+        services: &[],
     },
     Record {
         names: &["cephfs"],
@@ -293,6 +335,7 @@ pub const RECORDS: &[Record] = &[
             },
         ]],
         kernel_needs: &[],
+        services: &[Service::Daemon],
     },
     Record {
         names: &["rbd"],
@@ -308,6 +351,7 @@ pub const RECORDS: &[Record] = &[
             &[Need::LoopDevices, Need::Module("rbd")],
         ],
         kernel_needs: &[],
+        services: SHOWN_DEVICE,
     },
     Record {
         names: &["block"],
@@ -326,6 +370,7 @@ pub const RECORDS: &[Record] = &[
         options: &[INITIATOR, IO_TIMEOUT],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
+        services: SHOWN_DEVICE,
     },
     Record {
         names: &["iscsi"],
@@ -338,6 +383,7 @@ pub const RECORDS: &[Record] = &[
         options: &[INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
+        services: &[Service::Daemon, Service::ShowDevice],
     },
     Record {
         names: &["s3"],
@@ -354,6 +400,7 @@ pub const RECORDS: &[Record] = &[
         ],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
+        services: &[Service::Daemon],
     },
 ];
 
@@ -365,9 +412,13 @@ pub fn record(client: &str, fs_type: &str) -> Option<&'static Record> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
     use regex::Regex;
 
-    use super::{RECORDS, UNKNOWN_OPTION};
+    use super::{RECORDS, Service, UNKNOWN_OPTION};
 
     #[test]
     fn every_pattern_is_read_matches_the_whole_and_can_stand_in_a_policy() {
@@ -388,5 +439,62 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+    /// What an image has in its folder of programs, by their names, and what these read: the files of this repository
+    /// that its Containerfile copies.
+    fn copied(containerfile: &str) -> Vec<PathBuf> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let words = containerfile.split_whitespace();
+        let files = words.filter(|word| word.starts_with("images/"));
+        files.map(|file| repository.join(file)).collect()
+    }
+
+    /// The services that a program asks for, and all that it reads.
+    fn asked_for(program: &Path, copied: &[PathBuf]) -> BTreeSet<Service> {
+        let script = fs::read_to_string(program).unwrap();
+        let lines = script
+            .lines()
+            .map(str::trim_start)
+            .filter(|line| !line.starts_with('#'));
+        let mut found = BTreeSet::new();
+        for line in lines {
+            if let Some(file) = line.strip_prefix(". /usr/libexec/mooring-lib/") {
+                let read = copied.iter().find(|path| path.ends_with(file));
+                found.extend(asked_for(read.expect(file), copied));
+            }
+            let asked = |service: &Service| {
+                let words = line.split([' ', '(']).collect::<Vec<_>>();
+                words.windows(2).any(|pair| pair == ["service", service.name()])
+            };
+            found.extend(Service::ALL.into_iter().filter(asked));
+        }
+        found
+    }
+
+    #[test]
+    fn a_record_has_the_services_that_the_programs_of_the_image_ask_for() {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images");
+        let images = fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path());
+        let images = images.filter(|image| image.file_name().unwrap().to_str().unwrap().starts_with("client-"));
+        let copied: Vec<Vec<_>> = images
+            .map(|image| copied(&fs::read_to_string(image.join("Containerfile")).unwrap()))
+            .collect();
+        let mut programs = 0;
+        for record in RECORDS {
+            let name = record.names[0];
+            let mut found = BTreeSet::new();
+            for files in &copied {
+                if let Some(program) = files.iter().find(|file| file.ends_with(name)) {
+                    programs += 1;
+                    found.extend(asked_for(program, files));
+                }
+            }
+            assert_eq!(
+                record.services.iter().copied().collect::<BTreeSet<_>>(),
+                found,
+                "{name}"
+            );
+        }
+        assert!(programs >= 7, "only {programs} programs were found");
     }
 }
