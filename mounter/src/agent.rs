@@ -3,10 +3,11 @@
 //!
 //! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
-//! said), [`serve`] (the socket), [`mounts`] (what is done), [`run`](mod@run) (running a program), [`kernel`] (system
-//! calls on targets), [`revive`] (mounting anew what has died, as often as [`revivals`] lets it), [`give_up`] (ending
-//! what nobody waits for any more), [`services`] (what the agent does for the image's programs besides), [`store`] (its
-//! own files), [`supervise`] (process 1), [`install`] (how it comes into the Pod).
+//! said), [`serve`] (the socket), [`mounts`] (what is done), [`record`] (what an image says of its client),
+//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting anew what has died,
+//! as often as [`revivals`] lets it), [`give_up`] (ending what nobody waits for any more), [`services`] (what the agent
+//! does for the image's programs besides), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it
+//! comes into the Pod).
 
 pub mod give_up;
 pub mod install;
@@ -14,6 +15,7 @@ pub mod kernel;
 pub mod mounts;
 pub mod program;
 pub mod protocol;
+pub mod record;
 pub mod revivals;
 pub mod revive;
 pub mod run;

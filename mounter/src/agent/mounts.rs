@@ -14,6 +14,7 @@ use tracing::warn;
 use super::kernel::{self, KernelError};
 use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
+use super::record::{self, RecordError};
 use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::services::{Run, ServiceError, Services};
@@ -48,6 +49,9 @@ pub enum AgentError {
     /// The options cannot be passed on.
     #[error(transparent)]
     Volume(#[from] InvalidVolume),
+    /// The record that the image brings refuses the volume.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// A key that can't be a file name.
     #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
     SecretKey(String),
@@ -119,6 +123,7 @@ impl AgentError {
             Self::Draining => Category::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
             Self::Service(error) => error.category(),
+            Self::Record(error) => error.category(),
             Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
             Self::Kernel(KernelError::InUse(_)) => Category::InUse,
             Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
@@ -348,6 +353,7 @@ impl Mounts {
         let staging = self.store.staging(&call.target);
         let secrets = self.store.secrets(&call.target);
         let invocation = program::mount(call, brings, &staging, &secrets)?;
+        check_record(call).await?;
         self.store.prepare(&call.target, &call.secrets)?;
         self.run_mount(call, invocation, Duration::from_millis(call.limit_ms))
             .await?;
@@ -537,6 +543,13 @@ impl Drop for Looking {
 /// The flags of a volume's mount.
 pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
     Ok(mount_options::sort(&call.mount_options, false)?.flags)
+}
+
+/// Goes by the record that the image may have of its client.
+async fn check_record(call: &MountCall) -> Result<(), AgentError> {
+    let volume = without_secrets(call);
+    let checked = thread::run(move || record::check(&volume));
+    Ok(checked.await.map_err(no_thread(&call.target))??)
 }
 
 fn check_secrets(call: &MountCall) -> Result<(), AgentError> {

@@ -28,6 +28,10 @@
 //! | `MOORING_STATE` | for `mount`: the volume's own directory, in memory, removed with the volume |
 //! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!
+//! A file `/usr/libexec/mooring/<client>.json` may say what the client needs of a node and which options it has. Then a
+//! volume that says something else is refused before any program is run, and so is one on a node that lacks something
+//! ([`super::record`]).
+//!
 //! - `mount` puts the file system on `<directory>`, an empty directory of the agent's own, and exits 0 once it can be
 //!   used. The agent then moves it to where the kubelet wants it, so no program ever follows a path that a user could
 //!   have changed. Programs that it starts for that, such as a FUSE daemon, keep running in the background.

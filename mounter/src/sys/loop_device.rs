@@ -22,10 +22,7 @@ const TRIES: usize = 10;
 /// can't be written.
 pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
     let attempted = || format!("put {} behind a loop device", path.display());
-    let control = Path::new("/dev/loop-control");
-    let number = makedev(MISC_MAJOR, LOOP_CONTROL_MINOR);
-    let control = open_device(control, FileType::CharacterDevice, number, OFlags::RDWR)
-        .map_err(|errno| SysError::call("open /dev/loop-control (is the module loop loaded?)", errno))?;
+    let control = open_control()?;
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     for _ in 0..TRIES {
         let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
@@ -57,6 +54,14 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
         }
     }
     Err(SysError::call(attempted(), Errno::BUSY))
+}
+
+/// Opens the device that gives out loop devices. The kernel loads their module for that.
+pub fn open_control() -> Result<OwnedFd> {
+    let control = Path::new("/dev/loop-control");
+    let number = makedev(MISC_MAJOR, LOOP_CONTROL_MINOR);
+    open_device(control, FileType::CharacterDevice, number, OFlags::RDWR)
+        .map_err(|errno| SysError::call("open /dev/loop-control (is the module loop loaded?)", errno))
 }
 
 /// The name of the file behind a loop device, as the kernel has it; none if there is no file. The device is not opened

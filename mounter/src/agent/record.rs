@@ -1,0 +1,333 @@
+//! The record that an image may bring of its client: read and gone by before its program mounts a volume.
+//!
+//! [`image_record`](mooring_contract::volume::clients::image_record) has what can be in it, and judges a volume's
+//! options. What the node has, the agent asks the kernel, which loads a module when it is first asked for. The daemon
+//! goes by the host's list of modules instead, which a client container does not see: so its words (`node::readiness`)
+//! are others.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mooring_contract::volume::clients::image_record::{ImageNeed, ImageRecord};
+use mooring_contract::volume::{CheckError, ClientName};
+use rustix::io::Errno;
+use rustix::mount::{FsOpenFlags, fsopen};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::program::override_path;
+use super::protocol::{Category, MountCall};
+use crate::sys::{SysError, loop_device};
+
+/// Why an image's record keeps a volume from being mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is there and can't be read.
+    #[error("failed to read the client image's record {path}: make it a plain file of the image")]
+    Read {
+        /// The record.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not a record.
+    #[error("the client image's record {path} is wrong, and has to be corrected in the image")]
+    Malformed {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong, and in which line.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The volume says what it can't.
+    #[error(transparent)]
+    Volume(#[from] CheckError),
+    /// The node lacks something.
+    #[error("this node can't mount {client} volumes")]
+    Lacking {
+        /// The client.
+        client: String,
+        /// What it lacks.
+        #[source]
+        source: Lack,
+    },
+}
+
+/// What a node lacks; the message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Lack {
+    /// FUSE.
+    #[error("/dev/fuse can't be used: load the kernel module fuse on the host")]
+    Fuse(#[source] io::Error),
+    /// Loop devices.
+    #[error("there are no loop devices: load the kernel module loop on the host")]
+    LoopDevices(#[source] SysError),
+    /// A file system.
+    #[error(
+        "the kernel has no {0} and finds no module for it: install your distribution's package that has it, or run a \
+         kernel that has it"
+    )]
+    FileSystem(String),
+    /// A driver.
+    #[error(
+        "the kernel has no module {0} and loads none: install your distribution's package that has it, and run \
+         modprobe {0}"
+    )]
+    Module(String),
+}
+
+impl RecordError {
+    /// What kind of failure it is.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::Volume(_) => Category::Invalid,
+            Self::Read { .. } | Self::Malformed { .. } | Self::Lacking { .. } => Category::System,
+        }
+    }
+}
+
+/// Checks a volume by the record of its client, if this image has one. May wait for the kernel to load a module.
+pub fn check(call: &MountCall) -> Result<(), RecordError> {
+    check_below(Path::new("/"), call, is_there)
+}
+
+fn check_below(
+    root: &Path,
+    call: &MountCall,
+    is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
+) -> Result<(), RecordError> {
+    let Some(record) = read(root, &call.client)? else {
+        return Ok(());
+    };
+    record.check(&call.client, &call.fs_type, &call.options)?;
+    record
+        .needs
+        .iter()
+        .try_for_each(is_there)
+        .map_err(|source| RecordError::Lacking {
+            client: call.client.clone(),
+            source,
+        })
+}
+
+/// The record of a client, if there is one in the image whose root this is.
+fn read(root: &Path, client: &str) -> Result<Option<ImageRecord>, RecordError> {
+    // Anything but a name could lead out of the folder. No program of the image's own is run for it either.
+    if client.parse::<ClientName>().is_err() {
+        return Ok(None);
+    }
+    let path = override_path(client).with_extension("json");
+    match fs::read(root.join(path.strip_prefix("/").unwrap_or(&path))) {
+        Ok(json) => match ImageRecord::parse(&json) {
+            Ok(record) => Ok(Some(record)),
+            Err(source) => Err(RecordError::Malformed { path, source }),
+        },
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(RecordError::Read { path, source }),
+    }
+}
+
+/// Whether the node has this, perhaps only since the kernel was asked for it here.
+fn is_there(need: &ImageNeed) -> Result<(), Lack> {
+    match need {
+        ImageNeed::Fuse => fuse(Path::new("/dev/fuse")),
+        ImageNeed::LoopDevices => loop_device::open_control().map(drop).map_err(Lack::LoopDevices),
+        ImageNeed::Module(name) => module(Path::new("/sys/module"), name.as_str()),
+        ImageNeed::FileSystem(name) => file_system(name.as_str()),
+    }
+}
+
+/// The kernel loads the module when the device is opened.
+fn fuse(device: &Path) -> Result<(), Lack> {
+    let opened = File::options().read(true).write(true).open(device);
+    opened.map(drop).map_err(Lack::Fuse)
+}
+
+/// The kernel looks for the module of a file system when one is to be made ready for a mount.
+fn file_system(name: &str) -> Result<(), Lack> {
+    match fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC) {
+        Err(Errno::NODEV) => Err(Lack::FileSystem(name.to_owned())),
+        // Any other failure says nothing about the file system.
+        _ => Ok(()),
+    }
+}
+
+/// Whether a driver is among those that the kernel shows, if need be after it was asked for.
+fn module(shown: &Path, name: &str) -> Result<(), Lack> {
+    // The kernel shows names with underscores, whatever the module's file is called.
+    let shown = shown.join(name.replace('-', "_"));
+    if !shown.exists() {
+        load(name);
+    }
+    if shown.exists() {
+        Ok(())
+    } else {
+        Err(Lack::Module(name.to_owned()))
+    }
+}
+
+/// Has the kernel run the node's own modprobe, which it does for the name of any network device that it does not know.
+/// It does not say what came of that.
+fn load(module: &str) {
+    if let Ok(any) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) {
+        let _ = name_to_index(&any, module);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use clap::{Command, Subcommand};
+    use mooring_contract::volume::clients::Service;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::agent::mounts::AgentError;
+    use crate::agent::protocol::Failure;
+    use crate::agent::services::call;
+    use crate::volume::job::PodRef;
+
+    const ACME: &str = r#"{
+        "needs": ["fuse", {"module": "acme_net"}],
+        "options": {"tier": {"pattern": "fast|cheap", "wanted": "fast or cheap"}},
+        "fs-types": ["acme", "ext4"]
+    }"#;
+
+    fn image(record: &str) -> TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("usr/libexec/mooring");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("acme.json"), record).unwrap();
+        root
+    }
+
+    fn volume(fs_type: &str, options: &[(&str, &str)]) -> MountCall {
+        MountCall {
+            target: "pods/u/volumes/mooring.dev~vcs/v".into(),
+            client: "acme".into(),
+            source: "pool/volume".into(),
+            fs_type: fs_type.into(),
+            mount_options: Vec::new(),
+            options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            secrets: BTreeMap::new(),
+            fs_group: None,
+            pod: PodRef::default(),
+            limit_ms: 1,
+        }
+    }
+
+    /// What the user is told.
+    fn words(
+        image: &TempDir,
+        call: &MountCall,
+        is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
+    ) -> (Category, String) {
+        let error = check_below(image.path(), call, is_there).unwrap_err();
+        let failure = Failure::from(&AgentError::from(error));
+        (failure.category, failure.message)
+    }
+
+    #[test]
+    fn an_image_without_a_record_has_any_volume_mounted() {
+        let nothing = |_: &ImageNeed| -> Result<(), Lack> { panic!("nothing is needed") };
+        let empty = tempfile::tempdir().unwrap();
+        let mut call = volume("zfs", &[("any", "thing")]);
+        assert!(check_below(empty.path(), &call, nothing).is_ok());
+        // That of another client is not this one's, and no name leads out of the folder.
+        let image = image("junk");
+        for client in ["sshfs", "../mooring/acme", "x/../acme", ""] {
+            call.client = client.into();
+            assert!(check_below(image.path(), &call, nothing).is_ok(), "{client}");
+        }
+    }
+
+    #[test]
+    fn a_volume_that_the_record_allows_is_mounted_where_the_node_has_what_is_needed() {
+        let image = image(ACME);
+        for call in [volume("", &[]), volume("ext4", &[("tier", "fast")])] {
+            assert!(check_below(image.path(), &call, |_| Ok(())).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_volume_that_says_what_the_record_does_not_have_is_refused() {
+        let image = image(ACME);
+        for (call, told) in [
+            (volume("", &[("teir", "fast")]), "client acme has no option \"teir\""),
+            (
+                volume("", &[("tier", "slow")]),
+                "option tier of client acme can't be \"slow\": write fast or cheap",
+            ),
+            (
+                volume("zfs", &[]),
+                "client acme can't have fs-type=\"zfs\": use acme or ext4",
+            ),
+        ] {
+            let (category, message) = words(&image, &call, |_| Ok(()));
+            assert_eq!(category, Category::Invalid);
+            assert!(message.starts_with(told), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_the_node_lacks_is_said_with_the_cure() {
+        let image = image(ACME);
+        let (category, message) = words(&image, &volume("", &[]), |need| match need {
+            ImageNeed::Module(name) => Err(Lack::Module(name.as_str().to_owned())),
+            _ => Ok(()),
+        });
+        assert_eq!(category, Category::System);
+        assert_eq!(
+            message,
+            "this node can't mount acme volumes: the kernel has no module acme_net and loads none: install your \
+             distribution's package that has it, and run modprobe acme_net"
+        );
+    }
+
+    #[test]
+    fn a_record_that_is_junk_is_named() {
+        for (junk, told) in [
+            ("", "EOF"),
+            ("needs: [fuse]", "line 1"),
+            (
+                "{\"need\": [\"fuse\"]}",
+                "unknown field `need`, expected one of `needs`, `options`, `fs-types`",
+            ),
+            ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
+        ] {
+            let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
+            assert_eq!(category, Category::System);
+            assert!(message.contains("/usr/libexec/mooring/acme.json is wrong"), "{message}");
+            assert!(message.contains(told), "{message}");
+        }
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("usr/libexec/mooring/acme.json")).unwrap();
+        let (_, message) = words(&root, &volume("", &[]), |_| Ok(()));
+        assert!(
+            message.starts_with("failed to read the client image's record /usr/libexec/mooring/acme.json"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_device_and_a_module_that_are_not_there_are_lacking() {
+        assert!(matches!(fuse(Path::new("/nonexistent")), Err(Lack::Fuse(_))));
+        assert!(fuse(Path::new("/dev/null")).is_ok());
+        let shown = tempfile::tempdir().unwrap();
+        fs::create_dir(shown.path().join("acme_net")).unwrap();
+        assert!(module(shown.path(), "acme-net").is_ok());
+        // Too long for the kernel to be asked for, so this loads nothing here.
+        let other = module(shown.path(), "acme-of-another-kind");
+        assert!(matches!(other, Err(Lack::Module(name)) if name == "acme-of-another-kind"));
+    }
+
+    #[test]
+    fn the_services_in_records_are_those_of_the_agent() {
+        let command = call::Service::augment_subcommands(Command::new("service"));
+        let known: BTreeSet<_> = command.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(known, Service::ALL.map(Service::name).into());
+    }
+}
