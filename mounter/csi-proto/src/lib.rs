@@ -1,5 +1,5 @@
-//! The protocol between the kubelet and a CSI driver: messages and server traits of CSI's services Identity and Node, and
-//! of the kubelet's plugin registration.
+//! The protocol between the kubelet and a CSI driver: messages and server traits of CSI's services Identity and Node,
+//! and of the kubelet's plugin registration.
 //!
 //! `src/generated` is made from `proto` by the program in `generate`, and checked in:
 //!

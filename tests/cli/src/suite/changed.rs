@@ -40,6 +40,8 @@ const REACH: &[(&str, &[&str])] = &[
         &["admission_drop_in", "provision_contract", "provision_local"],
     ),
     ("mounter/shim/", &["mount_shim", "mount_served", "chaos_kubelet"]),
+    ("mounter/csi-proto/", &["mount_csi"]),
+    ("mounter/src/drivers/csi", &["mount_csi", "chaos_installation"]),
     ("mounter/src/recovery/revive", &["chaos_revive", "mount_sshfs"]),
     ("mounter/src/node/readiness", &["chaos_readiness", "mount_lacking"]),
     ("mounter/src/worker/clients/smb", &["vm_smb"]),
