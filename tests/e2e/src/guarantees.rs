@@ -261,7 +261,7 @@ mod tests {
         let call = "make! {\n    /// Proves: P1\n    it_is_so, \"name\",\n}\n";
         let makes = format!("macro_rules! make {{\n fn $test() {{}}\n}}\n{call}");
         assert_eq!(read(&makes).unwrap()[0].1.test, "it_is_so");
-        assert!(read(call).unwrap_err().contains("above no test"));
+        assert!(read(call).unwrap_err().contains("is not above a test"));
     }
 
     #[test]

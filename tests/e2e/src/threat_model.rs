@@ -88,25 +88,3 @@ fn the_policy_refuses_the_same_file_systems_as_the_controller() {
     let in_policy: BTreeSet<_> = list.split('|').collect();
     assert_eq!(in_policy, mooring_contract::volume::VIEWS.iter().copied().collect());
 }
-
-#[test]
-fn a_pod_s_own_volume_may_have_a_file_system_chosen_wherever_its_client_makes_one() {
-    let policy = std::fs::read_to_string(repository().join("configmaps/install/admission.yaml")).unwrap();
-    let list = policy.split("orValue('') in [").find_map(|rest| {
-        let (list, after) = rest.split_once(']')?;
-        after.starts_with(" ? ['', 'ext4', 'xfs']").then_some(list)
-    });
-    let in_policy: BTreeSet<_> = list.unwrap().split(", ").map(|name| name.trim_matches('\'')).collect();
-    let files = files_in(&repository().join("images"));
-    let makes = |file: &&PathBuf| {
-        std::fs::read_to_string(file)
-            .is_ok_and(|text| text.starts_with("#!") && text.contains("fs-type=ext4 (default)"))
-    };
-    let clients: BTreeSet<_> = files
-        .iter()
-        .filter(makes)
-        .filter_map(|file| file.file_name()?.to_str())
-        .collect();
-    assert!(clients.len() > 2, "{clients:?}");
-    assert_eq!(in_policy, clients);
-}
