@@ -28,7 +28,7 @@ key_itself() {
     read -r value <"$key" || true
     case $value in
     '' | *[!a-zA-Z0-9+/=]*)
-        fail "the key in the volume's Secret is none of Ceph's: put there what \"ceph auth get-key client.$user\" prints"
+        fail "the key in the volume's Secret is not a Ceph key: put there what \"ceph auth get-key client.$user\" prints"
         ;;
     esac
 }

@@ -28,7 +28,7 @@ pub enum RecordError {
     Read {
         /// The record.
         path: PathBuf,
-        /// Why.
+        /// The error from reading the file.
         #[source]
         source: io::Error,
     },

@@ -26,7 +26,7 @@ pub enum NodePodsError {
     Client {
         /// The node.
         node: String,
-        /// Why.
+        /// What the API client reported.
         source: Box<kube::Error>,
     },
     /// Refused, or gone wrong.

@@ -62,7 +62,7 @@ pub enum TargetError {
     Make {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// What the kernel answered.
         source: Errno,
     },
     /// It stays.
@@ -70,7 +70,7 @@ pub enum TargetError {
     Remove {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// What the kernel answered.
         source: Errno,
     },
 }

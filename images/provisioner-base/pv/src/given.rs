@@ -42,7 +42,7 @@ impl Given {
         serde_json::from_slice(&text).map_err(|source| Error::Request { path, source })
     }
 
-    /// One property, unchanged, without a newline added or removed; `None` if there is none of that name.
+    /// One property, unchanged, without a newline added or removed; `None` if no property has that name.
     pub fn property(&self, name: &str) -> Result<Option<String>, Error> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.starts_with("..") || !name.chars().all(plain) {
