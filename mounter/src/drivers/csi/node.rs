@@ -20,8 +20,8 @@ use tracing::{Instrument, debug, field, info, info_span, warn};
 use super::failure::Failure;
 use super::publish;
 use crate::core::Core;
-use crate::sys::look;
 use crate::volume::job::MountError;
+use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 use crate::worker::usage::Usage;
 
@@ -202,14 +202,15 @@ async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Fai
     Ok(used.map_err(|error| error.into_mount_error(&attempted, "what serves the volume")))
 }
 
-/// Asks the kernel only.
+/// By the mount table: the daemon touches no volume's directory.
 fn is_mounted(target: &Target) -> Result<bool, Failure> {
-    look::is_mounted(target).map_err(|error| {
+    let table = Table::read().map_err(|error| {
         Failure::Mount(MountError::Failed {
-            attempted: format!("look at {target}"),
+            attempted: "read the mount table".to_owned(),
             message: error.to_string(),
         })
-    })
+    })?;
+    Ok(table.top(&target.path()).is_some())
 }
 
 fn usages(usage: Usage) -> Vec<VolumeUsage> {
