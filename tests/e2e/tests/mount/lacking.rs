@@ -51,7 +51,7 @@ fn a_full_pool_is_reported_and_the_volume_mounts_once_there_is_space() {
 
         for _ in 0..2 {
             let full = mounter.mount("pod", "new", &local("new.img"))?;
-            full.refused(&["pool", "is full", "make room"])?;
+            full.refused(&["pool", "is full", "free space there"])?;
         }
         // It needs no space, and is not delayed.
         good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;

@@ -194,7 +194,7 @@ fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nob
                 &["no share or no directory volumes/nowhere", server][..],
             ),
             ("nowhere", "", &["no share or no directory nowhere", server]),
-            ("others", "", &["does not let this user have others"]),
+            ("others", "", &["denies this user access to others"]),
             ("volumes", "port=446", &["no SMB server listens on port 446", server]),
             ("volumes", "port=1445", &["does not speak SMB 3.1.1"]),
             ("volumes", "vers=2.1", &["no longer safe"]),
