@@ -382,13 +382,7 @@ impl Scope {
         .await?;
         self.clean_volumes().await?;
         self.clean_nodes().await?;
-        let what = format!("the volumes of the namespace {} to be gone", self.namespace);
-        wait_until(&what, self.limit(GONE_LIMIT), async || {
-            let left = self.volumes().await?;
-            ensure!(left.is_empty(), "{} are still there", left.join(", "));
-            Ok(Some(()))
-        })
-        .await?;
+        self.volumes_gone().await?;
         let what = format!("the provisioning Pods for the namespace {} to be gone", self.namespace);
         wait_until(&what, self.limit(GONE_LIMIT), async || {
             let left = self.left_of(&claims).await?;
@@ -397,6 +391,21 @@ impl Scope {
         })
         .await?;
         self.remove_outside().await
+    }
+
+    /// Waits until the controller has deleted the volumes of this namespace's claims.
+    ///
+    /// # Errors
+    ///
+    /// If one is still there after the limit.
+    pub async fn volumes_gone(&self) -> Result<()> {
+        let what = format!("the volumes of the namespace {} to be gone", self.namespace);
+        wait_until(&what, self.limit(GONE_LIMIT), async || {
+            let left = self.volumes().await?;
+            ensure!(left.is_empty(), "{} are still there", left.join(", "));
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Names of the `PersistentVolumes` that are to be deleted with this namespace's claims.

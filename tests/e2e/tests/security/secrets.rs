@@ -312,6 +312,8 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
         }
         scope.pod_gone("user").await?;
         scope.claim_gone("data").await?;
+        // The image needs the Secret to delete the volume.
+        scope.volumes_gone().await?;
         scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "secret", &secret])?;
         Ok(())
     });
