@@ -87,6 +87,8 @@ impl std::str::FromStr for ConfigRef {
 pub enum VolumeSourceKind {
     /// `flexVolume` with Mooring's driver.
     FlexVolume,
+    /// `csi` with Mooring's driver.
+    Csi,
 }
 
 /// When claims of a class are bound.

@@ -310,17 +310,14 @@ impl<'a> Reader<'a> {
     }
 
     fn volume_source(&mut self) -> Option<VolumeSourceKind> {
-        let text = self.filled(keys::VOLUME_SOURCE)?;
-        if text.eq_ignore_ascii_case("csi") {
-            self.error(
-                ProblemKind::NotYet,
-                keys::VOLUME_SOURCE,
-                "csi is not there yet in this version: write flexVolume, or leave the key out and let the image make the PV",
-            );
-            return None;
-        }
         self.read(keys::VOLUME_SOURCE, |text| {
-            values::choice(text, &[("flexVolume", VolumeSourceKind::FlexVolume)])
+            values::choice(
+                text,
+                &[
+                    ("flexVolume", VolumeSourceKind::FlexVolume),
+                    ("csi", VolumeSourceKind::Csi),
+                ],
+            )
         })
     }
 

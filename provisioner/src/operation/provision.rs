@@ -356,12 +356,12 @@ fn made(
             Ok(config) => config,
             Err(error) => return Ok(Decision::wait_for(waiting(Kind::Provision, error.to_string()))),
         };
-        if config.volume_source.is_none() {
+        let Some(source) = config.volume_source else {
             return Ok(failed(format!(
                 "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in the ConfigMap",
                 request.pv_name
             )));
-        }
+        };
         let printed = match Printed::parse(&finish.message) {
             Ok(printed) => printed,
             Err(error) => return Ok(failed(error.to_string())),
@@ -372,7 +372,7 @@ fn made(
                 "the node that the volume was made on has left the cluster".to_owned(),
             ));
         }
-        let volume = persistent_volume::build(&request, config, printed, node.as_ref());
+        let volume = persistent_volume::build(&request, config, source, printed, node.as_ref());
         // What would be refused is not made: a Secret of another namespace, the whole pool.
         let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
         if !refusals.is_empty() {

@@ -42,8 +42,11 @@ pub enum ClaimError {
     #[error("the claim has a volumeAttributesClassName, which this version can't apply: make the claim without it")]
     Attributes,
     /// A mode that FlexVolume does not have.
-    #[error("FlexVolume can't keep {0}: ask for {1}")]
-    FlexVolume(&'static str, &'static str),
+    #[error(
+        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
+         class whose ConfigMap says \"volume-source: csi\""
+    )]
+    FlexVolume,
     /// The ConfigMap says that its image does not do this operation.
     #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
     NoOperation(String, &'static str),
@@ -145,7 +148,7 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
     // FlexVolume can keep ReadWriteOncePod: the scheduler enforces it, by the claim.
     let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
     if by_flex && spec.volume_mode.as_deref() == Some("Block") {
-        return Err(ClaimError::FlexVolume("volumeMode Block", "Filesystem"));
+        return Err(ClaimError::FlexVolume);
     }
     Ok(())
 }
@@ -259,8 +262,9 @@ mod tests {
         ));
         assert!(matches!(
             ask(json!({"volumeMode": "Block"}), &flex),
-            Some(ClaimError::FlexVolume(..))
+            Some(ClaimError::FlexVolume)
         ));
+        assert_eq!(ask(json!({"volumeMode": "Block"}), &[("volume-source", "csi")]), None);
         assert_eq!(ask(json!({"accessModes": ["ReadWriteOncePod"]}), &flex), None);
     }
 }

@@ -80,7 +80,7 @@ pub enum Refusal {
     },
     /// Its source would give access to a node, or another driver would act on it.
     #[error(
-        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
+        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, csi with driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
     )]
     Source(String),
     /// No mounter can mount a volume with its options.

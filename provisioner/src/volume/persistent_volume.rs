@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    FlexPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
-    PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
+    CSIPersistentVolumeSource, FlexPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    ObjectReference, PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
@@ -13,7 +13,7 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::{Volume, VolumeError, keys};
 use serde_json::Value;
 
-use crate::config::ProvisionerConfig;
+use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::volume::capacity;
 use crate::volume::topology::{self, HOSTNAME, Node};
 
@@ -146,7 +146,14 @@ pub fn host_of(pv: &PersistentVolume) -> Option<&str> {
 
 /// Builds the PV from what the image printed. The class's mount options and file system hold where the image did not
 /// say its own. `node` is given if the volume lives on that node.
-pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, node: Option<&Node>) -> PersistentVolume {
+pub fn build(
+    request: &Request,
+    config: &ProvisionerConfig,
+    source: VolumeSourceKind,
+    printed: Printed,
+    node: Option<&Node>,
+) -> PersistentVolume {
+    let raw = request.volume_mode == "Block";
     let mut options = printed.options;
     let mut unless_said = |key: &str, value: String| {
         if !value.is_empty() {
@@ -154,13 +161,35 @@ pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, no
         }
     };
     unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
-    unless_said(keys::FS_TYPE, request.fs_type.clone());
+    if !raw {
+        unless_said(keys::FS_TYPE, request.fs_type.clone());
+    }
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
     let secret_ref = printed.secret.map(|(name, namespace)| SecretReference {
         name: Some(name),
         namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
     });
+    let (mut flex_volume, mut csi) = (None, None);
+    match source {
+        VolumeSourceKind::FlexVolume => {
+            flex_volume = Some(FlexPersistentVolumeSource {
+                driver: FLEX_DRIVER.to_owned(),
+                options: Some(options),
+                secret_ref,
+                ..FlexPersistentVolumeSource::default()
+            });
+        }
+        VolumeSourceKind::Csi => {
+            csi = Some(CSIPersistentVolumeSource {
+                driver: CSI_DRIVER.to_owned(),
+                volume_handle: request.pv_name.clone(),
+                volume_attributes: Some(options),
+                node_publish_secret_ref: secret_ref,
+                ..CSIPersistentVolumeSource::default()
+            });
+        }
+    }
     PersistentVolume {
         metadata: ObjectMeta {
             name: Some(request.pv_name.clone()),
@@ -179,12 +208,8 @@ pub fn build(request: &Request, config: &ProvisionerConfig, printed: Printed, no
                 uid: Some(request.pvc_uid.clone()),
                 ..ObjectReference::default()
             }),
-            flex_volume: Some(FlexPersistentVolumeSource {
-                driver: FLEX_DRIVER.to_owned(),
-                options: Some(options),
-                secret_ref,
-                ..FlexPersistentVolumeSource::default()
-            }),
+            flex_volume,
+            csi,
             node_affinity,
             persistent_volume_reclaim_policy: Some(request.reclaim_policy.clone()),
             storage_class_name: Some(request.storage_class.clone()),
@@ -232,6 +257,7 @@ fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::{Printed, PrintedError, build, client_of, host_of, options};
+    use crate::config::VolumeSourceKind;
     use crate::operation::tests::config;
     use crate::run::properties::tests::silver;
     use crate::volume::acceptance::{self, Expected};
@@ -258,6 +284,33 @@ mod tests {
 
     #[test]
     fn a_pv_made_from_printed_options_is_one_that_is_accepted() {
+        for source in [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi] {
+            is_accepted(source);
+        }
+    }
+
+    #[test]
+    fn a_pv_for_csi_has_what_one_for_flex_volume_has() {
+        let printed = || Printed::parse(r#"{"client": "nfs", "source": "h:/x", "secret-name": "s"}"#).unwrap();
+        let made = |source| build(&silver(), &config(&[]), source, printed(), None).spec.unwrap();
+        let flex = made(VolumeSourceKind::FlexVolume).flex_volume.unwrap();
+        let csi = made(VolumeSourceKind::Csi).csi.unwrap();
+        assert_eq!(csi.volume_attributes, flex.options);
+        assert_eq!(csi.node_publish_secret_ref, flex.secret_ref);
+        assert_eq!(csi.volume_handle, silver().pv_name);
+    }
+
+    #[test]
+    fn a_raw_volume_has_no_file_system_of_its_class() {
+        let mut request = silver();
+        request.volume_mode = "Block".into();
+        request.fs_type = "xfs".into();
+        let printed = Printed::parse(r#"{"client": "local", "source": "x"}"#).unwrap();
+        let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None);
+        assert!(!options(&pv).contains_key("fs-type"));
+    }
+
+    fn is_accepted(source: VolumeSourceKind) {
         let mut request = silver();
         request.mount_options = vec!["noatime".into()];
         request.fs_type = "xfs".into();
@@ -276,7 +329,7 @@ mod tests {
             r#"{"client": "local", "source": "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427.img", "fs-type": "ext4"}"#,
         )
         .unwrap();
-        let pv = build(&request, &config(&[]), printed, Some(&node));
+        let pv = build(&request, &config(&[]), source, printed, Some(&node));
         let expected = Expected {
             claim: &claim,
             pv_name: &request.pv_name,

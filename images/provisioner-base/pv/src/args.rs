@@ -19,7 +19,7 @@ An image that makes its volume on a file server and then the PersistentVolume:
   mkdir -p /run/mooring/backend/\"$PV_NAME\"
   pv create --option client=nfs --option source=\"$SERVER:/exports/$PV_NAME\"
 
-The same with 'volume-source: flexVolume' in the ConfigMap, which then needs no right:
+The same with 'volume-source: csi' (or 'flexVolume') in the ConfigMap, which then needs no right:
 
   mkdir -p /run/mooring/backend/\"$PV_NAME\"
   pv options client=nfs source=\"$SERVER:/exports/$PV_NAME\"

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::Api;
-use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, labels};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, NAMESPACE, labels};
 use mooring_contract::volume::clients::RECORDS;
 use mooring_contract::volume::{Speaker, Volume};
 use mooring_harness::credentials::dry_run;
@@ -277,12 +277,21 @@ fn flex((options, field): &Written) -> Value {
 }
 
 fn persistent_volume(written: &Written) -> Value {
+    persistent_volume_with("flexVolume", flex(written))
+}
+
+fn persistent_volume_by_csi((options, field): &Written) -> Value {
+    let csi = json!({"driver": CSI_DRIVER, "volumeHandle": "x", "volumeAttributes": options, "fsType": field});
+    persistent_volume_with("csi", csi)
+}
+
+fn persistent_volume_with(source: &str, value: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{UID}")},
         "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "x",
             "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": UID},
-            "flexVolume": flex(written),
+            source: value,
         },
     })
 }
@@ -376,6 +385,7 @@ fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
             options.remove("mount-options");
         }
         compare(&api, policy, &volumes, persistent_volume, image_s).await?;
+        compare(&api, policy, &volumes, persistent_volume_by_csi, image_s).await?;
 
         // A backend-volume has its file system in both places or in neither.
         let pods: Api<Pod> = Api::namespaced(client, CONFIG_NAMESPACE);

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
+use mooring_contract::names::CSI_DRIVER;
 use mooring_harness::provisioner::{Provisioner, claim, until, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::json;
@@ -100,10 +101,11 @@ fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
 }
 
 #[test]
-fn the_size_asked_for_is_the_size_there_is() {
+fn the_size_asked_for_is_the_size_there_is_by_csi_as_well() {
     in_namespace("local-size", async |scope| {
-        local(&scope)?;
-        scope.claim("data", "local", "48Mi").await?;
+        let provisioner = like_local(scope.provisioner()).key("volume-source", "csi");
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         let fill = "dd if=/dev/zero of=/data/file bs=64k 2>/tmp/said && exit 1; cat /tmp/said; stat -c %s /data/file";
         scope.apply(&user_of("hoarder", "data", fill).to_string())?;
         scope.pod_succeeded("hoarder").await?;
@@ -112,6 +114,9 @@ fn the_size_asked_for_is_the_size_there_is() {
         let written: u64 = said.lines().last().unwrap_or_default().parse().context(said.clone())?;
         let asked = 48 << 20;
         assert!(written <= asked && written > asked / 2, "{written} of {asked} bytes");
+        let volume = scope.provisioned(&uid).await?.context("no volume")?;
+        let driver = volume.spec.and_then(|spec| Some(spec.csi?.driver));
+        assert_eq!(driver.as_deref(), Some(CSI_DRIVER));
         Ok(())
     });
 }
