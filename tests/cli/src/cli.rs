@@ -15,7 +15,7 @@ use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{cluster, demo, install, packages};
+use mooring_testbed::{cluster, conform, demo, install, packages};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -101,6 +101,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Have Mooring judged by others' tests.
+    #[command(subcommand)]
+    Conform(Conform),
     /// Run the built kubectl against the cluster, as in `cargo testbed kubectl get pods -A`.
     #[command(disable_help_flag = true)]
     Kubectl {
@@ -110,6 +113,12 @@ enum Command {
     },
     #[command(name = INIT_COMMAND, hide = true)]
     InternalInit { state: std::path::PathBuf, role: String },
+}
+
+#[derive(Debug, Subcommand)]
+enum Conform {
+    /// Run Kubernetes' own storage suite on one of Mooring's classes.
+    Kubernetes(conform::KubernetesArgs),
 }
 
 /// Runs a command line.
@@ -153,6 +162,11 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             }
         }
         Command::Bench { args } => return bench(args),
+        Command::Conform(Conform::Kubernetes(args)) => {
+            if !conform::kubernetes(&layout, &args)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::Kubectl { args } => return kubectl(&layout, args),
         Command::InternalInit { state, role } => mooring_testbed::init::run(&Layout::of(state), &role)?,
     }

@@ -94,10 +94,15 @@ pub fn busybox() -> Result<Archive> {
         .context("busybox:1 was not made")
 }
 
+/// The only layer of `busybox:1`, a tar file.
+pub fn busybox_layer() -> Result<PathBuf> {
+    small()?;
+    Ok(folder()?.join("busybox.layer"))
+}
+
 /// The program of `busybox:1`, which needs no library.
 pub fn busybox_program() -> Result<Vec<u8>> {
-    small()?;
-    let layer = folder()?.join("busybox.layer");
+    let layer = busybox_layer()?;
     let file = File::open(&layer).with_context(|| format!("failed to open {}", layer.display()))?;
     let mut archive = tar::Archive::new(file);
     for entry in archive.entries().context("failed to read the layer of busybox:1")? {
@@ -115,12 +120,12 @@ pub fn busybox_program() -> Result<Vec<u8>> {
 fn write_busybox_layer(folder: &Path, layer: &Path) -> Result<()> {
     let work = folder.join(format!("busybox-{}", std::process::id()));
     make_folder(&work)?;
-    let made = busybox_layer(&work, layer);
+    let made = pack_busybox(&work, layer);
     let _ = std::fs::remove_dir_all(&work);
     made.context("failed to make a busybox file system")
 }
 
-fn busybox_layer(work: &Path, layer: &Path) -> Result<()> {
+fn pack_busybox(work: &Path, layer: &Path) -> Result<()> {
     let download = || {
         let mut apt = command("apt-get", ["-q", "download", "busybox-static"]);
         output_within(apt.current_dir(work), DOWNLOAD_LIMIT)

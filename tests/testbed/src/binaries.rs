@@ -14,7 +14,8 @@ use crate::progress::Step;
 struct Module {
     /// Folder under `tests/go/`.
     name: &'static str,
-    /// Program and the package that it is built from.
+    /// Program and the package that it is built from. By Go's own custom, one that ends with `.test` runs the package's
+    /// tests.
     programs: &'static [(&'static str, &'static str)],
     /// Flags of `go build` besides the common ones.
     flags: &'static [&'static str],
@@ -88,6 +89,20 @@ const FOR_IMAGES: &[Module] = &[Module {
     flags: &["-ldflags", "-s -w"],
 }];
 
+/// Kubernetes' own end-to-end tests. Only `cargo testbed conform` needs them.
+const E2E_TEST: Module = Module {
+    name: "conformance",
+    programs: &[("e2e.test", "k8s.io/kubernetes/test/e2e")],
+    flags: &["-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1"],
+};
+
+/// The program in the images of their Pods.
+const AGNHOST: Module = Module {
+    name: "conformance",
+    programs: &[("agnhost", "k8s.io/kubernetes/test/images/agnhost")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -137,7 +152,22 @@ pub fn ensure_binaries() -> Result<Binaries> {
 
 /// Finds local-path-provisioner in the cache, or builds it. It is alone in its folder.
 pub fn ensure_peer() -> Result<PathBuf> {
-    Ok(ensure_module(&cache()?, &PEER)?.join(PEER.programs[0].0))
+    ensure_alone(&PEER)
+}
+
+/// Finds Kubernetes' own end-to-end tests in the cache, or builds them.
+pub fn ensure_e2e_test() -> Result<PathBuf> {
+    ensure_alone(&E2E_TEST)
+}
+
+/// Finds the program in the images of those tests in the cache, or builds it.
+pub fn ensure_agnhost() -> Result<PathBuf> {
+    ensure_alone(&AGNHOST)
+}
+
+/// The program of a module that has no other.
+fn ensure_alone(module: &Module) -> Result<PathBuf> {
+    Ok(ensure_module(&cache()?, module)?.join(module.programs[0].0))
 }
 
 /// Names of the programs that [`ensure_for_image`] can build.
@@ -199,8 +229,12 @@ fn build(module: &Module, source: &Path, into: &Path, step: &mut Step) -> Result
     list.args(["list", "-mod=readonly", "-deps"]).args(packages.clone());
     let total = output(&mut list)?.lines().count();
     let mut build = go(source)?;
+    match module.programs {
+        [(program, _)] if Path::new(program).extension().is_some_and(|end| end == "test") => build.args(["test", "-c"]),
+        _ => build.arg("build"),
+    };
     build
-        .args(["build", "-v", "-mod=readonly", "-trimpath", WITHOUT_DEBUG_DATA])
+        .args(["-v", "-mod=readonly", "-trimpath", WITHOUT_DEBUG_DATA])
         .args(module.flags)
         .env("GOGC", COLLECT_SELDOM);
     match module.programs {
@@ -270,11 +304,11 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{FOR_IMAGES, MODULES, PEER, pins_hash};
+    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, pins_hash};
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
-    const LIKE_KUBERNETES: [&str; 3] = ["coredns", "etcd", "local-path-provisioner"];
+    const LIKE_KUBERNETES: [&str; 4] = ["conformance", "coredns", "etcd", "local-path-provisioner"];
 
     fn required(module: &str) -> BTreeMap<String, String> {
         let path = repository().join("tests/go").join(module).join("go.mod");
@@ -302,7 +336,7 @@ mod tests {
 
     #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in MODULES.iter().chain(FOR_IMAGES).chain([&PEER]) {
+        for module in MODULES.iter().chain(FOR_IMAGES).chain([&PEER, &E2E_TEST, &AGNHOST]) {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {
                 let tools = std::fs::read_to_string(source.join("tools.go")).unwrap();

@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod cgroup;
 pub mod cluster;
 pub mod command;
+pub mod conform;
 pub mod control_plane;
 pub mod demo;
 pub mod dns;
