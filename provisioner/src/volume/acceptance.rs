@@ -113,7 +113,7 @@ pub enum Refusal {
     /// Its Secret belongs to somebody else.
     #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
     Secret(String),
-    /// It has `mountOptions`, which the kubelet refuses with `flexVolume` and which nobody has judged with `csi`.
+    /// It has `mountOptions`, which the kubelet refuses with `flexVolume`.
     #[error("it has mountOptions beside its options: put them into the option \"mount-options\"")]
     MountOptions,
     /// It can't be used on the node that was selected.
@@ -261,13 +261,16 @@ pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, CapacityError> 
 
 fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
     let source = source_name(spec);
+    let mount_options = spec.mount_options.as_deref().unwrap_or_default();
     if let Some(flex) = &spec.flex_volume {
         if flex.driver != FLEX_DRIVER {
             refusals.push(Refusal::Source(format!("flexVolume with driver {:?}", flex.driver)));
             return;
         }
-        check_options(flex.options.as_ref(), flex.fs_type.as_deref(), expected, refusals);
-        check_mount_options(spec, refusals);
+        check_options(flex.options.as_ref(), flex.fs_type.as_deref(), &[], expected, refusals);
+        if !mount_options.is_empty() {
+            refusals.push(Refusal::MountOptions);
+        }
         let secret = flex.secret_ref.as_ref().and_then(|secret| secret.namespace.as_deref());
         check_secret(secret, expected, refusals);
     } else if let Some(csi) = &spec.csi {
@@ -278,10 +281,10 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
         check_options(
             csi.volume_attributes.as_ref(),
             csi.fs_type.as_deref(),
+            mount_options,
             expected,
             refusals,
         );
-        check_mount_options(spec, refusals);
         let secrets = [
             &csi.node_stage_secret_ref,
             &csi.node_publish_secret_ref,
@@ -306,15 +309,10 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
     }
 }
 
-fn check_mount_options(spec: &PersistentVolumeSpec, refusals: &mut Vec<Refusal>) {
-    if spec.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
-        refusals.push(Refusal::MountOptions);
-    }
-}
-
 fn check_options(
     options: Option<&BTreeMap<String, String>>,
     fs_type: Option<&str>,
+    mount_options: &[String],
     expected: &Expected<'_>,
     refusals: &mut Vec<Refusal>,
 ) {
@@ -329,6 +327,7 @@ fn check_options(
         // The mounter goes by the source's own field then.
         fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
+    volume.mount_options.extend_from_slice(mount_options);
     match volume.check(Speaker::Image, expected.class_options) {
         Ok(()) => {}
         Err(CheckError::Node(error)) => refusals.push(Refusal::NodeAccess(error)),
@@ -443,6 +442,14 @@ pub(crate) mod tests {
             }),
             []
         );
+        // One that only the class may give, and one that an image may give.
+        let by_csi = |pv: &mut Value| {
+            let options = pv["spec"]["flexVolume"]["options"].clone();
+            pv["spec"].as_object_mut().unwrap().remove("flexVolume");
+            pv["spec"]["csi"] = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
+            pv["spec"]["mountOptions"] = json!(["suid", "ro"]);
+        };
+        assert_eq!(refusals(by_csi), []);
         let here = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
         assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = here), []);
@@ -573,9 +580,9 @@ pub(crate) mod tests {
                     let options = pv["spec"]["flexVolume"]["options"].clone();
                     let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
                     swap(pv, "csi", by_csi);
-                    pv["spec"]["mountOptions"] = json!(["ro"]);
+                    pv["spec"]["mountOptions"] = json!(["dev"]);
                 }),
-                "mountOptions",
+                "\"dev\"",
             ),
             (
                 Box::new(|pv| {

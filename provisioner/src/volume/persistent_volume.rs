@@ -160,7 +160,9 @@ pub fn build(
             options.entry(key.to_owned()).or_insert(value);
         }
     };
-    unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
+    if source == VolumeSourceKind::FlexVolume {
+        unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
+    }
     if !raw {
         unless_said(keys::FS_TYPE, request.fs_type.clone());
     }
@@ -170,7 +172,7 @@ pub fn build(
         name: Some(name),
         namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
     });
-    let (mut flex_volume, mut csi) = (None, None);
+    let (mut flex_volume, mut csi, mut mount_options) = (None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
             flex_volume = Some(FlexPersistentVolumeSource {
@@ -181,6 +183,9 @@ pub fn build(
             });
         }
         VolumeSourceKind::Csi => {
+            // Where users and other tools look for them. The kubelet takes them there by this driver alone.
+            let asked = request.mount_options.clone();
+            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !options.contains_key(keys::MOUNT_OPTIONS));
             csi = Some(CSIPersistentVolumeSource {
                 driver: CSI_DRIVER.to_owned(),
                 volume_handle: request.pv_name.clone(),
@@ -210,6 +215,7 @@ pub fn build(
             }),
             flex_volume,
             csi,
+            mount_options,
             node_affinity,
             persistent_volume_reclaim_policy: Some(request.reclaim_policy.clone()),
             storage_class_name: Some(request.storage_class.clone()),
@@ -355,9 +361,11 @@ mod tests {
             "one term: all of it has to hold"
         );
         let options = options(&pv);
-        assert_eq!(
-            (options["fs-type"].as_str(), options["mount-options"].as_str()),
-            ("ext4", "noatime")
-        );
+        assert_eq!(options["fs-type"], "ext4");
+        let (option, field) = (options.get("mount-options"), &spec.mount_options);
+        match source {
+            VolumeSourceKind::FlexVolume => assert_eq!((option.map(String::as_str), field), (Some("noatime"), &None)),
+            VolumeSourceKind::Csi => assert_eq!((option, field), (None, &Some(vec!["noatime".to_owned()]))),
+        }
     }
 }
