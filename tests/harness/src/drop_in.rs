@@ -15,11 +15,11 @@ impl Scope {
     /// Applies the drop-in under names of the test's own, for objects that carry [`Scope::own_label`]: Pods as the
     /// namespace's annotations allow, and `PersistentVolumes` of these kinds. It is deleted with the test.
     pub fn drop_in(&self, volume_kinds: &str) -> Result<()> {
-        self.drop_in_with(volume_kinds, "")
+        self.drop_in_with(volume_kinds, &[])
     }
 
-    /// [`Self::drop_in`] with a client for iSCSI volumes, unless that is empty.
-    pub fn drop_in_with(&self, volume_kinds: &str, iscsi_client: &str) -> Result<()> {
+    /// [`Self::drop_in`] with further keys in its `ConfigMap`.
+    pub fn drop_in_with(&self, volume_kinds: &str, keys: &[(&str, &str)]) -> Result<()> {
         let path = repository().join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let mut items = documents(&text).with_context(|| format!("failed to read {}", path.display()))?;
@@ -31,8 +31,8 @@ impl Scope {
                 Some("ConfigMap") => {
                     item["metadata"]["namespace"] = CONFIG_NAMESPACE.into();
                     item["data"]["persistent-volumes"] = volume_kinds.into();
-                    if !iscsi_client.is_empty() {
-                        item["data"]["iscsi-client"] = iscsi_client.into();
+                    for (key, value) in keys {
+                        item["data"][*key] = (*value).into();
                     }
                 }
                 Some("MutatingAdmissionPolicyBinding") => {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{PostParams, ResourceExt};
 use kube::{Api, Resource};
-use mooring_contract::names::FLEX_DRIVER;
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
@@ -163,7 +163,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
         let said = refused.map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(said.contains("does not take from a Pod"), "{said}");
         // The namespace may not use the kernel's client either, unless it says so.
-        scope.drop_in_with("", "iscsi")?;
+        scope.drop_in_with("", &[("iscsi-client", "iscsi")])?;
         wait_until("client iscsi to be asked for", LIMIT, async || {
             let refused = made(&pods, &pod).await.err();
             let said = refused.map(|error| format!("{error:#}")).unwrap_or_default();
@@ -187,7 +187,16 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
             (&disk["options"]["client"], &disk["fsType"]),
             (&json!("iscsi"), &json!("xfs"))
         );
-        Ok(())
+        scope.drop_in_with("", &[("iscsi-client", "iscsi"), ("volume-source", "csi")])?;
+        wait_until("the same by CSI", LIMIT, async || {
+            let seen = made(&pods, &pod).await?;
+            let expected = json!({"name": "disk", "csi": {
+                "driver": CSI_DRIVER, "fsType": "xfs", "readOnly": false, "volumeAttributes": disk["options"],
+                "nodePublishSecretRef": disk["secretRef"],
+            }});
+            Ok((seen["spec"]["volumes"][3] == expected).then_some(()))
+        })
+        .await
     });
 }
 
@@ -247,10 +256,23 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
         );
 
         // With the kernel's client, where the administrator says so.
-        scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", "iscsi")?;
+        scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", &[("iscsi-client", "iscsi")])?;
         wait_until("iscsi volumes to be the kernel's", LIMIT, async || {
             let seen = made(&volumes, &volume_with(&scope, "disk", &json!({"iscsi": disk}))).await?;
             Ok((seen["spec"]["flexVolume"]["options"]["client"] == "iscsi").then_some(()))
+        })
+        .await?;
+        scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", &[("volume-source", "csi")])?;
+        wait_until("volumes to go by CSI", LIMIT, async || {
+            let seen = made(&volumes, &volume_with(&scope, "tree", &tree)).await?;
+            let expected = json!({
+                "driver": CSI_DRIVER, "readOnly": true, "nodePublishSecretRef": secret,
+                "volumeHandle": seen["metadata"]["name"],
+                "volumeAttributes": {
+                    "client": "cephfs", "source": "10.10.2.6,10.10.2.7:/", "user": "tom", "mount-options": "noatime",
+                },
+            });
+            Ok((seen["spec"]["csi"] == expected && seen["spec"]["mountOptions"].is_null()).then_some(()))
         })
         .await?;
 
@@ -264,7 +286,10 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
         nowhere["spec"]["claimRef"] = Value::Null;
         for volume in [volume_with(&scope, "raw", &raw), nowhere] {
             let seen = made(&volumes, &volume).await?;
-            assert!(seen["spec"]["flexVolume"].is_null(), "{seen}");
+            assert!(
+                seen["spec"]["flexVolume"].is_null() && seen["spec"]["csi"].is_null(),
+                "{seen}"
+            );
         }
         Ok(())
     });
