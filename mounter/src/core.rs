@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mooring_contract::volume::{ClientName, Speaker, Volume};
+use mooring_contract::volume::{Speaker, Volume};
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CircuitBreakers, Ended};
@@ -345,29 +345,27 @@ impl Core {
         }
     }
 
-    /// Expands a volume's file system. A volume on a server has grown already when the server says so.
-    pub async fn expand(
-        &self,
-        volume: &Volume,
-        target: &Target,
-        size: u64,
-        deadline: Instant,
-    ) -> Result<(), MountError> {
-        Span::current().record("volume.client", volume.client.as_str());
+    /// Expands the volume on a target to `size` bytes at least. The mount table alone says what is there: a volume of a
+    /// server has grown already when the server says so, and one on a device of this node has a file system that has to.
+    pub async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "expandfs")?;
-        if volume.client.as_str() != ClientName::LOCAL {
+        let attempted = format!("the expansion of the volume on {target}");
+        let table = Table::read().map_err(|error| MountError::Failed {
+            attempted: "read the mount table".to_owned(),
+            message: error.to_string(),
+        })?;
+        if table.top(&target.path()).is_some_and(|entry| !entry.is_on_a_device()) {
             info!("nothing to do on the node");
             return Ok(());
         }
         let task = Task::Expand {
             pool: self.places.pool.clone(),
-            volume: volume.into(),
             target: target.clone(),
             size,
         };
         let done = self.workers.run(&task, deadline).await;
-        done.map_err(|error| error.into_mount_error("the expansion of a local volume", OWN_DISK))
+        done.map_err(|error| error.into_mount_error(&attempted, OWN_DISK))
     }
 }
 

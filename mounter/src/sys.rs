@@ -171,6 +171,9 @@ pub trait Sys {
     /// The loop device that has the image behind it.
     fn find_loop(&self, image: &ImageFile) -> Result<Option<LoopDevice>>;
 
+    /// The name, without its directory, of the file behind a device, if that is a loop device.
+    fn file_behind(&self, device: DeviceNumber) -> Result<Option<OsString>>;
+
     /// Puts the image behind a free loop device.
     fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice>;
 

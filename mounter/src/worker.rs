@@ -99,12 +99,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
             over,
         } => force::force(sys, namespace.as_deref(), target, over),
         Task::ClearStage { namespace, target } => host::clear(sys, namespace.as_deref(), target),
-        Task::Expand {
-            pool,
-            volume,
-            target,
-            size,
-        } => local::expand(sys, pool, volume, target, *size),
+        Task::Expand { pool, target, size } => local::expand(sys, pool, target, *size),
     }?;
     Ok(WorkerReport::Done)
 }

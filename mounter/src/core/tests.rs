@@ -122,11 +122,6 @@ async fn a_type_without_a_client_says_where_to_name_one() {
     let core = core(&Arc::default());
     let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();
     assert_eq!(error.category(), "not-served");
-    let target = job("client=ceph", "a").target;
-    let grown = Volume::from_line("client=nfs,source=h:/x").unwrap();
-    core.expand(&grown, &target, 1, Instant::now() + Duration::from_secs(1))
-        .await
-        .unwrap();
 }
 
 /// The `PersistentVolumes` of a cluster: `hers` is an administrator's.

@@ -8,6 +8,8 @@ pub mod socket;
 
 use std::time::Instant;
 
+use tracing::Span;
+
 use crate::core::Core;
 use answer::FlexVolumeAnswer;
 use call::{CallError, FlexVolumeCall};
@@ -24,7 +26,10 @@ pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (FlexVol
         FlexVolumeCall::GetVolumeName { name } => return (FlexVolumeAnswer::VolumeName(name), ""),
         FlexVolumeCall::Mount(call) => core.mount(call.into_job(deadline)).await,
         FlexVolumeCall::Unmount { target } => core.unmount(&target, deadline).await,
-        FlexVolumeCall::ExpandFs { volume, target, size } => core.expand(&volume, &target, size, deadline).await,
+        FlexVolumeCall::ExpandFs { volume, target, size } => {
+            Span::current().record("volume.client", volume.client.as_str());
+            core.expand(&target, size, deadline).await
+        }
     };
     match result {
         Ok(()) => (FlexVolumeAnswer::Success, ""),

@@ -5,6 +5,7 @@ mod grafts;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -68,6 +69,14 @@ impl Fake {
             .table
             .0
             .push(entry(target.path(), source, fs_type, 0));
+        self
+    }
+
+    /// What is mounted is so read-only.
+    pub(crate) fn read_only(self) -> Self {
+        for entry in &mut self.0.borrow_mut().table.0 {
+            entry.flags.push("ro".to_owned());
+        }
         self
     }
 
@@ -393,6 +402,16 @@ impl Sys for Fake {
             .iter()
             .find(|(_, path)| *path == image.path)
             .map(|(minor, _)| device(*minor)))
+    }
+
+    fn file_behind(&self, device: DeviceNumber) -> Result<Option<OsString>> {
+        self.enter("file_behind")?;
+        let state = self.0.borrow();
+        let of_device = state
+            .loops
+            .iter()
+            .find(|(minor, _)| (7, *minor) == (device.major, device.minor));
+        Ok(of_device.and_then(|(_, path)| path.file_name()).map(Into::into))
     }
 
     fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {

@@ -1,10 +1,11 @@
 //! The real system calls.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -291,6 +292,16 @@ impl Sys for Kernel {
         Ok(None)
     }
 
+    fn file_behind(&self, device: DeviceNumber) -> Result<Option<OsString>> {
+        let path = format!("/sys/dev/block/{}:{}/loop/backing_file", device.major, device.minor);
+        match std::fs::read(&path) {
+            Ok(file) => Ok(Some(name_of(&file).to_owned())),
+            // Another kind of device, or one with no file.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(SysError::io(format!("read {path}"), &error)),
+        }
+    }
+
     fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {
         let attempted = || format!("put image file {} behind a loop device", image.path.display());
         let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -423,9 +434,14 @@ fn may_be_behind(block: &Path, file_name: &OsStr) -> bool {
     let Ok(backing) = std::fs::read(block.join("loop/backing_file")) else {
         return false;
     };
-    let path = backing.strip_suffix(b"\n").unwrap_or(&backing);
+    name_of(&backing) == file_name
+}
+
+/// The name of a loop device's file. Its directory says nothing: it is as a mount namespace had it that may be gone.
+fn name_of(backing: &[u8]) -> &OsStr {
+    let path = backing.strip_suffix(b"\n").unwrap_or(backing);
     let path = path.strip_suffix(DELETED).unwrap_or(path);
-    path.rsplit(|byte| *byte == b'/').next() == Some(file_name.as_encoded_bytes())
+    OsStr::from_bytes(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default())
 }
 
 /// Beside the image, under a name that no volume can have.

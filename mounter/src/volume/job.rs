@@ -163,6 +163,16 @@ pub enum MountError {
         /// Where else it is.
         other: String,
     },
+    /// A volume that is mounted keeps its size.
+    #[error("the volume on {target} ({found}) was not expanded: {why}")]
+    NotExpanded {
+        /// Where it is.
+        target: String,
+        /// What is there.
+        found: String,
+        /// Why, and what to do.
+        why: String,
+    },
     /// The node lacks something.
     #[error("this node can't serve the volume: {0}")]
     Node(#[source] Cause),
@@ -209,6 +219,7 @@ impl MountError {
             Self::Occupied { .. } => "occupied",
             Self::InUse { .. } => "in-use",
             Self::Shared { .. } => "shared",
+            Self::NotExpanded { .. } => "not-expanded",
             Self::Node(_) => "node",
             Self::Container { .. } => "container",
             Self::Failed { .. } => "failed",

@@ -48,6 +48,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether its file system is on a block device: others have numbers that the kernel makes up, and no size of their own.
+    pub fn is_on_a_device(&self) -> bool {
+        self.device.major != 0
+    }
+
     /// The value of an option of the file system.
     pub fn option(&self, key: &str) -> Option<&str> {
         let mut options = self.options.iter().filter_map(|option| option.split_once('='));

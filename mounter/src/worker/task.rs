@@ -77,12 +77,10 @@ pub enum Task {
         /// The target.
         target: Target,
     },
-    /// Expand the file system of an image file to the size of the file.
+    /// Expand a volume of an image file to the size of the file.
     Expand {
         /// The pool's directory.
         pool: PathBuf,
-        /// The volume.
-        volume: FlatVolume,
         /// Where it is mounted.
         target: Target,
         /// The size in bytes that it should have at least.

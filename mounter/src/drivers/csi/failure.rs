@@ -45,6 +45,7 @@ impl Failure {
 
     fn code(&self) -> Code {
         match self {
+            Self::Request(RequestError::Range { .. }) => Code::OutOfRange,
             Self::Request(_) => Code::InvalidArgument,
             Self::Target(_) => Code::Internal,
             Self::Mount(error) => code(error),
@@ -64,9 +65,12 @@ fn code(error: &MountError) -> Code {
     match error {
         MountError::BadOptions(_) | MountError::Target(_) => Code::InvalidArgument,
         MountError::Forbidden(_) => Code::PermissionDenied,
-        MountError::NotServed { .. } | MountError::Node(_) | MountError::InUse { .. } | MountError::Shared { .. } => {
-            Code::FailedPrecondition
-        }
+        // After the last one the kubelet goes on without the expansion (`inUseError` in `pkg/volume/csi/expander.go`).
+        MountError::NotServed { .. }
+        | MountError::Node(_)
+        | MountError::InUse { .. }
+        | MountError::Shared { .. }
+        | MountError::NotExpanded { .. } => Code::FailedPrecondition,
         MountError::Occupied { .. } => Code::AlreadyExists,
         MountError::InProgress { .. } => Code::Aborted,
         MountError::Timeout { .. } => Code::DeadlineExceeded,

@@ -8,21 +8,22 @@ use mooring_csi_proto::csi::node_service_capability::{Rpc, Type, rpc};
 use mooring_csi_proto::csi::volume_health::VolumeHealthEntry;
 use mooring_csi_proto::csi::volume_usage::Unit;
 use mooring_csi_proto::csi::{
-    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
-    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
-    NodeUnpublishVolumeResponse, VolumeHealth, VolumeHealthErrorType, VolumeUsage,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
+    NodeServiceCapability, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, VolumeHealth,
+    VolumeHealthErrorType, VolumeUsage,
 };
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, debug, field, info, info_span, warn};
 
 use super::failure::Failure;
-use super::publish;
+use super::{expand, publish};
 use crate::core::Core;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
-use crate::volume::target::Target;
+use crate::volume::target::{Target, TargetError};
 use crate::worker::usage::Usage;
 
 /// Kept back of a call's time, for the answer's own way.
@@ -32,7 +33,11 @@ const MARGIN: Duration = Duration::from_secs(2);
 const STATS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What this service can do beyond what every one can.
-const CAPABILITIES: [rpc::Type; 2] = [rpc::Type::GetVolumeStats, rpc::Type::GetVolumeHealth];
+const CAPABILITIES: [rpc::Type; 3] = [
+    rpc::Type::GetVolumeStats,
+    rpc::Type::GetVolumeHealth,
+    rpc::Type::ExpandVolume,
+];
 
 /// Mounts and unmounts by the core.
 #[derive(Clone)]
@@ -102,6 +107,7 @@ impl Node {
 const MOUNT: &str = "mount";
 const UNMOUNT: &str = "unmount";
 const STATS: &str = "stats";
+const EXPAND: &str = "expandfs";
 
 #[tonic::async_trait]
 impl node_server::Node for Node {
@@ -132,6 +138,28 @@ impl node_server::Node for Node {
             core.unmount(&target, deadline).await?;
             target.remove()?;
             Ok(NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
+        self.call(EXPAND, async move {
+            let request = request.into_inner();
+            publish::named(&request.volume_id)?;
+            let target = publish::target(core.kubelet_root(), &request.volume_path)?;
+            let size = expand::size(request.capacity_range)?;
+            // A volume that this node does not have is an end to the kubelet. One that is not mounted just now is not.
+            if let Err(TargetError::Missing(path)) = target.open_parent() {
+                return Err(Failure::NotMounted(path.display().to_string()));
+            }
+            core.expand(&target, size, deadline).await?;
+            Ok(NodeExpandVolumeResponse {
+                capacity_bytes: i64::try_from(size).unwrap_or_default(),
+            })
         })
         .await
     }

@@ -29,6 +29,17 @@ pub(super) enum RequestError {
     /// Not a number.
     #[error("{0:?} is not the number of a group")]
     Group(String),
+    /// Not a size.
+    #[error("{0} is not a size in bytes")]
+    Size(i64),
+    /// No size fits.
+    #[error("no volume has at least {required} and at most {limit} bytes")]
+    Range {
+        /// The least.
+        required: u64,
+        /// The most.
+        limit: u64,
+    },
 }
 
 /// The directory that a request names.

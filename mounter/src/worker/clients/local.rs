@@ -9,8 +9,11 @@
 //! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 
+mod expand;
+
 use std::path::Path;
 
+pub use expand::expand;
 use rustix::io::Errno;
 
 use super::image::{Content, FileSystem};
@@ -18,7 +21,7 @@ use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
 use crate::volume::target::Target;
-use crate::worker::task::{FlatVolume, MountTask};
+use crate::worker::task::MountTask;
 
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
@@ -59,54 +62,6 @@ fn mount_image(
         None => sys.attach_loop(image)?,
     };
     attach(sys, &task.target, file_system, &device, options)
-}
-
-/// Lets the file system grow to the size of its file, which must be `size` by now.
-pub fn expand(sys: &impl Sys, pool: &Path, volume: &FlatVolume, target: &Target, size: u64) -> Result<(), MountError> {
-    let volume = volume.read()?;
-    let name = file_name(&volume.source)?;
-    let image = open(sys, pool, name)?;
-    if image.size < size {
-        return Err(MountError::Failed {
-            attempted: format!("expand volume {name}"),
-            message: format!(
-                "its image file has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file \
-                 first",
-                image.size
-            ),
-        });
-    }
-    let device = sys.find_loop(&image)?;
-    let Some(device) = device.filter(|device| is_mounted(sys, target, name, Some(device)) == Ok(true)) else {
-        return Err(MountError::Failed {
-            attempted: format!("expand volume {name}"),
-            message: format!("it is not mounted on {target}; it grows when it is, so this is tried again"),
-        });
-    };
-    sys.refresh_loop(&device)?;
-    let program = match content(sys, &image)?.file_system() {
-        Some(FileSystem::Xfs) => Program {
-            name: "xfs_growfs".to_owned(),
-            args: vec!["-d".into(), target.path().into()],
-        },
-        _ => Program {
-            name: "resize2fs".to_owned(),
-            args: vec![device.path.clone().into()],
-        },
-    };
-    sys.run(&program).map_err(|error| {
-        let error = MountError::from(error);
-        match error {
-            MountError::Failed { attempted, message } if message.contains("ermi") => MountError::Failed {
-                attempted,
-                message: format!(
-                    "{message}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
-                     give that capability to the mounter's Pod"
-                ),
-            },
-            error => error,
-        }
-    })
 }
 
 /// The file's name. It is also the only part of a path that a volume can choose.

@@ -7,8 +7,9 @@ use http::uri::PathAndQuery;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mooring_csi_proto::csi::{
-    GetPluginInfoRequest, GetPluginInfoResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodePublishVolumeRequest,
-    NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse,
+    CapacityRange, GetPluginInfoRequest, GetPluginInfoResponse, NodeExpandVolumeRequest, NodeExpandVolumeResponse,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
+    NodeStageVolumeRequest, NodeStageVolumeResponse,
 };
 use mooring_csi_proto::registration::{InfoRequest, PluginInfo};
 use tokio::net::UnixStream;
@@ -124,6 +125,30 @@ async fn what_is_not_served_and_what_makes_no_sense_is_said_by_its_code() {
         refused.message().contains("not under the kubelet's root"),
         "{refused:?}"
     );
+}
+
+/// Proves: M3
+#[tokio::test]
+async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_come_about() {
+    let driver = Driver::start();
+    let directory = "/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount";
+    for (path, range, code) in [
+        ("/etc", (1, 0), Code::InvalidArgument),
+        (directory, (2, 1), Code::OutOfRange),
+        (directory, (1, 0), Code::NotFound),
+    ] {
+        let request = NodeExpandVolumeRequest {
+            volume_id: "x".into(),
+            volume_path: path.into(),
+            capacity_range: Some(CapacityRange {
+                required_bytes: range.0,
+                limit_bytes: range.1,
+            }),
+            ..NodeExpandVolumeRequest::default()
+        };
+        let refused: Result<NodeExpandVolumeResponse, _> = driver.call("/csi.v1.Node/NodeExpandVolume", request).await;
+        assert_eq!(refused.unwrap_err().code(), code, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -146,10 +146,40 @@ fn a_file_system_grows_into_its_file_and_no_further() {
     let fake = Fake::default().image("/pool/a", blank());
     let task = task("client=local,source=a");
     mount(&fake, pool(), &task).unwrap();
-    expand(&fake, pool(), &task.volume, &target(), 1 << 30).unwrap();
-    assert_eq!(fake.programs().last().unwrap(), "resize2fs /dev/loop1");
-    let error = expand(&fake, pool(), &task.volume, &target(), (1 << 30) + 1)
-        .unwrap_err()
-        .to_string();
+    for _ in 0..2 {
+        expand(&fake, pool(), &target(), 1 << 30).unwrap();
+        assert_eq!(fake.programs().last().unwrap(), "resize2fs /dev/loop1");
+    }
+    let error = expand(&fake, pool(), &target(), (1 << 30) + 1).unwrap_err().to_string();
     assert!(error.contains("enlarge the file first"), "{error}");
+}
+
+/// Whoever mounted it, and whatever its options are: the kernel alone is asked.
+#[test]
+fn only_an_image_of_the_pool_grows_and_only_where_it_can_be_written() {
+    let error = expand(&Fake::default(), pool(), &target(), 1).unwrap_err();
+    assert_eq!(error.category(), "failed", "it may be mounted soon: {error}");
+    let device = Fake::default().mounted(&target(), "/dev/sdb", "ext4");
+    // A loop device with a file of the same name elsewhere, and one whose file is not in the pool.
+    let elsewhere = Fake::default()
+        .image("/pool/a", blank())
+        .image("/other/a", with(b"XFSB"));
+    let other = Path::new("/other");
+    mount(&elsewhere, other, &task("client=local,source=a")).unwrap();
+    let gone = Fake::default().image("/other/b", with(b"XFSB"));
+    mount(&gone, other, &task("client=local,source=b")).unwrap();
+    let read_only = Fake::default().image("/pool/a", with(b"XFSB"));
+    mount(&read_only, pool(), &task("client=local,source=a")).unwrap();
+    let read_only = read_only.read_only();
+    for (fake, words) in [
+        (device, "can't enlarge"),
+        (elsewhere, "can't enlarge"),
+        (gone, "can't enlarge"),
+        (read_only, "read-only"),
+    ] {
+        let error = expand(&fake, pool(), &target(), 1).unwrap_err();
+        assert_eq!(error.category(), "not-expanded");
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(fake.programs().is_empty());
+    }
 }

@@ -1,0 +1,98 @@
+//! Lets a volume that is in use grow to the size of its image file. It is known by its target alone: the kernel says which device
+//! is there and which file is behind that, and nobody else needs to remember.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::super::image::FileSystem;
+use super::content;
+use crate::sys::{ImageFile, LoopDevice, Program, Sys};
+use crate::volume::job::MountError;
+use crate::volume::mount_table::Entry;
+use crate::volume::target::Target;
+
+/// Lets the volume on a target grow to the size of its file, which must be `size` by now.
+pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result<(), MountError> {
+    let table = sys.mount_table()?;
+    let entry = table.top(&target.path()).ok_or_else(|| not_mounted(target))?;
+    let (image, device) = image_of(sys, pool, target, entry)?;
+    if image.size < size {
+        return Err(MountError::Failed {
+            attempted: format!("expand the volume on {target}"),
+            message: format!(
+                "its image file {} has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file \
+                 first",
+                image.path.display(),
+                image.size
+            ),
+        });
+    }
+    let is_read_only = |options: &[String]| options.iter().any(|option| option == "ro");
+    if is_read_only(&entry.flags) || is_read_only(&entry.options) {
+        let why = "it is mounted read-only: it grows when a Pod mounts it for writing";
+        return Err(not_expanded(target, entry, why));
+    }
+    sys.refresh_loop(&device)?;
+    let program = match content(sys, &image)?.file_system() {
+        Some(FileSystem::Xfs) => Program {
+            name: "xfs_growfs".to_owned(),
+            args: vec!["-d".into(), target.path().into()],
+        },
+        _ => Program {
+            name: "resize2fs".to_owned(),
+            args: vec![device.path.clone().into()],
+        },
+    };
+    sys.run(&program).map_err(|error| {
+        let error = MountError::from(error);
+        match error {
+            MountError::Failed { attempted, message } if message.contains("ermi") => MountError::Failed {
+                attempted,
+                message: format!(
+                    "{message}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
+                     give that capability to the mounter's Pod"
+                ),
+            },
+            error => error,
+        }
+    })
+}
+
+/// The image file of the pool that is mounted, and its loop device.
+fn image_of(
+    sys: &impl Sys,
+    pool: &Path,
+    target: &Target,
+    entry: &Entry,
+) -> Result<(ImageFile, LoopDevice), MountError> {
+    let foreign = || {
+        let why = "it is on a device of the node that Mooring can't enlarge while it is mounted: enlarge its file \
+                   system on the node, or delete the Pod if the volume's client enlarges it at its mount";
+        not_expanded(target, entry, why)
+    };
+    let name = sys.file_behind(entry.device)?.ok_or_else(foreign)?;
+    let image = match name.to_str().map(|name| sys.open_image(pool, name)) {
+        Some(Ok(image)) => image,
+        Some(Err(error)) if error.errno != Some(Errno::NOENT) => return Err(error.into()),
+        _ => return Err(foreign()),
+    };
+    // The file of another directory may have the same name.
+    let device = sys.find_loop(&image)?.filter(|device| device.number == entry.device);
+    Ok((image, device.ok_or_else(foreign)?))
+}
+
+fn not_mounted(target: &Target) -> MountError {
+    MountError::Failed {
+        attempted: format!("expand the volume on {target}"),
+        message: "nothing is mounted there; it grows when the volume is, so this is tried again".to_owned(),
+    }
+}
+
+fn not_expanded(target: &Target, entry: &Entry, why: &str) -> MountError {
+    MountError::NotExpanded {
+        target: target.to_string(),
+        found: format!("{} ({})", entry.source, entry.fs_type),
+        why: why.to_owned(),
+    }
+}
