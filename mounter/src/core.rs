@@ -355,7 +355,14 @@ impl Core {
             attempted: "read the mount table".to_owned(),
             message: error.to_string(),
         })?;
-        if table.top(&target.path()).is_some_and(|entry| !entry.is_on_a_device()) {
+        let top = table.top(&target.path());
+        if top.is_some()
+            && let Some(container) = &self.container
+            && container.expand(target, size, deadline).await?
+        {
+            return Ok(());
+        }
+        if top.is_some_and(|entry| !entry.device.is_of_a_device()) {
             info!("nothing to do on the node");
             return Ok(());
         }

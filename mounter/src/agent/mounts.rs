@@ -76,6 +76,15 @@ pub enum AgentError {
     /// The mount on the target is not FUSE's.
     #[error("{0} is not mounted by FUSE: nothing was ended, and who uses it waits for its server")]
     NotFuse(String),
+    /// Nobody in the image can have it grow.
+    #[error(
+        "it is on a device, and the client image has no {program} to enlarge its file system while it is mounted: delete \
+         the Pod if the client enlarges it at its mount, or use an image that has this program"
+    )]
+    NoExpansion {
+        /// The missing program.
+        program: String,
+    },
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
@@ -114,9 +123,12 @@ pub enum AgentError {
 impl AgentError {
     fn category(&self) -> Category {
         match self {
-            Self::Target(_) | Self::Volume(_) | Self::SecretKey(_) | Self::Occupied { .. } | Self::Unknown(_) => {
-                Category::Invalid
-            }
+            Self::Target(_)
+            | Self::Volume(_)
+            | Self::SecretKey(_)
+            | Self::Occupied { .. }
+            | Self::Unknown(_)
+            | Self::NoExpansion { .. } => Category::Invalid,
             Self::InProgress(_) | Self::Dead(_) | Self::NotDead(_) | Self::NotSilent(_) | Self::NotFuse(_) => {
                 Category::InProgress
             }

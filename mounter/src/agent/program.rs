@@ -28,6 +28,11 @@
 //! | `MOORING_STATE` | for `mount`: the volume's own directory, in memory, removed with the volume |
 //! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!
+//! If the image has an executable `/usr/libexec/mooring/<client>.expand`, the agent runs it as `<client>.expand <directory>
+//! <size>` when the storage of a mounted volume was enlarged, with the volume's options in its environment as for `unmount`.
+//! It has the volume use `<size>` bytes at least, and exits 0 if it does so already. It may be run at any time, and again.
+//! Without it, volumes grow whose file system is the server's; those on a block device are refused.
+//!
 //! A file `/usr/libexec/mooring/<client>.json` may say what the client needs of a node and which options it has. Then a
 //! volume that says something else is refused before any program is run, and so is one on a node that lacks something
 //! ([`super::record`]).
@@ -250,6 +255,15 @@ pub fn unmount(call: &MountCall, dir: &Path) -> Result<Invocation, InvalidVolume
     })
 }
 
+/// How to have a volume grow that is mounted on `dir`. Few images have that program.
+pub fn expand(call: &MountCall, dir: &Path, size: u64) -> Result<Invocation, InvalidVolume> {
+    Ok(Invocation {
+        program: program_of(call)?.with_extension("expand"),
+        args: vec![dir.into(), size.to_string().into()],
+        env: environment(call)?,
+    })
+}
+
 fn environment(call: &MountCall) -> Result<BTreeMap<String, OsString>, InvalidVolume> {
     let mut from = BTreeMap::<String, &str>::new();
     let mut env = BTreeMap::new();
@@ -397,6 +411,10 @@ mod tests {
             ]
         );
         assert_eq!(
+            line(&expand(&call(&[], &[]), Path::new("/volume"), 7).unwrap()),
+            "/usr/libexec/mooring/nfs.expand /volume 7"
+        );
+        assert_eq!(
             line(&unmount(&call(&[], &[]), Path::new("/staging")).unwrap()),
             "/usr/libexec/mooring/nfs unmount /staging"
         );
@@ -438,6 +456,7 @@ mod tests {
             call.client = client.into();
             assert!(matches!(plan(&call, true), Err(InvalidVolume::Client(_))), "{client}");
             assert!(unmount(&call, Path::new("/staging")).is_err(), "{client}");
+            assert!(expand(&call, Path::new("/volume"), 7).is_err(), "{client}");
         }
         let mut dashed = call(&[], &[]);
         dashed.source = "-oProxyCommand=sh".into();

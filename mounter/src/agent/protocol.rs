@@ -66,6 +66,15 @@ pub enum Call {
         /// The directory.
         target: String,
     },
+    /// Has a mounted volume use what its storage has gained. An agent that is too old does not know this call.
+    Expand {
+        /// The directory.
+        target: String,
+        /// The size in bytes that it should have at least.
+        size: u64,
+        /// Milliseconds that it may take.
+        limit_ms: u64,
+    },
     /// Asks for a service for the volume that is being mounted. Only programs of the image send it, which have the
     /// agent's own release.
     Service {
@@ -119,7 +128,7 @@ pub enum Answer {
     Mounted,
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
-    /// To [`Call::Revived`], [`Call::Adopt`] and [`Call::GiveUp`].
+    /// To [`Call::Revived`], [`Call::Adopt`], [`Call::GiveUp`] and [`Call::Expand`]: it is done, or begun.
     Noted,
     /// To [`Call::Recall`].
     Recalled(Box<MountCall>),

@@ -157,6 +157,10 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
         Call::Adopt(call) => mounts.adopt(*call).await.map(|()| Answer::Noted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
         Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| Answer::Noted),
+        Call::Expand { target, size, limit_ms } => {
+            let expanded = mounts.expand(&target, size, Duration::from_millis(limit_ms)).await;
+            expanded.map(|()| Answer::Noted)
+        }
         Call::Service {
             volume,
             service,

@@ -12,7 +12,7 @@ use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::Record;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::LOOK_LIMIT;
-use crate::client_pods::status::Phase;
+use crate::client_pods::status::{Phase, SeenPod};
 use crate::client_pods::{ClientPods, Lease, Need, PodError};
 use crate::core::client::Client;
 use crate::core::waits::{Waiting, Waits};
@@ -57,6 +57,17 @@ impl ContainerClient {
             state.map(|state| (hello, state))
         };
         hellos.filter_map(of_target).collect()
+    }
+
+    /// The client Pod whose agent has a mount on the target, and that mount.
+    async fn owner(&self, target: &Target) -> Option<(SeenPod, MountState)> {
+        let path = target.to_string();
+        let asked = self.pods.seen().into_iter().map(|pod| async {
+            let hello = self.pods.hello(&pod.uid).await.ok()?;
+            let mount = hello.mounts.into_iter().find(|mount| mount.target == path)?;
+            Some((pod, mount))
+        });
+        join_all(asked).await.into_iter().flatten().next()
     }
 
     /// Whether an agent has this very volume on the target.
@@ -183,6 +194,33 @@ impl Client for ContainerClient {
         mounted
     }
 
+    async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<bool, MountError> {
+        let Some((pod, mount)) = self.owner(target).await else {
+            return Ok(false);
+        };
+        let limit = deadline
+            .saturating_duration_since(Instant::now())
+            .saturating_sub(ANSWER_RESERVE);
+        let call = Call::Expand {
+            target: target.to_string(),
+            size,
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        };
+        let broken = |message| MountError::Container {
+            client: mount.client.clone(),
+            message,
+        };
+        match self.pods.ask(&pod.uid, call, limit + ANSWER_RESERVE / 2).await {
+            Ok(Answer::Noted) => Ok(true),
+            Ok(Answer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
+            Ok(_) => Err(broken(format!(
+                "the agent of Pod {} answered something else than what it was asked",
+                pod.name
+            ))),
+            Err(error) => Err(broken(format!("Pod {}: {error}", pod.name))),
+        }
+    }
+
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
     /// whatever else the image's program set up. An agent that is not told finds out by itself.
     async fn unmounted(&self, target: &Target) {
@@ -264,6 +302,36 @@ fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
         Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
         Category::Protocol | Category::Draining | Category::Other => container_error(job, message),
     }
+}
+
+/// What an agent's failure to expand a volume means. `Ok(false)`: it has never heard of that.
+fn not_expanded(target: &Target, mount: &MountState, limit: Duration, failure: Failure) -> Result<bool, MountError> {
+    let (attempted, message) = (
+        format!("expand {} volume {}", mount.client, mount.source),
+        failure.message,
+    );
+    Err(match failure.category {
+        Category::Protocol => return Ok(false),
+        Category::Invalid => MountError::NotExpanded {
+            target: target.to_string(),
+            found: mount.source.clone(),
+            why: message,
+        },
+        Category::InProgress => MountError::InProgress {
+            operation: "another operation".to_owned(),
+            seconds: 0,
+        },
+        Category::TimedOut => MountError::Timeout {
+            attempted: format!("to {attempted} ({message})"),
+            seconds: limit.as_secs(),
+            server: mount.source.clone(),
+        },
+        Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
+        Category::Draining | Category::Other => MountError::Container {
+            client: mount.client.clone(),
+            message,
+        },
+    })
 }
 
 fn no_pod(job: &MountJob, error: PodError) -> MountError {

@@ -20,6 +20,13 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
+impl DeviceNumber {
+    /// Whether a block device has it. File systems without one have numbers that the kernel makes up, and no size of their own.
+    pub fn is_of_a_device(self) -> bool {
+        self.major != 0
+    }
+}
+
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -48,11 +55,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether its file system is on a block device: others have numbers that the kernel makes up, and no size of their own.
-    pub fn is_on_a_device(&self) -> bool {
-        self.device.major != 0
-    }
-
     /// The value of an option of the file system.
     pub fn option(&self, key: &str) -> Option<&str> {
         let mut options = self.options.iter().filter_map(|option| option.split_once('='));

@@ -1,0 +1,35 @@
+//! Lets a mounted volume use what its storage has gained.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mounts::{AgentError, Mounts, no_thread};
+use super::{kernel, program, run};
+use crate::sys::thread;
+
+impl Mounts {
+    /// Expands a volume to `size` bytes at least: by the image's own program, and without one only if there is nothing to do.
+    pub async fn expand(self: &Arc<Self>, path: &str, size: u64, limit: Duration) -> Result<(), AgentError> {
+        let target = self.target(path)?;
+        let _busy = self.begin(path)?;
+        let call = self.store.recorded(path);
+        let call = call.ok_or_else(|| AgentError::Unknown(path.to_owned()))?;
+        let invocation = program::expand(&call, &target.path(), size)?;
+        let looked = thread::run(move || {
+            // The program follows the path by itself: this shows that there is no link on the way.
+            target.open()?;
+            Ok::<_, AgentError>(kernel::device(&target)?)
+        });
+        let device = looked.await.map_err(no_thread(path))??;
+        if invocation.program.is_file() {
+            return Ok(run::run(&invocation, limit).await?);
+        }
+        match device {
+            // Its server has given it more room already.
+            Some(device) if !device.is_of_a_device() => Ok(()),
+            _ => Err(AgentError::NoExpansion {
+                program: invocation.program.display().to_string(),
+            }),
+        }
+    }
+}
