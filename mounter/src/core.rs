@@ -27,7 +27,7 @@ use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
 use crate::sys::look::Found;
 use crate::volume::cause::Cause;
-use crate::volume::job::{MountError, MountJob};
+use crate::volume::job::{Access, MountError, MountJob};
 use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
 use crate::volume::registry::{Registry, Serving};
@@ -193,6 +193,11 @@ impl Core {
         }
         self.check(&job).await?;
         let serving = self.registry.serving(&job.volume)?;
+        if job.access == Access::Device && serving != Serving::Local {
+            return Err(MountError::NoDevice {
+                client: job.volume.client.to_string(),
+            });
+        }
         span.record("serving", serving.as_str());
         let permit = if serving.is_remote() {
             Some(self.breakers.enter(&breaker_name(&job.volume), Instant::now())?)
@@ -246,10 +251,13 @@ impl Core {
                 job.image = Some(image);
                 return container.mount(job).await;
             }
-            Serving::Local => Task::Local {
-                pool: self.places.pool.clone(),
-                mount,
-            },
+            Serving::Local => {
+                let pool = self.places.pool.clone();
+                match job.access {
+                    Access::FileSystem => Task::Local { pool, mount },
+                    Access::Device => Task::Show { pool, mount },
+                }
+            }
             Serving::Pool => Task::Pool {
                 pool: self.places.pool.clone(),
                 mount,
@@ -296,6 +304,9 @@ impl Core {
     pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "unmount")?;
+        if target.is_device() {
+            return self.hide(target, deadline).await;
+        }
         if let Some(container) = &self.container
             && container.unmount(target, deadline).await?
         {
@@ -333,6 +344,16 @@ impl Core {
         Ok(())
     }
 
+    /// Takes a raw block volume from its Pod.
+    async fn hide(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
+        let task = Task::Hide {
+            pool: self.places.pool.clone(),
+            target: target.clone(),
+        };
+        let done = self.workers.run(&task, deadline).await;
+        done.map_err(|error| error.into_mount_error(&format!("the removal of the device at {target}"), OWN_DISK))
+    }
+
     /// Whether a failed unmount would fail again: the server hangs, and with it every process that has a file there.
     async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
         match error {
@@ -357,12 +378,13 @@ impl Core {
         })?;
         let top = table.top(&target.path());
         if top.is_some()
+            && !target.is_device()
             && let Some(container) = &self.container
             && container.expand(target, size, deadline).await?
         {
             return Ok(());
         }
-        if top.is_some_and(|entry| !entry.device.is_of_a_device()) {
+        if !target.is_device() && top.is_some_and(|entry| !entry.device.is_of_a_device()) {
             info!("nothing to do on the node");
             return Ok(());
         }

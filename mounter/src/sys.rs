@@ -180,6 +180,15 @@ pub trait Sys {
     /// Tells a loop device that its file has grown.
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()>;
 
+    /// Has a loop device stay without a user, or go with its last one.
+    fn keep_loop(&self, device: &LoopDevice, keep: bool) -> Result<()>;
+
+    /// A second mount of a device's node, not attached anywhere yet.
+    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd>;
+
+    /// The numbers of the device that is shown at a target; none if there is a mere file.
+    fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError>;
+
     /// Enters the host's mount namespace, for good: `namespace`, or that of the kubelet with the target's root.
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()>;
 

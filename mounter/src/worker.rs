@@ -89,6 +89,8 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Usage { target } => return usage::usage(target).map(WorkerReport::Usage),
         Task::Graft(task) => graft::graft(&mut Node::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
+        Task::Show { pool, mount } => local::show(sys, pool, mount),
+        Task::Hide { pool, target } => local::hide(sys, pool, target),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
         Task::Kernel { namespace, mount } => kernel::mount(sys, namespace.as_deref(), mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),

@@ -11,7 +11,7 @@ use super::client::Client;
 use super::{Core, Places};
 use crate::core::metrics::Metrics;
 use crate::core::origin::Volumes;
-use crate::volume::job::{MountError, MountJob, PodRef, Secrets};
+use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 
@@ -58,6 +58,7 @@ fn job(line: &str, name: &str) -> MountJob {
             &format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}"),
         )
         .unwrap(),
+        access: Access::FileSystem,
         read_only: false,
         fs_group: None,
         pod: PodRef::default(),

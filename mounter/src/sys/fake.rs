@@ -4,7 +4,7 @@
 mod grafts;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -41,6 +41,10 @@ struct State {
     hosts: BTreeMap<String, Vec<SocketAddr>>,
     table: Table,
     loops: Vec<(u32, PathBuf)>,
+    /// The minor numbers of those that stay without a user.
+    kept: BTreeSet<u32>,
+    /// Where the next mount is attached, if not on the target of tests.
+    opened: Option<PathBuf>,
     images: BTreeMap<PathBuf, Image>,
     pending: Option<Entry>,
     failures: Vec<(String, usize, Errno)>,
@@ -204,12 +208,13 @@ impl Fake {
 
     fn free_loops(&self) {
         let mut state = self.0.borrow_mut();
-        let State { loops, table, .. } = &mut *state;
+        let State { loops, table, kept, .. } = &mut *state;
         loops.retain(|(minor, _)| {
-            table
-                .0
-                .iter()
-                .any(|entry| entry.device.minor == *minor && entry.device.major == 7)
+            kept.contains(minor)
+                || table
+                    .0
+                    .iter()
+                    .any(|entry| entry.device.minor == *minor && entry.device.major == 7)
         });
     }
 
@@ -284,6 +289,7 @@ impl Sys for Fake {
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
         self.enter("open_target")
             .map_err(|_| TargetError::Missing(target.path()))?;
+        self.0.borrow_mut().opened = Some(target.path());
         Ok(handle())
     }
 
@@ -331,7 +337,7 @@ impl Sys for Fake {
         self.enter("attach")?;
         let mut state = self.0.borrow_mut();
         let mut entry = state.pending.take().unwrap();
-        entry.mount_point = target().path();
+        entry.mount_point = state.opened.take().unwrap_or_else(|| target().path());
         state.table.0.push(entry);
         Ok(())
     }
@@ -424,6 +430,37 @@ impl Sys for Fake {
 
     fn refresh_loop(&self, _: &LoopDevice) -> Result<()> {
         self.enter("refresh_loop")
+    }
+
+    fn keep_loop(&self, device: &LoopDevice, keep: bool) -> Result<()> {
+        self.enter("keep_loop")?;
+        let kept = &mut self.0.borrow_mut().kept;
+        if keep {
+            kept.insert(device.number.minor);
+        } else {
+            kept.remove(&device.number.minor);
+        }
+        Ok(())
+    }
+
+    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd> {
+        self.enter("clone_node")?;
+        let mut node = entry(PathBuf::new(), "devtmpfs", "devtmpfs", 6);
+        node.root = Path::new("/").join(device.path.file_name().unwrap());
+        self.0.borrow_mut().pending = Some(node);
+        Ok(handle())
+    }
+
+    fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError> {
+        self.enter("device_at")
+            .map_err(|_| TargetError::Missing(target.path()))?;
+        let state = self.0.borrow();
+        let minor = |entry: &Entry| {
+            let name = entry.root.to_str()?.strip_prefix("/loop")?;
+            name.parse().ok()
+        };
+        let minor = state.table.top(&target.path()).and_then(minor);
+        Ok(minor.map(|minor| DeviceNumber { major: 7, minor }))
     }
 
     fn enter_host(&self, _: Option<&Path>, _: &Target) -> Result<()> {

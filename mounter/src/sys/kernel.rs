@@ -337,6 +337,27 @@ impl Sys for Kernel {
             .map_err(|e| SysError::call(format!("expand {}", device.path.display()), e))
     }
 
+    fn keep_loop(&self, device: &LoopDevice, keep: bool) -> Result<()> {
+        let attempted = if keep { "keep" } else { "detach" };
+        raw::keep_loop(device.handle.as_fd(), keep)
+            .map_err(|e| SysError::call(format!("{attempted} {}", device.path.display()), e))
+    }
+
+    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd> {
+        let failed = |errno| SysError::call(format!("make a second mount of {}", device.path.display()), errno);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let node = rustix::fs::open(&device.path, flags, Mode::empty()).map_err(failed)?;
+        let found = fstat(&node).map_err(failed)?.st_rdev;
+        if (major(found), minor(found)) != (device.number.major, device.number.minor) {
+            return Err(failed(Errno::NODEV));
+        }
+        self.clone_mount(&node, MountFlags::device())
+    }
+
+    fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError> {
+        target.device()
+    }
+
     fn enter_host(&self, namespace: Option<&Path>, target: &Target) -> Result<()> {
         host::enter(namespace, target)
     }

@@ -6,8 +6,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use linux_raw_sys::loop_device::{
-    _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY, loop_config,
-    loop_info64,
+    _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY,
+    LOOP_SET_STATUS64, loop_config, loop_info64,
 };
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -44,20 +44,37 @@ pub(super) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, direc
 
 /// The file behind a loop device; `ENXIO` if there is none.
 pub(super) fn loop_backing(device: BorrowedFd<'_>) -> Result<Backing, Errno> {
-    // SAFETY: plain numbers and arrays of them; all zeros is a value.
-    let mut info: loop_info64 = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one loop_info64.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info) })?;
+    let info = loop_info(device)?;
     Ok(Backing {
         device: info.lo_device,
         inode: info.lo_inode,
     })
 }
 
+fn loop_info(device: BorrowedFd<'_>) -> Result<loop_info64, Errno> {
+    // SAFETY: plain numbers and arrays of them; all zeros is a value.
+    let mut info: loop_info64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one loop_info64.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info) })?;
+    Ok(info)
+}
+
 /// Has a loop device read its file's size again.
 pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: takes no argument.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
+}
+
+/// Has a loop device stay when its last user has gone, or go with that. With no user but this descriptor it goes when that is closed.
+pub(super) fn keep_loop(device: BorrowedFd<'_>, keep: bool) -> Result<(), Errno> {
+    let mut info = loop_info(device)?;
+    if keep {
+        info.lo_flags &= !(LoFlags::LO_FLAGS_AUTOCLEAR as u32);
+    } else {
+        info.lo_flags |= LoFlags::LO_FLAGS_AUTOCLEAR as u32;
+    }
+    // SAFETY: the kernel reads one loop_info64.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_STATUS64.into(), &raw const info) }).map(drop)
 }
 
 /// Has the runtime watch a descriptor until it can be read.

@@ -31,6 +31,15 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// How a Pod has a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// As a directory, with a file system.
+    FileSystem,
+    /// As a device (`volumeMode: Block`).
+    Device,
+}
+
 /// One mount to be made.
 #[derive(Debug, Clone)]
 pub struct MountJob {
@@ -40,6 +49,8 @@ pub struct MountJob {
     pub secrets: Secrets,
     /// Where it goes.
     pub target: Target,
+    /// How the Pod has it.
+    pub access: Access,
     /// Whether it is read-only. The mount option `ro` means the same.
     pub read_only: bool,
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
@@ -92,6 +103,15 @@ pub enum MountError {
     )]
     NotServed {
         /// The type.
+        client: String,
+    },
+    /// Its client has no device to give.
+    #[error(
+        "client {client} can't give a Pod a raw block volume: write client=local for that, or leave volumeMode out, which is \
+         Filesystem then"
+    )]
+    NoDevice {
+        /// The client.
         client: String,
     },
     /// The administrator has not allowed this.
@@ -212,6 +232,7 @@ impl MountError {
             Self::BadOptions(_) => "bad-options",
             Self::Target(_) => "bad-target",
             Self::NotServed { .. } => "not-served",
+            Self::NoDevice { .. } => "no-device",
             Self::Forbidden(_) => "forbidden",
             Self::InProgress { .. } => "in-progress",
             Self::Tripped { .. } => "tripped",

@@ -12,6 +12,11 @@ impl MountFlags {
         Self(MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
     }
 
+    /// Those of a mount that shows one device.
+    pub fn device() -> Self {
+        Self(MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    }
+
     /// Read-only or not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {

@@ -93,6 +93,13 @@ impl Table {
         path.ancestors().find_map(|ancestor| self.top(ancestor))
     }
 
+    /// Where a device's node is shown for Pods that have a raw block volume. `devices` is the directory of all such files.
+    pub fn shows<'a>(&'a self, node: &'a Path, devices: &'a Path) -> impl Iterator<Item = &'a Entry> {
+        let name = node.file_name();
+        let shown = self.0.iter().filter(move |entry| entry.mount_point.starts_with(devices));
+        shown.filter(move |entry| entry.root.file_name() == name)
+    }
+
     /// Mooring's mounts: those on volume directories beneath the kubelet's root. Of CSI volumes the kubelet's notes say which
     /// are Mooring's.
     pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a Entry> {

@@ -1,21 +1,28 @@
-//! The directory that a volume is mounted on, and the only way to it.
+//! The directory that a volume is mounted on, or the file that its device is shown at, and the only way to it.
 //!
 //! Nothing outside the kubelet's volume directories is ever touched. A target is checked twice: its text has exactly the
 //! form that the kubelet gives it, and it is opened beneath a handle of the kubelet's root with no symbolic link on the way.
 //!
-//! | driver | directory beneath the kubelet's root | who makes it |
+//! | driver | directory or file beneath the kubelet's root | who makes it |
 //! | --- | --- | --- |
 //! | `FlexVolume` | `pods/<uid>/volumes/mooring.dev~vcs/<name>` | the kubelet |
 //! | CSI | `pods/<uid>/volumes/kubernetes.io~csi/<name>/mount` | the driver; its parent is the kubelet's |
+//! | CSI, raw block | `plugins/kubernetes.io/csi/volumeDevices/publish/<name>/<uid>`, a file | as above |
+//!
+//! The last is as `pkg/volume/csi/csi_block.go` of Kubernetes has it.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use mooring_contract::names;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat2, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, mkdirat, openat, openat2, unlinkat,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::volume::mount_table::DeviceNumber;
 
 /// Why a directory can't be a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,27 +90,25 @@ pub enum Driver {
     FlexVolume,
     /// CSI.
     Csi,
+    /// CSI, for a raw block volume: the target is a file, on which its device is put.
+    CsiDevice,
 }
 
 impl Driver {
-    /// The directory that volumes of this driver have in their Pod's.
-    fn directory(self) -> &'static str {
-        match self {
-            Self::FlexVolume => names::FLEX_DRIVER_DIR,
-            Self::Csi => names::CSI_VOLUMES_DIR,
-        }
-    }
-
     /// The form, in words.
     fn form(self) -> &'static str {
         match self {
             Self::FlexVolume => "pods/<uid>/volumes/mooring.dev~vcs/<name>",
             Self::Csi => "pods/<uid>/volumes/kubernetes.io~csi/<name>/mount",
+            Self::CsiDevice => "plugins/kubernetes.io/csi/volumeDevices/publish/<name>/<uid>",
         }
     }
 }
 
-/// A volume's directory, in the form that the kubelet gives it.
+/// The directory of [`names::CSI_DEVICES_DIR`] with a file for each Pod that has a volume.
+const PUBLISHED: &str = "publish";
+
+/// A volume's directory, or its file, in the form that the kubelet gives it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     root: PathBuf,
@@ -113,10 +118,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads the directory of a volume, whichever driver mounts it; `root` is the kubelet's root.
+    /// Reads the directory that a volume is mounted on, whichever driver mounts it; `root` is the kubelet's root.
     ///
     /// # Errors
-    /// Anything that is not literally of the form that one of the drivers has.
+    /// Anything that is not literally of the form that one of the drivers has. The file of a raw block volume: nothing is mounted
+    /// on it that could be revived or given up.
     pub fn parse(root: &Path, directory: &str) -> Result<Self, TargetError> {
         match Self::parse_as(Driver::Csi, root, directory) {
             Err(TargetError::NotAVolume { .. }) => Self::parse_as(Driver::FlexVolume, root, directory),
@@ -147,12 +153,9 @@ impl Target {
             .collect::<Option<_>>()
             .ok_or_else(not_a_volume)?;
         let (uid, name) = match (driver, names.as_slice()) {
-            (Driver::FlexVolume, ["pods", uid, "volumes", plugin, name]) if *plugin == driver.directory() => {
-                (uid, name)
-            }
-            (Driver::Csi, ["pods", uid, "volumes", plugin, name, leaf])
-                if *plugin == driver.directory() && *leaf == names::CSI_TARGET =>
-            {
+            (Driver::FlexVolume, ["pods", uid, "volumes", names::FLEX_DRIVER_DIR, name])
+            | (Driver::Csi, ["pods", uid, "volumes", names::CSI_VOLUMES_DIR, name, names::CSI_TARGET]) => (uid, name),
+            (Driver::CsiDevice, [devices @ .., PUBLISHED, name, uid]) if devices == names::CSI_DEVICES_DIR => {
                 (uid, name)
             }
             _ => return Err(not_a_volume()),
@@ -165,9 +168,43 @@ impl Target {
         })
     }
 
+    /// Reads what the kubelet names to the CSI driver: a directory, or the file of a raw block volume.
+    ///
+    /// # Errors
+    /// Anything that is not literally of one of the two forms.
+    pub fn parse_csi(root: &Path, path: &str) -> Result<Self, TargetError> {
+        match Self::parse_as(Driver::CsiDevice, root, path) {
+            Err(TargetError::NotAVolume { .. }) => Self::parse_as(Driver::Csi, root, path),
+            parsed => parsed,
+        }
+    }
+
+    /// Where the kubelet's CSI plugin has the same device for itself, in place of the target: it asks for a raw block volume's
+    /// statistics by that path.
+    ///
+    /// # Errors
+    /// Anything that is not literally of that form.
+    pub fn parse_device_map(root: &Path, path: &str) -> Result<Self, TargetError> {
+        let map = root.join(names::CSI_DEVICES_DIR.iter().collect::<PathBuf>());
+        let names = Path::new(path)
+            .strip_prefix(map)
+            .ok()
+            .map(|rest| rest.iter().collect::<Vec<_>>());
+        let target = match names.as_deref() {
+            Some([name, dev, uid]) if *dev == "dev" => published(root).join(name).join(uid),
+            _ => PathBuf::from(path),
+        };
+        Self::parse_as(Driver::CsiDevice, root, &target.to_string_lossy())
+    }
+
     /// By which driver the kubelet has it mounted.
     pub fn driver(&self) -> Driver {
         self.driver
+    }
+
+    /// Whether it is the file of a raw block volume.
+    pub fn is_device(&self) -> bool {
+        self.driver == Driver::CsiDevice
     }
 
     /// The Pod's uid, as it stands in the path.
@@ -185,6 +222,11 @@ impl Target {
         self.root.join("pods")
     }
 
+    /// The directory with the files of all raw block volumes.
+    pub fn devices(&self) -> PathBuf {
+        published(&self.root)
+    }
+
     /// The path beneath the kubelet's root.
     pub fn relative(&self) -> PathBuf {
         self.parent_relative().join(self.file_name())
@@ -195,17 +237,40 @@ impl Target {
         self.root.join(self.relative())
     }
 
-    /// Opens the directory (`O_PATH`), or the root of what is mounted on it.
+    /// Opens the directory or the file (`O_PATH`), or the root of what is mounted on it. A device itself is not opened.
     ///
     /// May block for as long as a dead server pleases, so it is for workers only.
     pub fn open(&self) -> Result<OwnedFd, TargetError> {
-        self.open_beneath(&self.relative())
+        if !self.is_device() {
+            return self.open_beneath(&self.relative(), OFlags::DIRECTORY);
+        }
+        let path = || self.path();
+        let file = self.open_beneath(&self.relative(), OFlags::empty())?;
+        let found = fstat(&file).map_err(|source| TargetError::Open { path: path(), source })?;
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile | FileType::BlockDevice => Ok(file),
+            // A link is opened itself, and not followed.
+            _ => Err(TargetError::Link { path: path() }),
+        }
+    }
+
+    /// The numbers of the device that is shown at the file of a raw block volume; none if there is a mere file.
+    pub fn device(&self) -> Result<Option<DeviceNumber>, TargetError> {
+        let found = fstat(self.open()?).map_err(|source| TargetError::Open {
+            path: self.path(),
+            source,
+        })?;
+        let is_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+        Ok(is_device.then(|| DeviceNumber {
+            major: major(found.st_rdev),
+            minor: minor(found.st_rdev),
+        }))
     }
 
     /// Opens the directory that the target lies in (`O_PATH`): to unmount through it, since a handle of the target
     /// itself would keep the mount busy. No server is asked.
     pub fn open_parent(&self) -> Result<OwnedFd, TargetError> {
-        self.open_beneath(&self.parent_relative())
+        self.open_beneath(&self.parent_relative(), OFlags::DIRECTORY)
     }
 
     /// The target's name in its parent.
@@ -213,13 +278,20 @@ impl Target {
         OsStr::new(match self.driver {
             Driver::FlexVolume => self.name.as_str(),
             Driver::Csi => names::CSI_TARGET,
+            Driver::CsiDevice => self.pod_uid.as_str(),
         })
     }
 
-    /// Makes the directory, where that is the driver's to do. Its parent has to be there.
+    /// Makes the directory or the file, where that is the driver's to do. Its parent has to be there.
     pub fn make(&self) -> Result<(), TargetError> {
         let parent = self.open_parent()?;
-        match mkdirat(&parent, self.file_name(), Mode::from_raw_mode(0o750)) {
+        let made = if self.is_device() {
+            let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(&parent, self.file_name(), new, Mode::from_raw_mode(0o600)).map(drop)
+        } else {
+            mkdirat(&parent, self.file_name(), Mode::from_raw_mode(0o750))
+        };
+        match made {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(source) => Err(TargetError::Make {
                 path: self.path(),
@@ -228,13 +300,18 @@ impl Target {
         }
     }
 
-    /// Takes the directory away, where that is the driver's to do. Nothing there is success.
+    /// Takes the directory or the file away, where that is the driver's to do. Nothing there is success.
     pub fn remove(&self) -> Result<(), TargetError> {
         let parent = match self.open_parent() {
             Err(TargetError::Missing(_)) => return Ok(()),
             parent => parent?,
         };
-        match unlinkat(&parent, self.file_name(), AtFlags::REMOVEDIR) {
+        let kind = if self.is_device() {
+            AtFlags::empty()
+        } else {
+            AtFlags::REMOVEDIR
+        };
+        match unlinkat(&parent, self.file_name(), kind) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(source) => Err(TargetError::Remove {
                 path: self.path(),
@@ -244,18 +321,21 @@ impl Target {
     }
 
     fn parent_relative(&self) -> PathBuf {
-        let volumes: PathBuf = ["pods", &self.pod_uid, "volumes", self.driver.directory()]
-            .iter()
-            .collect();
+        let volumes = |directory: &str| {
+            ["pods", &self.pod_uid, "volumes", directory]
+                .iter()
+                .collect::<PathBuf>()
+        };
         match self.driver {
-            Driver::FlexVolume => volumes,
-            Driver::Csi => volumes.join(&self.name),
+            Driver::FlexVolume => volumes(names::FLEX_DRIVER_DIR),
+            Driver::Csi => volumes(names::CSI_VOLUMES_DIR).join(&self.name),
+            Driver::CsiDevice => published(Path::new("")).join(&self.name),
         }
     }
 
-    fn open_beneath(&self, relative: &Path) -> Result<OwnedFd, TargetError> {
+    fn open_beneath(&self, relative: &Path, kind: OFlags) -> Result<OwnedFd, TargetError> {
         let path = self.root.join(relative);
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC | kind;
         let failed = |source| match source {
             Errno::NOENT => TargetError::Missing(path.clone()),
             // XDEV: a way out of the root; LOOP, NOTDIR: a link or a file on the way.
@@ -282,6 +362,13 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// Where each Pod's file of a raw block volume is: in a directory of the volume's name, by the Pod's uid.
+fn published(root: &Path) -> PathBuf {
+    let mut path = root.to_owned();
+    path.extend(names::CSI_DEVICES_DIR);
+    path.join(PUBLISHED)
+}
+
 /// A name as the kubelet makes them: it stands in `/proc/self/mountinfo` and in messages.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != ".." && name != "." && !name.chars().any(|c| c.is_control() || c == '/')
@@ -293,6 +380,50 @@ mod tests {
     use std::path::Path;
 
     const ROOT: &str = "/var/lib/kubelet";
+    const DEVICE: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/u";
+
+    /// Proves: M3
+    #[test]
+    fn a_raw_block_volume_s_file_is_a_target_and_what_the_kubelet_made_of_it_means_the_same() {
+        let root = Path::new(ROOT);
+        let target = Target::parse_csi(root, DEVICE).unwrap();
+        assert!(target.is_device());
+        assert_eq!((target.name(), target.pod_uid()), ("pv-1", "u"));
+        assert_eq!(target.path(), Path::new(DEVICE));
+        assert!(target.path().starts_with(target.devices()));
+        let map = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/pv-1/dev/u";
+        assert_eq!(Target::parse_device_map(root, map).unwrap(), target);
+        assert_eq!(Target::parse_device_map(root, DEVICE).unwrap(), target);
+        for bad in ["/etc", &map.replace("/dev/", "/data/"), &map.replace("pv-1", "..")] {
+            assert!(Target::parse_device_map(root, bad).is_err(), "{bad}");
+        }
+        assert!(Target::parse(root, DEVICE).is_err(), "nothing is revived there");
+    }
+
+    /// Proves: M3
+    #[test]
+    fn a_raw_block_volume_s_file_is_made_and_removed_and_nothing_in_its_place_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = root.path().join("plugins/kubernetes.io/csi/volumeDevices/publish/v");
+        std::fs::create_dir_all(&volume).unwrap();
+        let target = |uid: &str| Target::parse_csi(root.path(), volume.join(uid).to_str().unwrap()).unwrap();
+        for _ in 0..2 {
+            target("u").make().unwrap();
+        }
+        assert_eq!(target("u").device(), Ok(None));
+        for _ in 0..2 {
+            target("u").remove().unwrap();
+        }
+        assert!(matches!(target("u").open(), Err(TargetError::Missing(_))));
+        std::os::unix::fs::symlink("/dev/null", volume.join("link")).unwrap();
+        std::fs::create_dir(volume.join("directory")).unwrap();
+        for uid in ["link", "directory"] {
+            target(uid).make().unwrap();
+            assert!(matches!(target(uid).device(), Err(TargetError::Link { .. })), "{uid}");
+        }
+        target("link").remove().unwrap();
+        target("directory").remove().unwrap_err();
+    }
 
     /// Proves: M3
     #[test]
@@ -328,6 +459,21 @@ mod tests {
                 "/var/lib/kubelet/plugins/kubernetes.io/csi/pv/pv-1/globalmount",
             ),
             (Driver::Csi, "/etc"),
+            (Driver::Csi, DEVICE),
+            (Driver::CsiDevice, csi),
+            (
+                Driver::CsiDevice,
+                "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1",
+            ),
+            (
+                Driver::CsiDevice,
+                "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/../u",
+            ),
+            (
+                Driver::CsiDevice,
+                "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/staging/pv-1/u",
+            ),
+            (Driver::CsiDevice, "/var/lib/kubelet/publish/pv-1/u"),
         ] {
             assert!(Target::parse_as(driver, root, bad).is_err(), "{bad}");
         }

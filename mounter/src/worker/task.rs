@@ -23,6 +23,20 @@ pub enum Task {
         /// The mount.
         mount: MountTask,
     },
+    /// Give a Pod an image file of the pool as a device.
+    Show {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// Which file, and where.
+        mount: MountTask,
+    },
+    /// Take a device from a Pod.
+    Hide {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// Where it is shown.
+        target: Target,
+    },
     /// Mount the pool itself.
     Pool {
         /// The pool's directory.

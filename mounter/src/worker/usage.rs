@@ -1,11 +1,17 @@
-//! How full a volume is. Its server or its daemon is asked, which may take as long as that pleases.
+//! How full a volume is, or how large a raw block volume. Its server or its daemon is asked, which may take as long as that pleases.
+
+use std::io;
 
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::job::MountError;
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
+
+/// What the kernel counts a device's size in, whatever its own sectors are.
+const SECTOR: u64 = 512;
 
 /// How full a volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +34,11 @@ pub fn usage(target: &Target) -> Result<Usage, MountError> {
         attempted: format!("ask how full {target} is"),
         message,
     };
+    if target.is_device() {
+        let device = target.device()?;
+        let device = device.ok_or_else(|| failed("there is no device".to_owned()))?;
+        return size(device).map_err(|error| failed(error.to_string()));
+    }
     let directory = target.open().map_err(|error| match error {
         TargetError::Open { source, .. } => failed(words(source)),
         error => error.into(),
@@ -43,10 +54,24 @@ pub fn usage(target: &Target) -> Result<Usage, MountError> {
     })
 }
 
+/// The size of a device; what uses it does not say how much of that.
+fn size(device: DeviceNumber) -> io::Result<Usage> {
+    let sectors = std::fs::read_to_string(format!("/sys/dev/block/{}:{}/size", device.major, device.minor))?;
+    let sectors: u64 = sectors.trim().parse().map_err(io::Error::other)?;
+    let bytes = sectors.saturating_mul(SECTOR);
+    Ok(Usage {
+        bytes,
+        bytes_free: bytes,
+        bytes_available: 0,
+        inodes: 0,
+        inodes_free: 0,
+    })
+}
+
 fn words(errno: Errno) -> String {
     match errno {
         Errno::NOTCONN | Errno::CONNABORTED => "the program that served it has ended".to_owned(),
-        errno => std::io::Error::from(errno).to_string(),
+        errno => io::Error::from(errno).to_string(),
     }
 }
 

@@ -29,6 +29,9 @@ pub const CSI_VOLUMES_DIR: &str = "kubernetes.io~csi";
 /// The directory that a CSI volume is mounted on, in its own in [`CSI_VOLUMES_DIR`].
 pub const CSI_TARGET: &str = "mount";
 
+/// Where the kubelet has the raw block volumes of all CSI drivers, beneath its root.
+pub const CSI_DEVICES_DIR: [&str; 4] = ["plugins", "kubernetes.io", "csi", "volumeDevices"];
+
 /// What the kubelet notes of a CSI volume, beside [`CSI_TARGET`].
 pub const CSI_VOLUME_DATA: &str = "vol_data.json";
 

@@ -63,7 +63,7 @@ impl From<Failure> for Status {
 
 fn code(error: &MountError) -> Code {
     match error {
-        MountError::BadOptions(_) | MountError::Target(_) => Code::InvalidArgument,
+        MountError::BadOptions(_) | MountError::Target(_) | MountError::NoDevice { .. } => Code::InvalidArgument,
         MountError::Forbidden(_) => Code::PermissionDenied,
         // After the last one the kubelet goes on without the expansion (`inUseError` in `pkg/volume/csi/expander.go`).
         MountError::NotServed { .. }

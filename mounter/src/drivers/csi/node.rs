@@ -150,7 +150,7 @@ impl node_server::Node for Node {
         self.call(EXPAND, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
-            let target = publish::target(core.kubelet_root(), &request.volume_path)?;
+            let target = publish::mounted(core.kubelet_root(), &request.volume_path)?;
             let size = expand::size(request.capacity_range)?;
             // A volume that this node does not have is an end to the kubelet. One that is not mounted just now is not.
             if let Err(TargetError::Missing(path)) = target.open_parent() {
@@ -221,7 +221,7 @@ impl node_server::Node for Node {
 
 /// How full a volume is, as a worker finds out; inner: why it does not say.
 async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Failure> {
-    let target = publish::target(core.kubelet_root(), path)?;
+    let target = publish::mounted(core.kubelet_root(), path)?;
     if !is_mounted(&target)? {
         return Err(Failure::NotMounted(target.to_string()));
     }

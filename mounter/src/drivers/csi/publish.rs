@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use mooring_contract::volume::VolumeError;
 use mooring_csi_proto::csi::NodePublishVolumeRequest;
-use mooring_csi_proto::csi::volume_capability::AccessType;
+use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 
-use crate::volume::job::{MountJob, PodRef, Secrets};
+use crate::volume::job::{Access, MountJob, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, CSI_PREFIX};
-use crate::volume::target::{Driver, Target, TargetError};
+use crate::volume::target::{Target, TargetError};
 
 /// Why a request can't be understood.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +17,9 @@ pub(super) enum RequestError {
     /// A field that every such request has.
     #[error("the request has no {0}")]
     Missing(&'static str),
-    /// Not a file system.
-    #[error("raw block volumes are not served by this version: leave volumeMode out, which is Filesystem then")]
-    Block,
+    /// A directory for a device, or a file for a file system.
+    #[error("{0:?} is not where the kubelet has a volume of this volumeMode: nothing was done")]
+    OtherAccess(String),
     /// A bad directory.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -42,12 +42,20 @@ pub(super) enum RequestError {
     },
 }
 
-/// The directory that a request names.
+/// The directory, or the file of a raw block volume, that a request names.
 pub(super) fn target(root: &Path, path: &str) -> Result<Target, RequestError> {
     if path.is_empty() {
         return Err(RequestError::Missing("target path"));
     }
-    Ok(Target::parse_as(Driver::Csi, root, path)?)
+    Ok(Target::parse_csi(root, path)?)
+}
+
+/// The same, in a request about a volume that is mounted: for a raw block volume, the kubelet may name its own mount of it.
+pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, RequestError> {
+    match Target::parse_device_map(root, path) {
+        Err(_) => target(root, path),
+        device => Ok(device?),
+    }
 }
 
 /// Fails if a request says of no volume that it is about it.
@@ -63,11 +71,14 @@ pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Inst
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
     let capability = request.volume_capability.and_then(|capability| capability.access_type);
-    let mount = match capability {
-        Some(AccessType::Mount(mount)) => mount,
-        Some(AccessType::Block(_)) => return Err(RequestError::Block),
+    let (access, mount) = match capability {
+        Some(AccessType::Mount(mount)) => (Access::FileSystem, mount),
+        Some(AccessType::Block(_)) => (Access::Device, MountVolume::default()),
         None => return Err(RequestError::Missing("volume capability")),
     };
+    if target.is_device() != (access == Access::Device) {
+        return Err(RequestError::OtherAccess(request.target_path));
+    }
     let mut options: std::collections::BTreeMap<_, _> = request.volume_context.into_iter().collect();
     // The kubelet's own go before those of the volume. They are for messages only; the uid comes from the directory.
     let mut take = |name: &str| options.remove(&format!("{CSI_PREFIX}{name}")).unwrap_or_default();
@@ -88,6 +99,7 @@ pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Inst
         secrets: Secrets(secrets.map(|(key, value)| (key, value.into_bytes())).collect()),
         volume_name: target.name().to_owned(),
         target,
+        access,
         read_only,
         fs_group,
         pod,
@@ -105,9 +117,10 @@ mod tests {
     use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
 
     use super::{RequestError, job};
-    use crate::volume::job::MountJob;
+    use crate::volume::job::{Access, MountJob};
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
+    const DEVICE: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/u-1";
 
     fn capability(access_type: AccessType) -> VolumeCapability {
         VolumeCapability {
@@ -174,6 +187,17 @@ mod tests {
     }
 
     #[test]
+    fn a_raw_block_volume_is_the_same_volume_at_another_place() {
+        let mut request = request(&[("client", "local"), ("source", "a")]);
+        request.target_path = DEVICE.into();
+        request.volume_capability = Some(capability(AccessType::Block(BlockVolume {})));
+        let job = read(request).unwrap();
+        assert_eq!(job.access, Access::Device);
+        assert_eq!((job.volume_name.as_str(), job.pod.uid.as_str()), ("pv-1", "u-1"));
+        assert!(job.volume.fs_type.is_empty() && job.volume.mount_options.is_empty());
+    }
+
+    #[test]
     fn malformed_requests_are_told_what_is_wrong() {
         let options = [("client", "nfs"), ("source", "h:/x")];
         let with = |change: &dyn Fn(&mut NodePublishVolumeRequest)| {
@@ -198,7 +222,15 @@ mod tests {
             ),
             (
                 with(&|request| request.volume_capability = Some(capability(AccessType::Block(BlockVolume {})))),
-                "raw block",
+                "of this volumeMode",
+            ),
+            (
+                with(&|request| request.target_path = DEVICE.into()),
+                "of this volumeMode",
+            ),
+            (
+                with(&|request| request.target_path = DEVICE.replace("/publish/", "/")),
+                "not a directory of one of",
             ),
             (with(&|request| request.volume_context.clear()), "\"client\" is missing"),
         ] {

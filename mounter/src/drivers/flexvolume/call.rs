@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mooring_contract::volume::{Volume, VolumeError};
 
-use crate::volume::job::{MountJob, PodRef, Secrets};
+use crate::volume::job::{Access, MountJob, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
 use crate::volume::target::{Driver, Target, TargetError};
 
@@ -104,6 +104,7 @@ impl FlexVolumeMountCall {
             volume,
             secrets,
             target,
+            access: Access::FileSystem,
             read_only,
             fs_group,
             pod,

@@ -6,13 +6,17 @@
 //! | `fs-type` | `ext4` (if not said) or `xfs` |
 //! | `mount-options` | as of that file system |
 //!
+//! Files: `device` (the same as a raw block volume), `expand` (lets either grow).
+//!
 //! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 
+mod device;
 mod expand;
 
 use std::path::Path;
 
+pub use device::{hide, show};
 pub use expand::expand;
 use rustix::io::Errno;
 
@@ -46,6 +50,9 @@ fn mount_image(
     options: MountOptions,
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
+    if let Some(device) = &found {
+        device::fail_if_shown(&sys.mount_table()?, device, &task.target)?;
+    }
     if is_mounted(sys, &task.target, name, found.as_ref())? {
         return Ok(());
     }

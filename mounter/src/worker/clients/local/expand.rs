@@ -1,6 +1,7 @@
-//! Lets a volume that is in use grow to the size of its image file. It is known by its target alone: the kernel says which device
+//! Lets a volume that is in use grow to the size of its image file: its device, and the file system on that if it has one. It is known by its target alone: the kernel says which device
 //! is there and which file is behind that, and nobody else needs to remember.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -9,14 +10,23 @@ use super::super::image::FileSystem;
 use super::content;
 use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Entry;
+use crate::volume::mount_table::{DeviceNumber, Entry};
 use crate::volume::target::Target;
 
 /// Lets the volume on a target grow to the size of its file, which must be `size` by now.
 pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result<(), MountError> {
     let table = sys.mount_table()?;
     let entry = table.top(&target.path()).ok_or_else(|| not_mounted(target))?;
-    let (image, device) = image_of(sys, pool, target, entry)?;
+    let number = if target.is_device() {
+        sys.device_at(target)?.ok_or_else(|| not_mounted(target))?
+    } else {
+        entry.device
+    };
+    let (image, device) = image_behind(sys, pool, number)?.ok_or_else(|| {
+        let why = "it is on a device of the node that Mooring can't enlarge while it is mounted: enlarge its file \
+                   system on the node, or delete the Pod if the volume's client enlarges it at its mount";
+        not_expanded(target, entry, why)
+    })?;
     if image.size < size {
         return Err(MountError::Failed {
             attempted: format!("expand the volume on {target}"),
@@ -27,6 +37,9 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
                 image.size
             ),
         });
+    }
+    if target.is_device() {
+        return Ok(sys.refresh_loop(&device)?);
     }
     let is_read_only = |options: &[String]| options.iter().any(|option| option == "ro");
     if is_read_only(&entry.flags) || is_read_only(&entry.options) {
@@ -59,27 +72,23 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
     })
 }
 
-/// The image file of the pool that is mounted, and its loop device.
-fn image_of(
+/// The image file of the pool that is behind a device, with its loop device.
+pub(super) fn image_behind(
     sys: &impl Sys,
     pool: &Path,
-    target: &Target,
-    entry: &Entry,
-) -> Result<(ImageFile, LoopDevice), MountError> {
-    let foreign = || {
-        let why = "it is on a device of the node that Mooring can't enlarge while it is mounted: enlarge its file \
-                   system on the node, or delete the Pod if the volume's client enlarges it at its mount";
-        not_expanded(target, entry, why)
+    number: DeviceNumber,
+) -> Result<Option<(ImageFile, LoopDevice)>, MountError> {
+    let name = sys.file_behind(number)?;
+    let Some(name) = name.as_deref().and_then(OsStr::to_str) else {
+        return Ok(None);
     };
-    let name = sys.file_behind(entry.device)?.ok_or_else(foreign)?;
-    let image = match name.to_str().map(|name| sys.open_image(pool, name)) {
-        Some(Ok(image)) => image,
-        Some(Err(error)) if error.errno != Some(Errno::NOENT) => return Err(error.into()),
-        _ => return Err(foreign()),
+    let image = match sys.open_image(pool, name) {
+        Err(error) if error.errno == Some(Errno::NOENT) => return Ok(None),
+        image => image?,
     };
     // The file of another directory may have the same name.
-    let device = sys.find_loop(&image)?.filter(|device| device.number == entry.device);
-    Ok((image, device.ok_or_else(foreign)?))
+    let device = sys.find_loop(&image)?.filter(|device| device.number == number);
+    Ok(device.map(|device| (image, device)))
 }
 
 fn not_mounted(target: &Target) -> MountError {

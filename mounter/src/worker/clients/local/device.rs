@@ -1,0 +1,118 @@
+//! An image file of the pool as a raw block volume: the node of its loop device is mounted on the file that the kubelet names for
+//! the Pod. Nothing is ever formatted.
+//!
+//! A mount of a device's node does not use the device. So the loop device is kept without a user, from when the Pod has it until the
+//! kubelet takes it from the last Pod; then it goes with its last user. A worker that ends half-way leaves a device that still goes
+//! by itself, and at most a node without a file behind it, which the next try removes.
+
+use std::path::Path;
+
+use super::expand::image_behind;
+use super::{file_name, open};
+use crate::sys::{ImageFile, LoopDevice, Sys};
+use crate::volume::job::MountError;
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
+use crate::worker::task::MountTask;
+use crate::worker::unmount::unmount;
+
+/// Gives a Pod an image file as a device.
+pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
+    let volume = task.volume.read()?;
+    let name = file_name(&volume.source)?;
+    if !volume.fs_type.is_empty() || !volume.mount_options.is_empty() {
+        let message = format!(
+            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or leave \
+             volumeMode out, which is Filesystem then"
+        );
+        return Err(MountError::BadOptions(message.into()));
+    }
+    let image = open(sys, pool, name)?;
+    let found = sys.find_loop(&image)?;
+    let table = sys.mount_table()?;
+    if let Some(device) = &found {
+        fail_if_mounted(&table, device, name)?;
+    }
+    if table.top(&task.target.path()).is_some() {
+        match (&found, sys.device_at(&task.target)?) {
+            (Some(device), Some(shown)) if device.number == shown => return Ok(sys.keep_loop(device, true)?),
+            // An earlier try ended before it could keep the device.
+            (_, Some(shown)) if sys.file_behind(shown)?.is_none() => unmount(sys, &task.target, false)?,
+            _ => return Err(occupied(&task.target, name)),
+        }
+    }
+    let device = match found {
+        Some(device) => device,
+        None => sys.attach_loop(&image)?,
+    };
+    let node = sys.clone_node(&device)?;
+    sys.attach(&node, &sys.open_target(&task.target)?)?;
+    Ok(sys.keep_loop(&device, true)?)
+}
+
+/// Takes a device from a Pod. Nothing there is success.
+pub fn hide(sys: &impl Sys, pool: &Path, target: &Target) -> Result<(), MountError> {
+    if sys.mount_table()?.top(&target.path()).is_none() {
+        return Ok(());
+    }
+    // The file stays locked until it is done: no other Pod gets the device meanwhile.
+    let _image = let_go(sys, pool, target)?;
+    unmount(sys, target, false)
+}
+
+/// Has the device on a target go with its last user, unless another Pod has it too. One that is not of the pool is left alone.
+fn let_go(sys: &impl Sys, pool: &Path, target: &Target) -> Result<Option<ImageFile>, MountError> {
+    let Some(number) = sys.device_at(target)? else {
+        return Ok(None);
+    };
+    let Some((image, device)) = image_behind(sys, pool, number)? else {
+        return Ok(None);
+    };
+    let table = sys.mount_table()?;
+    let is_others = table
+        .shows(&device.path, &target.devices())
+        .any(|entry| entry.mount_point != target.path());
+    if !is_others {
+        sys.keep_loop(&device, false)?;
+    }
+    Ok(Some(image))
+}
+
+/// Two Pods may share a device or a file system, but a device with a mounted file system would be destroyed.
+fn fail_if_mounted(table: &Table, device: &LoopDevice, name: &str) -> Result<(), MountError> {
+    match table.0.iter().find(|entry| entry.device == device.number) {
+        Some(entry) => Err(MountError::Failed {
+            attempted: format!("give the Pod image file {name} as a device"),
+            message: format!(
+                "its file system is mounted on {}: delete the Pod there, or use one volumeMode for all its volumes",
+                entry.mount_point.display()
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The other way round.
+pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target) -> Result<(), MountError> {
+    match table.shows(&device.path, &target.devices()).next() {
+        Some(entry) => Err(MountError::Failed {
+            attempted: format!("mount {}", device.path.display()),
+            message: format!(
+                "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one image file",
+                entry.mount_point.display()
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn occupied(target: &Target, name: &str) -> MountError {
+    MountError::Occupied {
+        target: target.to_string(),
+        found: "another device".to_owned(),
+        wanted: format!("image file {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::super::{expand, mount};
+use super::{hide, show};
+use crate::sys::fake::{Fake, Image, target};
+use crate::volume::target::Target;
+use crate::worker::task::MountTask;
+use crate::worker::task::tests::task;
+
+const POOL: &str = "/pool";
+
+fn pool() -> &'static Path {
+    Path::new(POOL)
+}
+
+fn fake() -> Fake {
+    Fake::default().image(
+        "/pool/a",
+        Image {
+            size: 1 << 30,
+            content: vec![0; 4096],
+            marked: false,
+        },
+    )
+}
+
+fn device(pod: &str) -> Target {
+    let path = format!("/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/v/{pod}");
+    Target::parse_csi(Path::new("/kubelet"), &path).unwrap()
+}
+
+fn of(line: &str, pod: &str) -> MountTask {
+    MountTask {
+        target: device(pod),
+        ..task(line)
+    }
+}
+
+const LINE: &str = "client=local,source=a";
+
+/// Proves: M2
+#[test]
+fn a_blank_image_becomes_a_device_and_is_not_formatted() {
+    let fake = fake();
+    for _ in 0..2 {
+        show(&fake, pool(), &of(LINE, "u")).unwrap();
+        // The worker ends: only what is kept stays.
+        fake.kill_worker();
+        assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (1, 1));
+    }
+    assert!(fake.programs().is_empty());
+    for _ in 0..2 {
+        hide(&fake, pool(), &device("u")).unwrap();
+        fake.kill_worker();
+        assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0));
+    }
+}
+
+/// Proves: M2
+#[test]
+fn two_pods_share_one_device_which_goes_with_the_last_of_them() {
+    let fake = fake();
+    for pod in ["u", "w"] {
+        show(&fake, pool(), &of(LINE, pod)).unwrap();
+    }
+    assert_eq!(fake.loops(), 1);
+    hide(&fake, pool(), &device("u")).unwrap();
+    assert_eq!((fake.mounts_on(&device("w")), fake.loops()), (1, 1));
+    hide(&fake, pool(), &device("w")).unwrap();
+    fake.kill_worker();
+    assert_eq!(fake.loops(), 0);
+}
+
+#[test]
+fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none() {
+    let calls = {
+        let fake = fake();
+        show(&fake, pool(), &of(LINE, "u")).unwrap();
+        fake.calls()
+    };
+    for (index, call) in calls.iter().enumerate() {
+        let earlier = calls[..index].iter().filter(|other| *other == call).count();
+        let broken = || {
+            let fake = fake().fail(call, earlier, Errno::IO);
+            assert!(show(&fake, pool(), &of(LINE, "u")).is_err(), "{call}");
+            fake.kill_worker();
+            fake
+        };
+        let again = broken();
+        show(&again, pool(), &of(LINE, "u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+        again.kill_worker();
+        assert_eq!((again.mounts_on(&device("u")), again.loops()), (1, 1), "{call}");
+        for fake in [again, broken()] {
+            hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+            fake.kill_worker();
+            assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0), "{call}");
+        }
+    }
+}
+
+#[test]
+fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
+    let shown = || {
+        let fake = fake();
+        show(&fake, pool(), &of(LINE, "u")).unwrap();
+        fake
+    };
+    let calls = {
+        let fake = shown();
+        let before = fake.calls().len();
+        hide(&fake, pool(), &device("u")).unwrap();
+        fake.calls()[before..].to_vec()
+    };
+    for (index, call) in calls.iter().enumerate() {
+        let earlier = calls[..index].iter().filter(|other| *other == call).count();
+        let fake = shown().fail(call, earlier, Errno::IO);
+        assert!(hide(&fake, pool(), &device("u")).is_err(), "{call}");
+        fake.kill_worker();
+        hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+        fake.kill_worker();
+        assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0), "{call}");
+    }
+}
+
+#[test]
+fn a_file_system_and_a_device_of_one_image_are_not_used_at_a_time() {
+    let fake = fake();
+    mount(&fake, pool(), &task(LINE)).unwrap();
+    let error = show(&fake, pool(), &of(LINE, "u")).unwrap_err().to_string();
+    assert!(error.contains("mounted on /kubelet/pods/u"), "{error}");
+    let fake = self::fake();
+    show(&fake, pool(), &of(LINE, "u")).unwrap();
+    let error = mount(&fake, pool(), &task(LINE)).unwrap_err().to_string();
+    assert!(error.contains("a Pod has it as a device"), "{error}");
+    assert_eq!(fake.mounts_on(&target()), 0);
+    assert!(fake.programs().is_empty());
+}
+
+#[test]
+fn what_is_for_a_file_system_is_refused_and_another_s_device_is_left_alone() {
+    for line in ["fs-type=ext4", "mount-options=noatime"] {
+        let error = show(&fake(), pool(), &of(&format!("{LINE},{line}"), "u")).unwrap_err();
+        assert_eq!(error.category(), "bad-options", "{line}");
+    }
+    let other = fake().image(
+        "/pool/b",
+        Image {
+            size: 1,
+            ..Image::default()
+        },
+    );
+    show(&other, pool(), &of("client=local,source=b", "u")).unwrap();
+    let error = show(&other, pool(), &of(LINE, "u")).unwrap_err();
+    assert_eq!(error.category(), "occupied");
+}
+
+#[test]
+fn a_device_grows_without_a_program() {
+    let fake = fake();
+    let error = expand(&fake, pool(), &device("u"), 1).unwrap_err();
+    assert_eq!(error.category(), "failed", "{error}");
+    show(&fake, pool(), &of(LINE, "u")).unwrap();
+    expand(&fake, pool(), &device("u"), 1 << 30).unwrap();
+    assert_eq!(fake.calls().last().unwrap(), "refresh_loop");
+    assert!(fake.programs().is_empty());
+    let error = expand(&fake, pool(), &device("u"), 2 << 30).unwrap_err().to_string();
+    assert!(error.contains("enlarge the file first"), "{error}");
+}
