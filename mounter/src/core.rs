@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mooring_contract::volume::{Speaker, Volume};
+use mooring_contract::volume::{ClientName, Speaker, Volume};
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CircuitBreakers, Ended};
@@ -192,12 +192,12 @@ impl Core {
             return Err(MountError::Node(cure.into()));
         }
         self.check(&job).await?;
-        let serving = self.registry.serving(&job.volume)?;
-        if job.access == Access::Device && serving != Serving::Local {
+        if job.access == Access::Device && job.volume.client.as_str() != ClientName::LOCAL {
             return Err(MountError::NoDevice {
                 client: job.volume.client.to_string(),
             });
         }
+        let serving = self.registry.serving(&job.volume)?;
         span.record("serving", serving.as_str());
         let permit = if serving.is_remote() {
             Some(self.breakers.enter(&breaker_name(&job.volume), Instant::now())?)

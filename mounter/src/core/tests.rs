@@ -59,6 +59,7 @@ fn job(line: &str, name: &str) -> MountJob {
         )
         .unwrap(),
         access: Access::FileSystem,
+        sole: false,
         read_only: false,
         fs_group: None,
         pod: PodRef::default(),
@@ -123,6 +124,23 @@ async fn a_type_without_a_client_says_where_to_name_one() {
     let core = core(&Arc::default());
     let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();
     assert_eq!(error.category(), "not-served");
+}
+
+#[tokio::test]
+async fn a_client_that_has_no_device_to_give_is_not_asked_for_one() {
+    let container = Arc::new(Container::default());
+    let core = core(&container);
+    for line in [
+        "client=nfs,source=alive:/x",
+        "client=iscsi,source=iscsi://h/iqn.2020-01.com.example:t/1",
+    ] {
+        let mut raw = job(line, "a");
+        raw.access = Access::Device;
+        let error = core.mount(raw).await.unwrap_err();
+        assert_eq!(error.category(), "no-device", "{line}: {error}");
+        assert!(error.to_string().contains("client=local"), "{error}");
+    }
+    assert_eq!(container.asked.load(Ordering::Relaxed), 0);
 }
 
 /// The `PersistentVolumes` of a cluster: `hers` is an administrator's.

@@ -51,6 +51,8 @@ pub struct MountJob {
     pub target: Target,
     /// How the Pod has it.
     pub access: Access,
+    /// Whether no other Pod may have it (`ReadWriteOncePod`). The kubelet and the scheduler see to that as well.
+    pub sole: bool,
     /// Whether it is read-only. The mount option `ro` means the same.
     pub read_only: bool,
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
@@ -172,6 +174,17 @@ pub enum MountError {
         /// The directory.
         target: String,
     },
+    /// A volume for one Pod is with another.
+    #[error(
+        "{volume} is for one Pod at a time (ReadWriteOncePod), and another has it ({other}): delete that Pod, and this one \
+         gets it by itself"
+    )]
+    NotAlone {
+        /// The volume.
+        volume: String,
+        /// Where the other Pod has it.
+        other: String,
+    },
     /// A file system that does not answer can't be given up: other mounts share it.
     #[error(
         "{found} does not answer, but is left alone: {other} is on the same file system, and its users may wait for \
@@ -239,6 +252,7 @@ impl MountError {
             Self::Timeout { .. } => "timeout",
             Self::Occupied { .. } => "occupied",
             Self::InUse { .. } => "in-use",
+            Self::NotAlone { .. } => "not-alone",
             Self::Shared { .. } => "shared",
             Self::NotExpanded { .. } => "not-expanded",
             Self::Node(_) => "node",

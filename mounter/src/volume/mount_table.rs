@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use mooring_contract::names::{CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
+use mooring_contract::names::{CSI_DEVICES_DIR, CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
 use serde::{Deserialize, Serialize};
 
 use crate::volume::volume_data;
@@ -96,15 +96,26 @@ impl Table {
     /// Where a device's node is shown for Pods that have a raw block volume. `devices` is the directory of all such files.
     pub fn shows<'a>(&'a self, node: &'a Path, devices: &'a Path) -> impl Iterator<Item = &'a Entry> {
         let name = node.file_name();
-        let shown = self.0.iter().filter(move |entry| entry.mount_point.starts_with(devices));
+        let shown = self
+            .0
+            .iter()
+            .filter(move |entry| entry.mount_point.starts_with(devices));
         shown.filter(move |entry| entry.root.file_name() == name)
     }
 
-    /// Mooring's mounts: those on volume directories beneath the kubelet's root. Of CSI volumes the kubelet's notes say which
-    /// are Mooring's.
+    /// Mooring's mounts: those on volume directories beneath the kubelet's root, and devices that Pods have. Of CSI volumes the
+    /// kubelet's notes say which are Mooring's.
     pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a Entry> {
         let pods = kubelet_root.join("pods");
+        let mut devices = kubelet_root.to_owned();
+        devices.extend(CSI_DEVICES_DIR);
         self.0.iter().filter(move |entry| {
+            if let Ok(device) = entry.mount_point.strip_prefix(&devices) {
+                return match device.iter().collect::<Vec<_>>()[..] {
+                    [publish, name, _] if publish == "publish" => volume_data::is_our_device(&devices, name),
+                    _ => false,
+                };
+            }
             let names = entry
                 .mount_point
                 .strip_prefix(&pods)
@@ -246,9 +257,17 @@ broken line
                 std::fs::write(volume.join("vol_data.json"), data).unwrap();
             }
             writeln!(text, "30 22 0:25 / {}/mount rw - {name} x rw", volume.display()).unwrap();
+            let devices = root.path().join("plugins/kubernetes.io/csi/volumeDevices");
+            let data = devices.join(name).join("data");
+            std::fs::create_dir_all(&data).unwrap();
+            std::fs::write(data.join("vol_data.json"), format!("{{\"driverName\":\"{driver}\"}}")).unwrap();
+            for place in [format!("publish/{name}/u"), format!("{name}/dev/u")] {
+                let place = devices.join(place);
+                writeln!(text, "31 22 0:6 /loop1 {} rw - devtmpfs-{name} x rw", place.display()).unwrap();
+            }
         }
         let table = Table::parse(text.as_bytes());
         let ours: Vec<_> = table.volumes(root.path()).map(|entry| &entry.fs_type).collect();
-        assert_eq!(ours, ["ours"]);
+        assert_eq!(ours, ["ours", "devtmpfs-ours"]);
     }
 }

@@ -2,6 +2,7 @@
 //! place, so nothing else tells which volumes are Mooring's. It is there from before the volume is mounted until after it is
 //! unmounted.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -20,9 +21,15 @@ struct VolumeData {
 
 /// Whether a CSI volume is Mooring's, by the directory that it is mounted on. Nothing of the volume itself is looked at.
 pub fn is_ours(target: &Path) -> bool {
-    let Some(directory) = target.parent() else {
-        return false;
-    };
+    target.parent().is_some_and(says_so)
+}
+
+/// Whether a raw block volume is Mooring's, by its name in the kubelet's directory of them.
+pub fn is_our_device(devices: &Path, name: &OsStr) -> bool {
+    says_so(&devices.join(name).join("data"))
+}
+
+fn says_so(directory: &Path) -> bool {
     let read = || -> std::io::Result<VolumeData> {
         let mut text = Vec::new();
         File::open(directory.join(CSI_VOLUME_DATA))?

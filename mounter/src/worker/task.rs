@@ -111,6 +111,8 @@ pub struct MountTask {
     pub volume: FlatVolume,
     /// Where it goes.
     pub target: Target,
+    /// Whether no other Pod may have it.
+    pub sole: bool,
     /// Whether it may only be read.
     pub read_only: bool,
     /// The volume's secrets. They come over the pipe only, like all of the task.
@@ -124,6 +126,7 @@ impl From<&MountJob> for MountTask {
         Self {
             volume: FlatVolume::from(&job.volume),
             target: job.target.clone(),
+            sole: job.sole,
             read_only: job.read_only,
             secrets: job.secrets.clone(),
             fs_group: job.fs_group,
@@ -176,6 +179,7 @@ pub(crate) mod tests {
         MountTask {
             volume: (&Volume::from_line(line).unwrap()).into(),
             target: target(),
+            sole: false,
             read_only: false,
             secrets: Secrets::default(),
             fs_group: None,

@@ -46,7 +46,8 @@ impl Scope {
         (options, reference)
     }
 
-    /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it.
+    /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it, with the same
+    /// `volumeMode`.
     fn volume_from(&self, name: &str, more: Value) -> Result<()> {
         let volume = self.volume_name(name);
         let size = json!({"storage": "64Mi"});
@@ -75,6 +76,8 @@ impl Scope {
                 },
             },
         ]});
+        let mode = more.get("volumeMode").cloned().unwrap_or_default();
+        merge(&mut list["items"][1]["spec"], json!({"volumeMode": mode}));
         merge(&mut list["items"][0]["spec"], more);
         self.apply(&list.to_string())
     }

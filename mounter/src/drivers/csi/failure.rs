@@ -69,6 +69,7 @@ fn code(error: &MountError) -> Code {
         MountError::NotServed { .. }
         | MountError::Node(_)
         | MountError::InUse { .. }
+        | MountError::NotAlone { .. }
         | MountError::Shared { .. }
         | MountError::NotExpanded { .. } => Code::FailedPrecondition,
         MountError::Occupied { .. } => Code::AlreadyExists,

@@ -33,10 +33,12 @@ const MARGIN: Duration = Duration::from_secs(2);
 const STATS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What this service can do beyond what every one can.
-const CAPABILITIES: [rpc::Type; 3] = [
+const CAPABILITIES: [rpc::Type; 4] = [
     rpc::Type::GetVolumeStats,
     rpc::Type::GetVolumeHealth,
     rpc::Type::ExpandVolume,
+    // With it the kubelet tells ReadWriteOncePod from ReadWriteOnce.
+    rpc::Type::SingleNodeMultiWriter,
 ];
 
 /// Mounts and unmounts by the core.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use mooring_contract::volume::VolumeError;
 use mooring_csi_proto::csi::NodePublishVolumeRequest;
+use mooring_csi_proto::csi::volume_capability::access_mode::Mode;
 use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 
 use crate::volume::job::{Access, MountJob, PodRef, Secrets};
@@ -17,6 +18,9 @@ pub(super) enum RequestError {
     /// A field that every such request has.
     #[error("the request has no {0}")]
     Missing(&'static str),
+    /// An access mode that says nothing.
+    #[error("the request has an access mode that CSI does not know: use one of a PersistentVolume's")]
+    AccessMode,
     /// A directory for a device, or a file for a file system.
     #[error("{0:?} is not where the kubelet has a volume of this volumeMode: nothing was done")]
     OtherAccess(String),
@@ -70,8 +74,22 @@ pub(super) fn named(volume_id: &str) -> Result<(), RequestError> {
 pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Instant) -> Result<MountJob, RequestError> {
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
-    let capability = request.volume_capability.and_then(|capability| capability.access_type);
-    let (access, mount) = match capability {
+    let capability = request.volume_capability.unwrap_or_default();
+    let sole = match capability.access_mode.map(|mode| Mode::try_from(mode.mode)) {
+        Some(Ok(Mode::Unknown) | Err(_)) => return Err(RequestError::AccessMode),
+        Some(Ok(Mode::SingleNodeSingleWriter)) => true,
+        // How many nodes may have it, nobody on one of them can tell.
+        None
+        | Some(Ok(
+            Mode::SingleNodeWriter
+            | Mode::SingleNodeReaderOnly
+            | Mode::SingleNodeMultiWriter
+            | Mode::MultiNodeReaderOnly
+            | Mode::MultiNodeSingleWriter
+            | Mode::MultiNodeMultiWriter,
+        )) => false,
+    };
+    let (access, mount) = match capability.access_type {
         Some(AccessType::Mount(mount)) => (Access::FileSystem, mount),
         Some(AccessType::Block(_)) => (Access::Device, MountVolume::default()),
         None => return Err(RequestError::Missing("volume capability")),
@@ -100,6 +118,7 @@ pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Inst
         volume_name: target.name().to_owned(),
         target,
         access,
+        sole,
         read_only,
         fs_group,
         pod,
@@ -113,7 +132,8 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use mooring_csi_proto::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
+    use mooring_csi_proto::csi::volume_capability::access_mode::Mode;
+    use mooring_csi_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
     use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
 
     use super::{RequestError, job};
@@ -195,6 +215,27 @@ mod tests {
         assert_eq!(job.access, Access::Device);
         assert_eq!((job.volume_name.as_str(), job.pod.uid.as_str()), ("pv-1", "u-1"));
         assert!(job.volume.fs_type.is_empty() && job.volume.mount_options.is_empty());
+    }
+
+    /// The kubelet says so once it has seen the capability `SINGLE_NODE_MULTI_WRITER`.
+    #[test]
+    fn a_volume_is_for_one_pod_by_its_access_mode() {
+        let with = |mode: i32| {
+            let mut request = request(&[("client", "local"), ("source", "a")]);
+            request.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode });
+            read(request).map(|job| job.sole)
+        };
+        assert!(with(Mode::SingleNodeSingleWriter.into()).unwrap());
+        for shared in [
+            Mode::SingleNodeMultiWriter,
+            Mode::SingleNodeWriter,
+            Mode::MultiNodeMultiWriter,
+        ] {
+            assert!(!with(shared.into()).unwrap(), "{shared:?}");
+        }
+        for unknown in [0, 99] {
+            assert!(matches!(with(unknown), Err(RequestError::AccessMode)), "{unknown}");
+        }
     }
 
     #[test]

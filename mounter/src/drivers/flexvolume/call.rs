@@ -105,6 +105,7 @@ impl FlexVolumeMountCall {
             secrets,
             target,
             access: Access::FileSystem,
+            sole: false,
             read_only,
             fs_group,
             pod,

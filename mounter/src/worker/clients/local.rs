@@ -24,6 +24,7 @@ use super::image::{Content, FileSystem};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
+use crate::volume::mount_table::Entry;
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
@@ -51,7 +52,10 @@ fn mount_image(
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
     if let Some(device) = &found {
-        device::fail_if_shown(&sys.mount_table()?, device, &task.target)?;
+        let table = sys.mount_table()?;
+        device::fail_if_shown(&table, device, &task.target)?;
+        let mounts = table.0.iter().filter(|entry| entry.device == device.number);
+        fail_unless_alone(task, name, mounts)?;
     }
     if is_mounted(sys, &task.target, name, found.as_ref())? {
         return Ok(());
@@ -69,6 +73,25 @@ fn mount_image(
         None => sys.attach_loop(image)?,
     };
     attach(sys, &task.target, file_system, &device, options)
+}
+
+/// Fails if a volume for one Pod is in the directory of another. A Pod's own has more mounts, of parts of the volume.
+fn fail_unless_alone<'a>(
+    task: &MountTask,
+    name: &str,
+    mut mounts: impl Iterator<Item = &'a Entry>,
+) -> Result<(), MountError> {
+    if !task.sole {
+        return Ok(());
+    }
+    let own = task.target.pod_uid();
+    match mounts.find(|entry| !entry.mount_point.iter().any(|part| part == own)) {
+        Some(entry) => Err(MountError::NotAlone {
+            volume: format!("image file {name}"),
+            other: entry.mount_point.display().to_string(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The file's name. It is also the only part of a path that a volume can choose.

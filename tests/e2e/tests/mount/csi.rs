@@ -7,12 +7,15 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
-use mooring_contract::names::{CSI_DRIVER, CSI_REGISTRATION_SOCKET, NAMESPACE, annotations};
+use mooring_contract::names::{CSI_DEVICES_DIR, CSI_DRIVER, CSI_REGISTRATION_SOCKET, NAMESPACE, annotations};
 use mooring_harness::nodes::{POOL, on_own_nodes};
 use mooring_harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
+
+/// Where containers have the device of a raw block volume.
+const DEVICE: &str = "/dev/disk";
 
 /// Longest until the kubelet has noticed a new or a missing socket, and the API shows it.
 const REGISTERED_LIMIT: Duration = Duration::from_secs(30);
@@ -39,8 +42,9 @@ async fn registered(scope: &Scope, wanted: bool) -> Result<()> {
 /// Waits until none of this test's volumes is mounted, and the kubelet has cleaned up.
 async fn nothing_left(scope: &Scope) -> Result<()> {
     let directories = format!(
-        "ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/{}* 2>/dev/null || true",
-        scope.namespace
+        "cd /var/lib/kubelet; ls -d pods/*/volumes/kubernetes.io~csi/{0}* {1}/{0}* {1}/publish/{0}* 2>/dev/null || true",
+        scope.namespace,
+        CSI_DEVICES_DIR.join("/")
     );
     wait_until("nothing to be left", RESTART_LIMIT, async || {
         let (mounts, left) = (scope.mounts_on(1)?, scope.on_node(1, &directories)?);
@@ -54,6 +58,40 @@ async fn nothing_left(scope: &Scope) -> Result<()> {
 async fn end(scope: &Scope, pod: &str) -> Result<()> {
     scope.delete(&format!("pod/{pod}"))?;
     scope.pod_gone(pod).await
+}
+
+/// Creates a Pod that has a claim's volume as a device.
+fn with_device(scope: &Scope, name: &str, claim: &str) -> Result<()> {
+    let main = json!({
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+        "volumeDevices": [{"name": "data", "devicePath": DEVICE}],
+    });
+    scope.pod(name, NODE, claim, json!({"containers": [main]}))
+}
+
+/// Gives an image file to one Pod after another as a device, and asks for what can't be one.
+async fn raw_block_volumes(scope: &Scope) -> Result<()> {
+    let raw = json!({"volumeMode": "Block"});
+    blank(scope, "disk", &raw)?;
+    scope.csi_volume("letters", &json!({"client": "nfs", "source": "10.0.0.1:/x"}), &raw)?;
+    with_device(scope, "first", "disk")?;
+    with_device(scope, "letters", "letters")?;
+    scope.pod_ready("first").await?;
+    let size = scope.exec("first", ["sh", "-c", &format!("wc -c <{DEVICE}")])?;
+    assert_eq!(size.trim(), "67108864");
+    let write = format!("echo hello | dd of={DEVICE} bs=512 seek=9 conv=notrunc,fsync");
+    scope.exec("first", ["sh", "-c", &write])?;
+    end(scope, "first").await?;
+    with_device(scope, "second", "disk")?;
+    scope.pod_ready("second").await?;
+    let read = format!("dd if={DEVICE} bs=512 skip=9 count=1 2>/dev/null | head -n 1");
+    assert_eq!(scope.exec("second", ["sh", "-c", &read])?, "hello\n");
+    // It was blank, and nothing else was written.
+    let first = format!("dd if={DEVICE} bs=512 count=9 2>/dev/null | tr -d '\\000' | wc -c");
+    assert_eq!(scope.exec("second", ["sh", "-c", &first])?, "0\n");
+    scope.event("letters", "raw block volume").await?;
+    end(scope, "letters").await?;
+    end(scope, "second").await
 }
 
 #[test]
@@ -91,6 +129,7 @@ fn a_volume_is_read_and_written_by_two_pods_and_the_last_leaves_nothing() {
         assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
         let error = scope.exec("reader", ["touch", "/data/x"]).unwrap_err();
         ensure!(error.to_string().contains("Read-only file system"), "{error:#}");
+        raw_block_volumes(&scope).await?;
         // The kubelet measures once a minute.
         wait_until("the kubelet to see 20 MiB used", Duration::from_mins(3), async || {
             Ok(scope.usage(NODE, "data")?.filter(|used| *used >= 20 << 20))

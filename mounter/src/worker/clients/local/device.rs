@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use super::expand::image_behind;
-use super::{file_name, open};
+use super::{fail_unless_alone, file_name, open};
 use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
@@ -32,6 +32,7 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
     let table = sys.mount_table()?;
     if let Some(device) = &found {
         fail_if_mounted(&table, device, name)?;
+        fail_unless_alone(task, name, table.shows(&device.path, &task.target.devices()))?;
     }
     if table.top(&task.target.path()).is_some() {
         match (&found, sys.device_at(&task.target)?) {

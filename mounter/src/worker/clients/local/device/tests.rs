@@ -74,6 +74,38 @@ fn two_pods_share_one_device_which_goes_with_the_last_of_them() {
 }
 
 #[test]
+fn what_is_for_one_pod_is_not_given_to_a_second() {
+    let sole = |pod| MountTask {
+        sole: true,
+        ..of(LINE, pod)
+    };
+    let fake = fake();
+    for _ in 0..2 {
+        show(&fake, pool(), &sole("u")).unwrap();
+    }
+    let error = show(&fake, pool(), &sole("w")).unwrap_err();
+    assert_eq!(error.category(), "not-alone");
+    hide(&fake, pool(), &device("u")).unwrap();
+    show(&fake, pool(), &sole("w")).unwrap();
+
+    let fake = self::fake();
+    let of_pod = |uid: &str| MountTask {
+        sole: true,
+        target: Target::parse(
+            Path::new("/kubelet"),
+            &format!("/kubelet/pods/{uid}/volumes/mooring.dev~vcs/v"),
+        )
+        .unwrap(),
+        ..task(LINE)
+    };
+    for _ in 0..2 {
+        mount(&fake, pool(), &of_pod("u")).unwrap();
+    }
+    let error = mount(&fake, pool(), &of_pod("w")).unwrap_err();
+    assert_eq!(error.category(), "not-alone");
+}
+
+#[test]
 fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none() {
     let calls = {
         let fake = fake();
