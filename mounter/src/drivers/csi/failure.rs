@@ -43,6 +43,11 @@ impl Failure {
         }
     }
 
+    /// Whether the kubelet takes it for an end: then it does not unpublish the volume.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(self.code(), Code::Aborted | Code::DeadlineExceeded | Code::Unavailable)
+    }
+
     fn code(&self) -> Code {
         match self {
             Self::Request(RequestError::Range { .. }) => Code::OutOfRange,
@@ -120,7 +125,9 @@ mod tests {
         ];
         for error in open {
             let text = error.to_string();
-            let status = Status::from(Failure::from(error));
+            let failure = Failure::from(error);
+            assert!(!failure.is_final(), "{failure}");
+            let status = Status::from(failure);
             assert!(!FINAL.contains(&status.code()), "{status:?}");
             assert_eq!(status.message(), text);
         }
@@ -135,7 +142,9 @@ mod tests {
             },
         ];
         for error in over {
-            let status = Status::from(Failure::from(error));
+            let failure = Failure::from(error);
+            assert!(failure.is_final(), "{failure}");
+            let status = Status::from(failure);
             assert!(FINAL.contains(&status.code()), "{status:?}");
         }
     }

@@ -120,10 +120,19 @@ impl node_server::Node for Node {
         let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
         self.call(MOUNT, async move {
             let job = publish::job(request.into_inner(), core.kubelet_root(), deadline)?;
+            let target = job.target.clone();
             // The kubelet has made its parent only.
-            job.target.make()?;
-            core.mount(job).await?;
-            Ok(NodePublishVolumeResponse {})
+            target.make()?;
+            let mounted = core.mount(job).await.map_err(Failure::from);
+            if let Err(error) = &mounted
+                && error.is_final()
+                && target.is_device()
+                && let Err(error) = target.remove()
+            {
+                // The kubelet would remove a directory, but it asks nobody about a raw block volume that it never got.
+                warn!(target.path = %target, %error, "its file stays");
+            }
+            mounted.map(|()| NodePublishVolumeResponse {})
         })
         .await
     }

@@ -5,9 +5,11 @@ use rustix::io::Errno;
 use super::super::{expand, mount};
 use super::{hide, show};
 use crate::sys::fake::{Fake, Image, target};
+use crate::sys::{Kernel, Sys};
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 use crate::worker::task::tests::task;
+use crate::worker::usage::usage;
 
 const POOL: &str = "/pool";
 
@@ -199,4 +201,72 @@ fn a_device_grows_without_a_program() {
     assert!(fake.programs().is_empty());
     let error = expand(&fake, pool(), &device("u"), 2 << 30).unwrap_err().to_string();
     assert!(error.contains("enlarge the file first"), "{error}");
+}
+
+/// With the kernel itself: a mere mount of its node does not hold a device.
+#[test]
+fn the_kernel_keeps_a_device_without_a_user_until_it_is_taken_away() {
+    let root = tempfile::tempdir().unwrap();
+    let (pool, volume) = (
+        root.path().join("pool"),
+        root.path().join("plugins/kubernetes.io/csi/volumeDevices/publish/v"),
+    );
+    std::fs::create_dir_all(&pool).unwrap();
+    std::fs::create_dir_all(&volume).unwrap();
+    let name = root
+        .path()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .trim_start_matches('.');
+    std::fs::File::create(pool.join(name))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let target = Target::parse_csi(root.path(), volume.join("u").to_str().unwrap()).unwrap();
+    target.make().unwrap();
+    let task = MountTask {
+        target: target.clone(),
+        ..task(&format!("client=local,source={name}"))
+    };
+    // Only root can, where there are such devices.
+    if show(&Kernel, &pool, &task).is_err() {
+        return;
+    }
+    let shown = || {
+        let number = target.device().unwrap()?;
+        Kernel.file_behind(number).unwrap()
+    };
+    let first = shown();
+    let again = show(&Kernel, &pool, &task);
+    std::fs::File::options()
+        .write(true)
+        .open(pool.join(name))
+        .unwrap()
+        .set_len(2 << 20)
+        .unwrap();
+    let grown = expand(&Kernel, &pool, &target, 2 << 20);
+    let size = usage(&target).map(|usage| usage.bytes);
+    let number = target.device().unwrap().unwrap();
+    let hidden = hide(&Kernel, &pool, &target);
+    assert_eq!(first.unwrap().to_str(), Some(name));
+    again.unwrap();
+    grown.unwrap();
+    assert_eq!(size, Ok(2 << 20));
+    hidden.unwrap();
+    assert_eq!((shown(), target.device()), (None, Ok(None)));
+    // As long as nobody else looks at it just now.
+    let gone = || {
+        Kernel
+            .file_behind(number)
+            .unwrap()
+            .is_none_or(|now| now.to_str() != Some(name))
+    };
+    assert!((0..50).any(|_| gone() || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        false
+    }));
+    hide(&Kernel, &pool, &target).unwrap();
+    target.remove().unwrap();
 }
