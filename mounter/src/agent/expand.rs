@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, no_thread};
-use super::{kernel, program, run};
+use super::{kernel, program, run, store};
 use crate::sys::thread;
 
 impl Mounts {
@@ -14,7 +14,8 @@ impl Mounts {
         let _busy = self.begin(path)?;
         let call = self.store.recorded(path);
         let call = call.ok_or_else(|| AgentError::Unknown(path.to_owned()))?;
-        let invocation = program::expand(&call, &target.path(), size)?;
+        let mut invocation = program::expand(&call, &target.path(), size)?;
+        invocation.env.extend(self.services.environment(&store::id(path)));
         let looked = thread::run(move || {
             // The program follows the path by itself: this shows that there is no link on the way.
             target.open()?;

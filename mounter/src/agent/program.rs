@@ -25,7 +25,7 @@
 //! | `MOORING_FS_GROUP` | the Pod's `fsGroup` or nothing, for FUSE file systems that can't change owners |
 //! | `MOORING_SECRETS` | a directory with one file per key of the volume's Secret; for `mount` |
 //! | `MOORING_VOLUME` | the volume's name: letters and digits, the same at every retry |
-//! | `MOORING_STATE` | for `mount`: the volume's own directory, in memory, removed with the volume |
+//! | `MOORING_STATE` | for `mount` and `expand`: the volume's own directory, in memory, removed with the volume |
 //! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!
 //! If the image has an executable `/usr/libexec/mooring/<client>.expand`, the agent runs it as `<client>.expand <directory>
