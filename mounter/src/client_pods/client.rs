@@ -348,3 +348,51 @@ fn container_error(job: &MountJob, message: String) -> MountError {
         message,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::not_expanded;
+    use crate::agent::protocol::{Category, Failure, Health, MountState};
+    use crate::volume::job::PodRef;
+    use crate::volume::target::Target;
+
+    #[test]
+    fn an_agent_that_can_t_expand_a_volume_says_why_and_one_that_does_not_know_the_call_is_passed_over() {
+        let path = "/kubelet/pods/u/volumes/mooring.dev~vcs/v";
+        let target = Target::parse(Path::new("/kubelet"), path).unwrap();
+        let mount = MountState {
+            target: path.to_owned(),
+            client: "iscsi".to_owned(),
+            source: "iscsi://h/t/1".to_owned(),
+            pod: PodRef::default(),
+            health: Health::Mounted,
+            dead: None,
+            reviving: None,
+            silent_ms: None,
+        };
+        let of = |category| {
+            let message = "its words".to_owned();
+            let failure = Failure { category, message };
+            not_expanded(&target, &mount, Duration::from_secs(9), failure)
+        };
+        assert_eq!(of(Category::Protocol), Ok(false));
+        for (category, expected) in [
+            (Category::Invalid, "not-expanded"),
+            (Category::InProgress, "in-progress"),
+            (Category::TimedOut, "timeout"),
+            (Category::Refused, "failed"),
+            (Category::Draining, "container"),
+            (Category::Other, "container"),
+        ] {
+            let error = of(category).unwrap_err();
+            assert_eq!(error.category(), expected);
+            assert!(
+                category == Category::InProgress || error.to_string().contains("its words"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -71,7 +71,7 @@ pub const FILES: &[File] = &[
     file("chaos", "upgrade", Needs::Quiet, 150),
     file("mount", "block", Needs::Cluster, 85),
     file("mount", "ceph", Needs::Cluster, 105),
-    file("mount", "csi", Needs::Quiet, 150),
+    file("mount", "csi", Needs::Quiet, 160),
     file("mount", "glusterfs", Needs::Cluster, 40),
     file("mount", "hung", Needs::Cluster, 185),
     file("mount", "junk", Needs::Cluster, 35),

@@ -76,8 +76,8 @@ impl Scope {
                 },
             },
         ]});
-        let mode = more.get("volumeMode").cloned().unwrap_or_default();
-        merge(&mut list["items"][1]["spec"], json!({"volumeMode": mode}));
+        let volume_mode = more.get("volumeMode").cloned().unwrap_or_default();
+        merge(&mut list["items"][1]["spec"], json!({"volumeMode": volume_mode}));
         merge(&mut list["items"][0]["spec"], more);
         self.apply(&list.to_string())
     }
