@@ -1,6 +1,7 @@
 //! Removes a cluster, whatever is left of it.
 
 use std::collections::HashSet;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -68,6 +69,16 @@ struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            major: nix::sys::stat::major(metadata.dev()),
+            minor: nix::sys::stat::minor(metadata.dev()),
+            inode: metadata.ino(),
+        }
+    }
+}
+
 /// The loop devices and their files, from the lines of `losetup --list --noheadings --raw --output
 /// NAME,BACK-INO,BACK-MAJ:MIN`. The file's path is useless here: it is the path that some node saw.
 fn loop_files(listed: &str) -> Vec<(PathBuf, FileId)> {
@@ -94,11 +105,7 @@ fn files_below(folder: &Path, found: &mut HashSet<FileId>) {
         if metadata.is_dir() && entry.file_name() != "containerd" {
             files_below(&entry.path(), found);
         } else if metadata.is_file() {
-            found.insert(FileId {
-                major: nix::sys::stat::major(metadata.dev()),
-                minor: nix::sys::stat::minor(metadata.dev()),
-                inode: metadata.ino(),
-            });
+            found.insert(FileId::of(&metadata));
         }
     }
 }
@@ -150,6 +157,16 @@ pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
     }
     let mut ours = HashSet::new();
     files_below(folder, &mut ours);
+    // A kubelet puts another loop device over that of a raw block volume.
+    let below: Vec<_> = attached()?
+        .into_iter()
+        .filter(|(_, file)| ours.contains(file))
+        .collect();
+    ours.extend(
+        below
+            .iter()
+            .filter_map(|(device, _)| Some(FileId::of(&device.metadata().ok()?))),
+    );
     for (device, _) in attached()?.iter().filter(|(_, file)| ours.contains(file)) {
         // The kernel may have detached it meanwhile.
         let _ = output(command("losetup", ["--detach"]).arg(device));

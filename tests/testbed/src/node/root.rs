@@ -15,8 +15,8 @@ use crate::layout::{Layout, make_folder, write_file};
 const BUILT: &[&str] = &["containerd", "containerd-shim-runc-v2", "kube-proxy", "kubelet"];
 
 /// Programs of the machine. The kubelet mounts and unmounts its own volumes (`emptyDir` in memory, Secrets) with
-/// util-linux's `mount` and `umount`, and kube-proxy writes its rules with `nft`.
-const TAKEN: &[&str] = &["mount", "nft", "runc", "umount"];
+/// util-linux's `mount` and `umount`, and holds raw block volumes with its `losetup`. kube-proxy writes its rules with `nft`.
+const TAKEN: &[&str] = &["losetup", "mount", "nft", "runc", "umount"];
 
 /// `/etc/protocols`, from which `nft` takes the names of protocols. Without the names, kube-proxy does not recognize
 /// its own rules: when it writes all of them again, after an hour or at its next start, it removes the rules of

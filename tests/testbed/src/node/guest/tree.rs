@@ -24,7 +24,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 /// Programs of this machine that the virtual one has under the same path, with the libraries that they need.
-const PROGRAMS: &[&str] = &["conntrack", "mount", "nft", "runc", "umount"];
+const PROGRAMS: &[&str] = &["conntrack", "losetup", "mount", "nft", "runc", "umount"];
 
 /// The same for CNI.
 const CNI_PROGRAMS: &[&str] = &["host-local", "loopback", "ptp"];
