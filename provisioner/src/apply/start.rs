@@ -27,6 +27,7 @@ fn order(start: &Start) -> Order<'_> {
         config: &start.config,
         attempt: start.record.attempt,
         node: start.node.as_deref(),
+        allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| (name.as_str(), uid.as_str())),
     }
 }

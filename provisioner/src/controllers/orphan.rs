@@ -169,6 +169,7 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
         intent: Intent::Run,
         owner: None,
         node,
+        allowed: Vec::new(),
         state: String::new(),
     })
 }

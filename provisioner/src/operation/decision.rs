@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
 use mooring_contract::request::Request;
 use serde_json::Value;
 
@@ -150,6 +150,8 @@ pub struct Start {
     pub owner: Option<(String, String)>,
     /// The only node that it may run on.
     pub node: Option<String>,
+    /// Where else it may run: the class's `allowedTopologies`, if it decides where the volume is. Empty: anywhere.
+    pub allowed: Vec<TopologySelectorTerm>,
     /// The state that it is tried with: see [`Record::tried`].
     pub state: String,
 }

@@ -310,6 +310,7 @@ impl Deletion<'_> {
             intent,
             owner: self.owner,
             node: self.node,
+            allowed: Vec::new(),
             state: self.state,
         })
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{PROVISIONER, annotations, finalizers};
 use mooring_contract::outcome::Outcome;
@@ -285,6 +286,7 @@ fn begin(
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
+        allowed: allowed(seen.class, config, pinned),
         state: state_of(config, Some(seen.claim), seen.class),
         intent: if write || seen.record.is_some_and(|old| *old != record) {
             DESCRIPTION.intent
@@ -294,6 +296,15 @@ fn begin(
         owner: None,
         record,
     }))
+}
+
+/// The class's `allowedTopologies`, which hold where the run decides on which node the volume is. Elsewhere the
+/// scheduler has kept to them already, or the storage can be reached from every node.
+fn allowed(class: Option<&StorageClass>, config: &ProvisionerConfig, pinned: bool) -> Vec<TopologySelectorTerm> {
+    let class = class.filter(|_| config.is_node_local() && !pinned);
+    class
+        .and_then(|class| class.allowed_topologies.clone())
+        .unwrap_or_default()
 }
 
 /// What the image is asked to make.
@@ -319,6 +330,7 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
         intent: Intent::Recorded,
         owner: None,
         node: None,
+        allowed: Vec::new(),
         state: String::new(),
     })
 }

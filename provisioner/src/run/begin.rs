@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount, TopologySelectorTerm};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
@@ -38,6 +38,8 @@ pub struct Order<'a> {
     pub attempt: u32,
     /// The only node that it may run on.
     pub node: Option<&'a str>,
+    /// Where else it may run; empty: anywhere.
+    pub allowed: &'a [TopologySelectorTerm],
     /// The PV that it belongs to, by name and uid: Kubernetes removes the run when that is gone.
     pub owner: Option<(&'a str, &'a str)>,
 }

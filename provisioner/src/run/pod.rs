@@ -10,7 +10,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, EmptyDirVolumeSource, FlexVolumeSource, KeyToPath, LocalObjectReference,
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
-    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, TopologySelectorTerm, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -95,6 +96,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
             tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
             affinity: affinity(
                 run.order.node,
+                run.order.allowed,
                 config.backend_volume.as_ref().map(|backend| backend.client.as_str()),
             ),
             security_context: Some(PodSecurityContext {
@@ -283,8 +285,9 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
     volumes
 }
 
-/// Where it may run: on this node, if one is given, and on none that can't mount what the image works on.
-fn affinity(node: Option<&str>, backend: Option<&str>) -> Option<Affinity> {
+/// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
+/// can't mount what the image works on.
+fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], backend: Option<&str>) -> Option<Affinity> {
     let here = node.map(|node| {
         vec![NodeSelectorRequirement {
             key: "metadata.name".to_owned(),
@@ -292,16 +295,26 @@ fn affinity(node: Option<&str>, backend: Option<&str>) -> Option<Affinity> {
             values: Some(vec![node.to_owned()]),
         }]
     });
-    if here.is_none() && backend.is_none() {
+    let able = backend.map(topology::able);
+    if here.is_none() && able.is_none() && allowed.is_empty() {
         return None;
     }
+    let term = |within: Vec<NodeSelectorRequirement>| {
+        let expressions: Vec<_> = within.into_iter().chain(able.clone().into_iter().flatten()).collect();
+        NodeSelectorTerm {
+            match_expressions: Some(expressions).filter(|all| !all.is_empty()),
+            match_fields: here.clone(),
+        }
+    };
+    let terms = if allowed.is_empty() {
+        vec![term(Vec::new())]
+    } else {
+        allowed.iter().map(|within| term(topology::within(within))).collect()
+    };
     Some(Affinity {
         node_affinity: Some(NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(NodeSelector {
-                node_selector_terms: vec![NodeSelectorTerm {
-                    match_expressions: backend.map(topology::able),
-                    match_fields: here,
-                }],
+                node_selector_terms: terms,
             }),
             ..NodeAffinity::default()
         }),
@@ -315,15 +328,18 @@ fn seconds(duration: std::time::Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Skeleton, as_label, build, secret};
+    use super::{Skeleton, affinity, as_label, build, secret};
     use crate::operation::tests::config;
     use crate::run::begin::Order;
     use crate::run::identity::RunId;
     use crate::run::kind::Kind;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
+    use crate::volume::topology;
     use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::core::v1::TopologySelectorTerm;
     use proptest::prelude::*;
+    use serde_json::json;
     use std::collections::BTreeMap;
 
     fn pod(extra: &[(&str, &str)], node: Option<&str>) -> Pod {
@@ -338,12 +354,32 @@ mod tests {
                 config: &config,
                 attempt: 2,
                 node,
+                allowed: &[],
                 owner: None,
             },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
             backend_secret: false,
         })
+    }
+
+    #[test]
+    fn each_allowed_topology_is_a_term_with_all_that_holds_anyway() {
+        let allowed: Vec<TopologySelectorTerm> = ["a", "b"]
+            .map(|zone| serde_json::from_value(json!({"matchLabelExpressions": [{"key": "zone", "values": [zone]}]})))
+            .map(Result::unwrap)
+            .into();
+        let found = json!(affinity(None, &allowed, Some("pool")).unwrap());
+        let terms = &found["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        for (term, zone) in terms.as_array().unwrap().iter().zip(["a", "b"]) {
+            let expressions = term["matchExpressions"].as_array().unwrap();
+            assert_eq!(
+                expressions[0],
+                json!({"key": "zone", "operator": "In", "values": [zone]})
+            );
+            assert_eq!(expressions.len(), 1 + topology::able("pool").len());
+        }
+        assert_eq!(affinity(None, &[], None), None);
     }
 
     #[test]
@@ -457,6 +493,7 @@ mod tests {
                     config: &config,
                     attempt: 1,
                     node: None,
+                    allowed: &[],
                     owner: None,
                 },
                 secret: "secret-of-the-pod",

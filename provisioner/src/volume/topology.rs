@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, TopologySelectorTerm};
 use mooring_contract::names::labels;
 
 /// A node as far as volumes care.
@@ -43,6 +43,18 @@ pub fn however_able(node: &Node) -> BTreeMap<String, String> {
     let says = |key: &String| key == labels::NODE_MOUNTER || key.starts_with(labels::NODE_CLIENT_PREFIX);
     let others = node.labels.iter().filter(|(key, _)| !says(key));
     others.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// What a class's `allowedTopologies` ask of a node, in one of their terms.
+pub fn within(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
+    let wanted = term.match_label_expressions.iter().flatten();
+    wanted
+        .map(|wanted| NodeSelectorRequirement {
+            key: wanted.key.clone(),
+            operator: "In".to_owned(),
+            values: Some(wanted.values.clone()),
+        })
+        .collect()
 }
 
 fn of_client(client: &str) -> String {

@@ -3,7 +3,7 @@
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, ended, leaving, no_image, run, running};
+use super::super::tests::{World, ago, class, config, ended, leaving, no_image, run, running};
 use crate::config::store::NoConfig;
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
 use crate::process::events::reasons;
@@ -556,6 +556,18 @@ fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
     world.unserved_since = since(1000);
     let made = json!({"metadata": {"name": "silver", "annotations": {"mooring.dev/config-uid": "1"}, "labels": {
         "app.kubernetes.io/managed-by": "mooring", "storage-class": "silver"}}});
-    world.class = Some(super::super::tests::class(&made));
+    world.class = Some(class(&made));
     assert_eq!(planned(&world), "rest");
+}
+
+#[test]
+fn a_class_says_where_a_volume_on_a_node_s_disk_is_made_unless_a_node_is_chosen() {
+    let class = class(&json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]}));
+    let terms = |backend: &str, pinned| {
+        let config = config(&[("backend-volume", backend)]);
+        super::allowed(Some(&class), &config, pinned).len()
+    };
+    assert_eq!(terms("client=pool", false), 1);
+    assert_eq!(terms("client=pool", true), 0);
+    assert_eq!(terms("client=nfs,source=h:/x", false), 0);
 }
