@@ -93,6 +93,15 @@ impl Service {
     }
 }
 
+/// Who finishes the growth of a volume, once its storage is larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// Nobody: the volume is a directory, of which the server alone knows the size.
+    AtServer,
+    /// Each node that has it mounted: there is a device, or a file that is used as one, with a file system on it.
+    AtNode,
+}
+
 /// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node without any is told.
 pub type Needs = &'static [&'static [Need]];
 
@@ -115,6 +124,8 @@ pub struct Record {
     pub kernel_needs: Needs,
     /// What its client image has the agent do, if that is one of Mooring's.
     pub services: &'static [Service],
+    /// Who finishes the growth of its volumes.
+    pub grows: Growth,
 }
 
 /// Mount options that a tenant may have.
@@ -215,6 +226,7 @@ pub const RECORDS: &[Record] = &[
             ],
         ],
         services: &[],
+        grows: Growth::AtNode,
     },
     Record {
         names: &["pool"],
@@ -228,6 +240,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
         services: &[],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["nfs", "nfs4"],
@@ -247,6 +260,7 @@ pub const RECORDS: &[Record] = &[
             }],
         ],
         services: &[],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["smb", "smb3", "cifs"],
@@ -266,6 +280,7 @@ pub const RECORDS: &[Record] = &[
             }],
         ],
         services: &[],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["sshfs"],
@@ -288,6 +303,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["glusterfs"],
@@ -307,6 +323,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["cephfs"],
@@ -336,6 +353,7 @@ pub const RECORDS: &[Record] = &[
         ]],
         kernel_needs: &[],
         services: &[Service::Daemon],
+        grows: Growth::AtServer,
     },
     Record {
         names: &["rbd"],
@@ -352,6 +370,7 @@ pub const RECORDS: &[Record] = &[
         ],
         kernel_needs: &[],
         services: SHOWN_DEVICE,
+        grows: Growth::AtNode,
     },
     Record {
         names: &["block"],
@@ -371,6 +390,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
         services: SHOWN_DEVICE,
+        grows: Growth::AtNode,
     },
     Record {
         names: &["iscsi"],
@@ -384,6 +404,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
         services: &[Service::Daemon, Service::ShowDevice],
+        grows: Growth::AtNode,
     },
     Record {
         names: &["s3"],
@@ -401,6 +422,7 @@ pub const RECORDS: &[Record] = &[
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[Service::Daemon],
+        grows: Growth::AtServer,
     },
 ];
 
@@ -408,6 +430,16 @@ pub const RECORDS: &[Record] = &[
 pub fn record(client: &str, fs_type: &str) -> Option<&'static Record> {
     let named = |name: &str| RECORDS.iter().find(|record| record.names.contains(&name));
     named(client).or_else(|| named(fs_type))
+}
+
+/// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes name
+/// the file system on it.
+pub fn growth(client: &str, fs_type: &str) -> Growth {
+    match record(client, fs_type) {
+        Some(record) => record.grows,
+        None if fs_type.is_empty() => Growth::AtServer,
+        None => Growth::AtNode,
+    }
 }
 
 #[cfg(test)]
@@ -418,7 +450,7 @@ mod tests {
 
     use regex::Regex;
 
-    use super::{RECORDS, Service, UNKNOWN_OPTION};
+    use super::{Growth, RECORDS, Service, UNKNOWN_OPTION, growth};
 
     #[test]
     fn every_pattern_is_read_matches_the_whole_and_can_stand_in_a_policy() {
@@ -440,6 +472,24 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
     }
+
+    #[test]
+    fn what_has_a_device_grows_at_the_node_and_what_is_a_directory_does_not() {
+        for record in RECORDS {
+            let raw_or_formatted = record.fs_types.contains(&"ext4");
+            assert_eq!(record.grows == Growth::AtNode, raw_or_formatted, "{}", record.names[0]);
+        }
+        for (client, fs_type, grows) in [
+            ("nfs", "nfs4", Growth::AtServer),
+            ("local", "xfs", Growth::AtNode),
+            ("vendor", "", Growth::AtServer),
+            ("vendor", "ext4", Growth::AtNode),
+            ("vendor", "cifs", Growth::AtServer),
+        ] {
+            assert_eq!(growth(client, fs_type), grows, "{client} {fs_type}");
+        }
+    }
+
     /// What an image has in its folder of programs, by their names, and what these read: the files of this repository
     /// that its Containerfile copies.
     fn copied(containerfile: &str) -> Vec<PathBuf> {
