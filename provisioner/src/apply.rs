@@ -25,8 +25,8 @@ use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision, Refuse, Reschedule, Undone,
-    VolumeDecision,
+    Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, Grown, LetGo, OrphanDecision, Refuse, Reschedule,
+    Undone, VolumeDecision,
 };
 use crate::operation::describe::{SubjectKind, waiting};
 use crate::operation::observed::Limits;
@@ -35,7 +35,7 @@ use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
 use crate::process::context::Context;
 use crate::process::events::Note;
 use crate::process::metrics::OperationResult;
-use crate::run::end::{Ended, end};
+use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
 use crate::run::{Kind, Run, RunRef};
 use crate::time::elapsed;
@@ -74,6 +74,7 @@ pub async fn claim(
             ForClaim::Refuse(refuse) => apply.refuse(*refuse).await,
             ForClaim::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
             ForClaim::Undone(undone) => apply.undone(*undone).await,
+            ForClaim::Grown(grown) => apply.grown(*grown).await,
         },
     }
 }
@@ -316,6 +317,44 @@ impl Apply<'_> {
             self.remove(run).await?;
         }
         Ok(self.wait(undone.after, None))
+    }
+
+    async fn grown(&mut self, grown: Grown) -> Result<Action, ApplyError> {
+        if let Some((place, id)) = &grown.without {
+            let namespace = place.split_once('/').map_or("", |(namespace, _)| namespace);
+            if let Some(run) = find(&self.shared.context.client, namespace, id).await? {
+                self.remove(&run.to_remove()).await?;
+                return Ok(Action::requeue(Duration::from_secs(1)));
+            }
+        }
+        if let Some(patch) = grown.volume_patch {
+            let patch = Patch::Merge(patch);
+            patched(&self.volumes(), SubjectKind::Volume, &grown.pv_name, patch).await?;
+        }
+        let mut patch = if grown.release {
+            self.subject.release_patch()
+        } else {
+            json!({"metadata": {"resourceVersion": self.subject.meta().resource_version}})
+        };
+        if let Some(at_once) = grown.at_once {
+            patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] =
+                if at_once { json!("true") } else { Value::Null };
+        }
+        let writes = grown.release || grown.status.is_some();
+        if let Some(status) = grown.status {
+            patch["status"] = status;
+        }
+        if writes {
+            self.patch(patch).await?;
+        }
+        self.say(grown.say);
+        if let Some(took) = grown.took {
+            self.count(Kind::Expand, OperationResult::Done, Category::Done, Some(took));
+        }
+        for run in &grown.runs {
+            self.remove(run).await?;
+        }
+        Ok(Action::await_change())
     }
 
     async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {

@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use mooring_contract::names::{FIELD_MANAGER, annotations};
@@ -13,9 +14,10 @@ use serde_json::{Value, json};
 use super::ApplyError;
 use crate::cache::work_queue::Target;
 use crate::operation::describe::SubjectKind;
+use crate::operation::expand;
 use crate::operation::record::Record;
 use crate::process::call::{CallError, code};
-use crate::run::Run;
+use crate::run::{Kind, Run};
 
 /// The object that carries the record.
 #[derive(Debug, Clone)]
@@ -111,11 +113,20 @@ impl Subject {
                 held.push(finalizer.to_owned());
             }
         }
-        json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "resourceVersion": meta.resource_version,
             "finalizers": held,
             "annotations": {annotations::OPERATION: record.to_text()},
-        }})
+        }});
+        match (self, record.operation) {
+            // Both in one write: the claim never says one without the other.
+            (Self::Claim(claim), Kind::Expand) => {
+                patch["status"] = expand::of_record(claim, record, Timestamp::now());
+                patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
+            }
+            (Self::Claim(_), Kind::Provision | Kind::Delete) | (Self::Volume(_) | Self::Orphan(_), _) => {}
+        }
+        patch
     }
 
     /// The patch that takes record and finalizer off, if the object is as it was seen.
@@ -147,15 +158,24 @@ where
         ..PatchParams::default()
     };
     let expects = matches!(patch, Patch::Json(_));
-    api.patch(name, &params, &patch)
-        .await
-        .map_err(|source| match code(&source) {
-            // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
-            404 => ApplyError::Changed(name.to_owned()),
-            // What a JSON patch expects is not so any more.
-            422 if expects => ApplyError::Changed(name.to_owned()),
-            _ => CallError::new("patch", kind.name(), name, source).into(),
-        })
+    // This way metadata can be written too, but no spec (`persistentvolumeclaimStatusStrategy` in
+    // `pkg/registry/core/persistentvolumeclaim`).
+    let by_status = match &patch {
+        Patch::Merge(patch) => patch.get("status").is_some(),
+        _ => false,
+    };
+    let answer = if by_status {
+        api.patch_status(name, &params, &patch).await
+    } else {
+        api.patch(name, &params, &patch).await
+    };
+    answer.map_err(|source| match code(&source) {
+        // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
+        404 => ApplyError::Changed(name.to_owned()),
+        // What a JSON patch expects is not so any more.
+        422 if expects => ApplyError::Changed(name.to_owned()),
+        _ => CallError::new("patch", kind.name(), name, source).into(),
+    })
 }
 
 async fn read<K>(api: &Api<K>, kind: SubjectKind, name: &str) -> Result<Option<ObjectMeta>, ApplyError>

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use super::limiter::InFlight;
 use super::work_queue::{Target, WorkQueue};
 use crate::operation::describe::{Answer, describe};
+use crate::operation::expand;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Run, RunId};
@@ -310,8 +311,8 @@ pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> Target {
     Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
-/// A claim without a volume, or one that Mooring still holds.
+/// A claim without a volume, one that Mooring still holds, or one that asks for more than it has.
 pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
     let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    !bound || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+    !bound || expand::is_asked(claim) || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
 }

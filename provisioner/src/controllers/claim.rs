@@ -10,13 +10,13 @@ use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{config_for, not_known, runs_in};
+use super::serving::{config_for, config_of, not_known, runs_in};
 use crate::apply::live::{look_up, make};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::provision;
+use crate::operation::{expand, provision};
 use crate::run::{Kind, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
@@ -49,7 +49,17 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         .and_then(|spec| spec.storage_class_name.as_deref())
         .unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(class_name));
-    let config = config_for(shared, class.as_deref(), class_name, record.as_ref());
+    let mut volumes = cache.volumes_of(&uid);
+    // Of a claim that has its volume, that one says it.
+    let is_standing = match record.as_ref().map(|record| record.operation) {
+        None | Some(Kind::Expand) => true,
+        Some(Kind::Provision | Kind::Delete) => false,
+    };
+    let volume = expand::standing(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
+    let config = match volume {
+        Some(volume) => config_of(shared, volume, class.as_deref(), class_name, record.as_ref()),
+        None => config_for(shared, class.as_deref(), class_name, record.as_ref()),
+    };
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         // Only claims that something was or is to be run for.
@@ -59,9 +69,10 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
     let (provision_run, delete_run) = (find(Kind::Provision), find(Kind::Delete));
+    let expand_run = find(Kind::Expand);
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
-    let mut volumes = cache.volumes_of(&uid);
+    let by_host = |host: &str| cache.node_by_host(host);
     let (mut looked_up, mut made) = (false, false);
     loop {
         let now = Timestamp::now();
@@ -74,10 +85,12 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
                 unserved_since: now,
                 provision_run: provision_run.as_ref(),
                 delete_run: delete_run.as_ref(),
+                expand_run: expand_run.as_ref(),
                 departed: departed.as_ref(),
                 volumes: &volumes,
                 looked_up,
                 nodes: &nodes,
+                by_host: &by_host,
                 kube_api: &shared.context.settings.kube_api,
                 limits: &shared.limits,
             };

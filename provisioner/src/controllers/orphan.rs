@@ -38,8 +38,17 @@ enum Plan {
 }
 
 /// What to do about the runs of a claim and PV that are both gone.
-fn plan(provision: Option<&Run>, delete: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
+fn plan(provision: Option<&Run>, delete: Option<&Run>, expand: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
     let young = |run: &Run| elapsed(run.made(), now) < limits.orphan_age;
+    if let Some(expand) = expand {
+        // Nothing else is run on the volume beside it.
+        return match expand.state() {
+            _ if young(expand) => Plan::Wait,
+            State::Waiting { never_ran: true, .. } => Plan::Remove(vec![expand.to_remove_as_it_is()]),
+            State::Finished(_) => Plan::Remove(vec![expand.to_remove()]),
+            State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => Plan::Wait,
+        };
+    }
     let Some(provision) = provision else {
         return match delete {
             // The last of a deletion that is over. One that runs may go on, and one that failed has nobody to tell.
@@ -116,8 +125,11 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
     let runs = shared.cache.runs_of(uid);
     let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
     let (provision, delete) = (of(Kind::Provision), of(Kind::Delete));
-    let decided = plan(provision, delete, &shared.limits, Timestamp::now());
-    let Some(run) = provision.or(delete) else { return Ok(()) };
+    let expand = of(Kind::Expand);
+    let decided = plan(provision, delete, expand, &shared.limits, Timestamp::now());
+    let Some(run) = provision.or(delete).or(expand) else {
+        return Ok(());
+    };
     if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {
         return Ok(());
     }
@@ -182,7 +194,7 @@ mod tests {
     use crate::run::Run;
 
     fn word(provision: Option<&Run>, delete: Option<&Run>) -> &'static str {
-        match plan(provision, delete, &Limits::default(), now()) {
+        match plan(provision, delete, None, &Limits::default(), now()) {
             Plan::Wait => "wait",
             Plan::Remove(runs) if runs.len() == 2 => "remove both",
             Plan::Remove(_) => "remove",
@@ -214,5 +226,16 @@ mod tests {
         assert_eq!(word(Some(&made), Some(&delete(9, &ended(0, "")))), "remove both");
         assert_eq!(word(None, Some(&delete(100, &ended(0, "")))), "remove");
         assert_eq!(word(None, Some(&delete(100, &running()))), "wait");
+        let expand = |age, status: &_| run("expand", 1, age, status);
+        for (expand, waits) in [
+            (expand(10, &ended(0, "")), true),
+            (expand(100, &running()), true),
+            (expand(100, &ended(0, "")), false),
+            (expand(100, &no_image()), false),
+        ] {
+            let plan = plan(Some(&made), None, Some(&expand), &Limits::default(), now());
+            assert_eq!(matches!(plan, Plan::Wait), waits, "{plan:?}");
+            assert!(!matches!(plan, Plan::Delete(_)), "never two on one volume");
+        }
     }
 }

@@ -54,6 +54,29 @@ pub(crate) fn config_for(
     elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
 }
 
+/// The ConfigMap in force for a volume that stands: it stays with the one that made it, whatever has become of its class.
+pub(crate) fn config_of(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    class: Option<&StorageClass>,
+    class_name: &str,
+    record: Option<&Record>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    let made_by = volume.annotations().get(annotations::CONFIG);
+    let made_by: Option<ConfigRef> = made_by.and_then(|text| text.parse().ok());
+    match made_by {
+        Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
+        Some(reference) => {
+            let missing = NoConfig::Missing {
+                class: class_name.to_owned(),
+                reference: reference.clone(),
+            };
+            elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
+        }
+        None => config_for(shared, class, class_name, record),
+    }
+}
+
 /// Whether ConfigMaps of this namespace are this Mooring's business.
 fn honours(shared: &Shared, namespace: &str) -> bool {
     shared.context.settings.config_namespaces.contains(namespace)

@@ -5,13 +5,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::annotations;
 
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{config_for, elsewhere, not_known, runs_in};
+use super::serving::{config_of, not_known, runs_in};
 use crate::apply::{self, ApplyError, Shared};
-use crate::config::ConfigRef;
-use crate::config::store::NoConfig;
 use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
 use crate::run::{Kind, RunId};
@@ -48,28 +45,17 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     };
     let class_name = spec.storage_class_name.unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(&class_name));
-    // A volume stays with the ConfigMap that made it, whatever has become of its class.
-    let made_by: Option<ConfigRef> = volume
-        .annotations()
-        .get(annotations::CONFIG)
-        .and_then(|text| text.parse().ok());
-    let config = match made_by {
-        Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
-        Some(reference) => {
-            let missing = NoConfig::Missing {
-                class: class_name,
-                reference: reference.clone(),
-            };
-            elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
-        }
-        None => config_for(shared, class.as_deref(), &class_name, record.as_ref()),
-    };
+    let config = config_of(shared, volume, class.as_deref(), &class_name, record.as_ref());
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
     }
     let run = RunId::new(Kind::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
+    let expansion = RunId::new(Kind::Expand, &uid);
+    let expand_run = namespace
+        .as_deref()
+        .and_then(|namespace| cache.run(namespace, &expansion));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default(),
@@ -90,6 +76,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             class: class.as_deref(),
             config: &config,
             delete_run: delete_run.as_ref(),
+            expand_run: expand_run.as_ref(),
             claimed,
             by_host: &|host| cache.node_by_host(host),
             away_since,

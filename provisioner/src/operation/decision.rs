@@ -70,6 +70,8 @@ pub enum ForClaim {
     Reschedule(Box<Reschedule>),
     /// The volume is gone: remove its PVs, then release the claim or try again.
     Undone(Box<Undone>),
+    /// An expansion is over, one way or another.
+    Grown(Box<Grown>),
 }
 
 /// What is done to a PV only.
@@ -229,6 +231,40 @@ pub struct Undone {
     pub took: Option<Duration>,
     /// When to come back.
     pub after: Option<Duration>,
+}
+
+/// What is left to write down of an expansion, in this order.
+#[derive(Debug, Clone, Default)]
+pub struct Grown {
+    /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in what was
+    /// watched, and removed first.
+    pub without: Option<(String, RunId)>,
+    /// The PV.
+    pub pv_name: String,
+    /// What is to be changed of the PV, if anything.
+    pub volume_patch: Option<Value>,
+    /// What is to be changed of the claim's status, if anything.
+    pub status: Option<Value>,
+    /// Whether no node has anything to do for it, if that is known.
+    pub at_once: Option<bool>,
+    /// The claim's record and finalizer go.
+    pub release: bool,
+    /// The runs to remove.
+    pub runs: Vec<RunRef>,
+    /// What users are told, if anything.
+    pub say: Option<Note>,
+    /// How long it took, if the volume has grown.
+    pub took: Option<Duration>,
+}
+
+impl Grown {
+    /// Nothing to do about a PV.
+    pub(super) fn nothing(volume: &PersistentVolume) -> Self {
+        Self {
+            pv_name: volume.metadata.name.clone().unwrap_or_default(),
+            ..Self::default()
+        }
+    }
 }
 
 /// A PV that is released.

@@ -119,17 +119,14 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         }
         _ => None,
     };
-    let annotation = |key: &str| seen.volume.metadata.annotations.as_ref()?.get(key).cloned();
-    // The annotation says what is deleted, so it must be about this volume.
-    let about_this = |request: &Request| {
-        request.pvc_uid == uid
-            && request.pv_name == persistent_volume::name_for(&uid)
-            && seen.volume.metadata.name.as_deref() == Some(request.pv_name.as_str())
-    };
-    let Some(made_by) = annotation(annotations::REQUEST)
-        .and_then(|text| serde_json::from_str::<Request>(&text).ok())
-        .filter(about_this)
-    else {
+    if let Some(run) = seen.expand_run {
+        // The claim was held until it had ended, unless somebody took the finalizer off.
+        return match run.leaving_since() {
+            Some(_) => Decision::wait(seen.limits.overdue),
+            None => Decision::Stop(run.to_remove()),
+        };
+    }
+    let Some(made_by) = request::made_by(seen.volume, &uid) else {
         return Decision::wait_for(waiting(
             Kind::Delete,
             format!(

@@ -33,6 +33,8 @@ pub struct ObservedClaim<'a> {
     pub provision_run: Option<&'a Run>,
     /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
+    /// The run of its volume's expansion.
+    pub expand_run: Option<&'a Run>,
     /// How the last run of its provisioning was when it went, if that was seen.
     pub departed: Option<&'a Departed>,
     /// The PVs that bear its name or its uid.
@@ -41,6 +43,8 @@ pub struct ObservedClaim<'a> {
     pub looked_up: bool,
     /// The nodes of the cluster.
     pub nodes: &'a dyn Fn(&str) -> Option<Node>,
+    /// The node with this value of the label `kubernetes.io/hostname`.
+    pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     /// Limits of waiting.
@@ -96,6 +100,8 @@ pub struct ObservedVolume<'a> {
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
+    /// The run of its expansion.
+    pub expand_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
     /// The node with this value of the label `kubernetes.io/hostname`.

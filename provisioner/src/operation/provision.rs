@@ -22,7 +22,7 @@ use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request::{self, ClaimError};
 use super::step::{Step, step};
-use super::undo;
+use super::{expand, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -53,6 +53,10 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 
 /// What to do about a claim; `Err` with what has to be done before that can be decided.
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
+    match seen.record.map(|record| (record, record.operation)) {
+        Some((record, Kind::Expand)) => return Ok(expand::ongoing(seen, record, now)),
+        Some((_, Kind::Provision | Kind::Delete)) | None => {}
+    }
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return Ok(undo::plan_undo(seen, now));
     }
@@ -68,10 +72,10 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     let leftovers = leftovers(seen);
     if bound || seen.class.is_none() {
-        return if leftovers.is_empty() {
-            Decision::Rest
-        } else {
-            Decision::Tidy(leftovers)
+        return match leftovers.is_empty() {
+            false => Decision::Tidy(leftovers),
+            true if bound => expand::fresh(seen, now),
+            true => Decision::Rest,
         };
     }
     if !is_wanted(seen) {
@@ -646,7 +650,7 @@ fn node_of_volume(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, run: &Ru
 
 /// Every run of the claim that is not being removed already.
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
-    removable([seen.provision_run, seen.delete_run])
+    removable([seen.provision_run, seen.delete_run, seen.expand_run])
 }
 
 #[cfg(test)]

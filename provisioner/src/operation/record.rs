@@ -53,6 +53,12 @@ pub struct Record {
     /// What was made was refused: it is being deleted before the next attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
+    /// Of an expansion: the size that the volume is to have, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Of an expansion: how the last run ended is not known, so the storage may have grown to [`Self::size`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
 }
 
 /// A record that can't be read.
@@ -81,6 +87,8 @@ impl Record {
             may_exist: false,
             cancelled: false,
             refused: false,
+            size: None,
+            uncertain: false,
         }
     }
 
@@ -88,14 +96,14 @@ impl Record {
     pub fn is_provision(&self) -> bool {
         match self.operation {
             Kind::Provision => true,
-            Kind::Delete => false,
+            Kind::Delete | Kind::Expand => false,
         }
     }
 
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
         match self.operation {
-            Kind::Provision => false,
+            Kind::Provision | Kind::Expand => false,
             Kind::Delete => true,
         }
     }

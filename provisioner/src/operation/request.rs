@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_contract::names::annotations;
@@ -113,6 +113,16 @@ pub fn for_claim(
         parameters,
         volume,
     })
+}
+
+/// What made a volume, as its PV remembers it, if that is about this very volume of this claim.
+pub fn made_by(volume: &PersistentVolume, claim_uid: &str) -> Option<Request> {
+    let text = volume.metadata.annotations.as_ref()?.get(annotations::REQUEST)?;
+    let request: Request = serde_json::from_str(text).ok()?;
+    let about_this = request.pvc_uid == claim_uid
+        && request.pv_name == persistent_volume::name_for(claim_uid)
+        && volume.metadata.name.as_deref() == Some(request.pv_name.as_str());
+    about_this.then_some(request)
 }
 
 /// The request of an operation on a volume whose claim may be gone: what was remembered of the claim, with what

@@ -29,7 +29,8 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         return Decision::Rest;
     }
     let Some(record) = seen.record else {
-        let nothing = seen.provision_run.is_none() && seen.delete_run.is_none() && seen.volumes.is_empty();
+        let runs = [seen.provision_run, seen.delete_run, seen.expand_run];
+        let nothing = runs.iter().all(Option::is_none) && seen.volumes.is_empty();
         if nothing {
             return release_claim(seen, None, None);
         }

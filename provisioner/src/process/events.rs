@@ -41,6 +41,16 @@ pub mod reasons {
     pub const DELETED: &str = "VolumeDeleted";
     /// A delete run failed and will be tried again.
     pub const DELETE_FAILED: &str = "VolumeDeletionFailed";
+    /// A run that makes a volume larger has been started; the reasons of expansions are those of external-resizer.
+    pub const RESIZING: &str = "Resizing";
+    /// A run that was to make a volume larger failed and will be tried again, or can't be done.
+    pub const RESIZE_FAILED: &str = "VolumeResizeFailed";
+    /// The volume is larger.
+    pub const RESIZED: &str = "VolumeResizeSuccessful";
+    /// The storage is larger, and a node is to enlarge the file system.
+    pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
+    /// An expansion that failed is not asked for any more.
+    pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
     /// The volume went with its node.
     pub const NODE_GONE: &str = "VolumeLostWithNode";
     /// The selected node can't mount the volume.

@@ -5,7 +5,8 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, Preconditions};
 
 use super::error::RunError;
-use super::identity::RunRef;
+use super::identity::{RunId, RunRef};
+use super::observed::Run;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
 
 /// Whether [`end`] had to ask for the removal.
@@ -15,6 +16,15 @@ pub enum Ended {
     Asked,
     /// It was gone already.
     Gone,
+}
+
+/// The run as the API has it now, whatever attempt it was made for.
+pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Option<Run>, RunError> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let name = id.name();
+    let found = pods.get_opt(&name).await;
+    let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
+    Ok(found.map(Run::of))
 }
 
 /// Removes this very run.

@@ -11,11 +11,13 @@ pub enum Kind {
     Provision,
     /// Remove the volume.
     Delete,
+    /// Make the volume larger.
+    Expand,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Provision, Self::Delete];
+    pub const ALL: [Self; 3] = [Self::Provision, Self::Delete, Self::Expand];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
     ///
@@ -25,10 +27,10 @@ impl Kind {
         match operation {
             Operation::Provision => Some(Self::Provision),
             Operation::Delete => Some(Self::Delete),
-            // To be asked for by a claim or its PersistentVolume (the first three), by a VolumeSnapshotContent, by the
+            Operation::Expand => Some(Self::Expand),
+            // To be asked for by a claim or its PersistentVolume (the first two), by a VolumeSnapshotContent, by the
             // attachment of a volume to a node, and by a provisioner ConfigMap.
-            Operation::Expand
-            | Operation::Backup
+            Operation::Backup
             | Operation::Restore
             | Operation::Snapshot
             | Operation::DeleteSnapshot
@@ -54,6 +56,7 @@ impl From<Kind> for Operation {
         match kind {
             Kind::Provision => Self::Provision,
             Kind::Delete => Self::Delete,
+            Kind::Expand => Self::Expand,
         }
     }
 }
@@ -70,7 +73,7 @@ mod tests {
             assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
-        assert_eq!(Kind::of_label("expand"), None);
+        assert_eq!(Kind::of_label("snapshot"), None);
         assert_eq!(Kind::of_label("no operation"), None);
     }
 

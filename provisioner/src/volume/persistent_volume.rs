@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
 use mooring_contract::request::Request;
+use mooring_contract::volume::clients::{self, Growth};
 use mooring_contract::volume::{Volume, VolumeError, keys};
 use serde_json::Value;
 
@@ -127,6 +128,32 @@ pub fn client_of(spec: &PersistentVolumeSpec) -> Option<&str> {
         .and_then(|flex| flex.options.as_ref())
         .or_else(|| csi.and_then(|csi| csi.volume_attributes.as_ref()))?;
     options.get(keys::CLIENT).map(String::as_str)
+}
+
+/// Who finishes the growth of a volume, once its storage is larger. What the kubelet itself mounts without a driver, it
+/// does not expand (`FindNodeExpandablePluginBySpec` in `pkg/volume`).
+pub fn growth(spec: &PersistentVolumeSpec) -> Growth {
+    let fs_type = |options: Option<&BTreeMap<String, String>>, field: Option<&String>| {
+        let named = options.and_then(|options| options.get(keys::FS_TYPE)).or(field);
+        named.cloned().unwrap_or_default()
+    };
+    let client = client_of(spec);
+    match (client, &spec.flex_volume, &spec.csi) {
+        (Some(client), Some(flex), _) => {
+            clients::growth(client, &fs_type(flex.options.as_ref(), flex.fs_type.as_ref()))
+        }
+        (Some(client), None, Some(csi)) => {
+            clients::growth(client, &fs_type(csi.volume_attributes.as_ref(), csi.fs_type.as_ref()))
+        }
+        (None, Some(_), _) | (None, None, Some(_)) => Growth::AtNode,
+        (Some(_) | None, None, None) => Growth::AtServer,
+    }
+}
+
+/// The size of a volume, if its PV has one that can be read.
+pub fn size(volume: &PersistentVolume) -> Option<u64> {
+    let storage = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
+    capacity::bytes(storage).ok()
 }
 
 /// The host name that [`affinity`] ties a volume to, if it does.

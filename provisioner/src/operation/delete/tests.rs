@@ -217,6 +217,7 @@ struct Released {
     record: Option<Record>,
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
     run: Option<Run>,
+    expand_run: Option<Run>,
     claimed: bool,
     away_since: Option<Timestamp>,
 }
@@ -239,6 +240,7 @@ impl Released {
             record: None,
             config: Ok(Arc::new(config(&[]))),
             run: None,
+            expand_run: None,
             claimed: false,
             away_since: None,
         }
@@ -253,6 +255,7 @@ impl Released {
                 class: None,
                 config: &self.config,
                 delete_run: self.run.as_ref(),
+                expand_run: self.expand_run.as_ref(),
                 claimed: self.claimed,
                 by_host: &|host| {
                     (host == "node-a").then(|| Node {
@@ -267,6 +270,16 @@ impl Released {
             now(),
         )
     }
+}
+
+/// Proves: P1
+#[test]
+fn a_released_volume_is_not_deleted_beside_a_run_that_expands_it() {
+    let mut world = Released::new();
+    world.expand_run = Some(run("expand", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Stop(_)));
+    world.expand_run = Some(leaving(run("expand", 1, 10, &running())));
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
 }
 
 #[test]

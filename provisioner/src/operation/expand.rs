@@ -1,0 +1,465 @@
+//! Operation `expand`: from a bound claim that asks for more than it has to a volume that is larger. The rules are those of
+//! Kubernetes' own external-resizer (`pkg/controller/expand_and_recover.go` of kubernetes-csi/external-resizer) and of
+//! `pkg/volume/util/operationexecutor/operation_generator.go`: users and other tools see the same in a claim's [`status`].
+//!
+//! The record holds the size that is being made. While a run may still make the volume that large, another size would be a
+//! lie to quotas: so a lowered request counts only when the last run is known to have ended without success.
+
+mod status;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::annotations;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::{Request, gib_rounded_up};
+use mooring_contract::volume::clients::Growth;
+use serde_json::{Value, json};
+
+use self::status::Resize;
+pub(crate) use self::status::of_record;
+use super::attempt::{begun, failed, held_back, state_of};
+use super::decision::{ClaimDecision, Decision, ForClaim, Grown, Intent, Start, removable};
+use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
+use super::observed::ObservedClaim;
+use super::record::Record;
+use super::request::{self, ClaimError};
+use super::step::{Step, step};
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{Category, Finish};
+use crate::run::{Kind, Run};
+use crate::time::elapsed;
+use crate::volume::acceptance::asked_bytes;
+use crate::volume::capacity;
+use crate::volume::persistent_volume::{self, growth, is_ours};
+use crate::volume::topology::HOSTNAME;
+
+/// From a volume that is too small to one that has the asked size.
+pub(super) const DESCRIPTION: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Expand",
+        doing: "expanding",
+        failed: reasons::RESIZE_FAILED,
+        begun: Some((reasons::RESIZING, "makes the volume larger")),
+    },
+};
+
+/// How often the controller looks whether a node is back.
+const NODE_PERIOD: Duration = Duration::from_secs(30);
+
+/// Whether a bound claim asks for more than it has.
+pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
+    is_bound(claim) && asked_bytes(claim).is_ok_and(|asked| status::has(claim).is_some_and(|has| asked > has))
+}
+
+/// The PV that a claim is bound to, if it is one that Mooring accepted for it.
+pub(crate) fn standing<'v>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'v PersistentVolume>,
+) -> Option<&'v PersistentVolume> {
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    let uid = claim.metadata.uid.as_deref()?;
+    volumes.into_iter().find(|volume| {
+        let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        volume.metadata.name.as_deref() == Some(name)
+            && claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid)
+            && is_ours(volume)
+    })
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// What to do about a bound claim of which nothing is open.
+pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
+    // One that leaves: its going wakes this again.
+    if seen.expand_run.is_some() || !is_bound(seen.claim) {
+        return Decision::Rest;
+    }
+    let Some(volume) = standing(seen.claim, seen.volumes.iter().map(AsRef::as_ref)) else {
+        return Decision::Rest;
+    };
+    let (Ok(asked), Some(has)) = (asked_bytes(seen.claim), status::has(seen.claim)) else {
+        return Decision::Rest;
+    };
+    if asked <= has {
+        return settled(seen, volume, has);
+    }
+    let Some(size) = wanted(seen.claim, volume, asked) else {
+        return Decision::Rest;
+    };
+    let config = match seen.config {
+        Ok(config) => config,
+        // Of another Mooring's namespace, which that one serves.
+        Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
+        Err(error) => return Decision::wait_for(waiting(Kind::Expand, error.to_string())),
+    };
+    if let Some(say) = not_offered(config) {
+        return Decision::wait_for(say);
+    }
+    let run = seen.run(Kind::Expand).in_namespace(&config.reference.namespace);
+    let record = Record {
+        size: Some(size),
+        ..Record::first(Kind::Expand, run, now, config)
+    };
+    begin(seen, volume, config, record)
+}
+
+/// A claim that has what it asks for: what is left of an expansion is taken back.
+fn settled(seen: &ObservedClaim<'_>, volume: &PersistentVolume, has: u64) -> ClaimDecision {
+    // Kubernetes itself takes the mark of a FlexVolume away (`isNodeExpandComplete` in `pkg/controller/volume/expand`).
+    let flex = volume.spec.as_ref().is_some_and(|spec| spec.flex_volume.is_some());
+    let marked = volume.metadata.annotations.as_ref();
+    let marked = marked.is_some_and(|all| all.contains_key(annotations::PRE_RESIZE_CAPACITY));
+    let grown = persistent_volume::size(volume).is_some_and(|size| has >= size);
+    let volume_patch = (marked && grown && !flex).then(|| {
+        json!({"metadata": {
+            "resourceVersion": volume.metadata.resource_version,
+            "annotations": {annotations::PRE_RESIZE_CAPACITY: null},
+        }})
+    });
+    let left = match Resize::of(seen.claim) {
+        Resize::Controller | Resize::ControllerInfeasible => true,
+        Resize::None | Resize::Node | Resize::NodeInfeasible | Resize::Unknown => false,
+    };
+    if volume_patch.is_none() && !left {
+        return Decision::Rest;
+    }
+    Decision::Own(ForClaim::Grown(Box::new(Grown {
+        volume_patch,
+        status: left.then(|| status::taken_back(seen.claim)),
+        ..Grown::nothing(volume)
+    })))
+}
+
+/// The size to make; `None` while the kubelet is to finish an earlier expansion.
+fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) -> Option<u64> {
+    let allocated = status::allocated(claim);
+    let size = persistent_volume::size(volume).unwrap_or(0);
+    match (Resize::of(claim), size < asked) {
+        (Resize::Node, true) => {
+            let earlier = allocated.unwrap_or(asked);
+            (size < earlier).then_some(earlier)
+        }
+        (Resize::Node, false) => None,
+        // Begun by somebody whose record is gone: how far it came is not known.
+        (Resize::NodeInfeasible | Resize::Controller, _)
+        // The storage is that large already, and only that was not written down.
+        | (Resize::ControllerInfeasible | Resize::None | Resize::Unknown, false) => Some(allocated.unwrap_or(asked)),
+        (Resize::ControllerInfeasible | Resize::None | Resize::Unknown, true) => Some(asked),
+    }
+}
+
+/// What users are told where the image does not expand volumes.
+fn not_offered(config: &ProvisionerConfig) -> Option<Note> {
+    (!config.operations.contains(&Kind::Expand.into())).then(|| {
+        let error = ClaimError::NoOperation(config.reference.to_string(), Kind::Expand.as_str());
+        let text = format!("{error}; else lower the claim's request again, to anything above what it has");
+        Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text)
+    })
+}
+
+/// What to do about a claim whose record is one of an expansion.
+pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
+    if seen.claim.metadata.deletion_timestamp.is_some() {
+        return give_up(seen, record, None, now);
+    }
+    let Some(volume) = standing(seen.claim, seen.volumes.iter().map(AsRef::as_ref)) else {
+        let text = "the claim's PersistentVolume is gone or is not Mooring's any more, so it is not expanded";
+        let say = Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text);
+        return give_up(seen, record, Some(say), now);
+    };
+    match step(seen.expand_run, record, seen.limits, now) {
+        Step::None => again(seen, volume, record, now),
+        Step::Leftover(run) => Decision::Stop(run.to_remove()),
+        Step::Leaving(say) => Decision::Wait {
+            after: Some(seen.limits.overdue),
+            say,
+        },
+        Step::Running(left) => Decision::wait(left),
+        Step::Waiting { after, say } => match run_again(seen, record) {
+            Some(start) => Decision::Supply {
+                start: Box::new(start),
+                after: Some(after),
+                say,
+            },
+            None => Decision::Wait {
+                after: Some(after),
+                say,
+            },
+        },
+        Step::Ended(finish) if finish.outcome == Outcome::Done => grown(seen, volume, record, &finish, now),
+        Step::Ended(finish) => fail(seen, record, &finish, now),
+    }
+}
+
+/// What to do without a run: begin the next attempt if it is time, or take the expansion back.
+fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, now: Timestamp) -> ClaimDecision {
+    let asked = asked_bytes(seen.claim).unwrap_or(0);
+    // The last run is known to have ended, so the claim's request counts anew.
+    let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
+    if free && status::has(seen.claim).is_some_and(|has| asked <= has) {
+        return Decision::Own(ForClaim::Grown(Box::new(Grown {
+            status: Some(status::taken_back(seen.claim)),
+            release: true,
+            without: Some((record.run.clone(), seen.run(Kind::Expand))),
+            say: Some(Note::normal(
+                reasons::RESIZE_TAKEN_BACK,
+                action(Kind::Expand),
+                "the expansion that failed is taken back: the claim asks for no more than it has",
+            )),
+            ..Grown::nothing(volume)
+        })));
+    }
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet) => return Decision::Rest,
+        Err(error) => return give_up(seen, record, Some(waiting(Kind::Expand, error.to_string())), now),
+    };
+    if let Some(say) = not_offered(config) {
+        return give_up(seen, record, Some(say), now);
+    }
+    match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
+        Some(Duration::MAX) => return Decision::Rest,
+        Some(left) => return Decision::wait(left),
+        None => {}
+    }
+    let mut next = begun(record);
+    next.config = config.reference.to_string();
+    next.config_uid.clone_from(&config.uid);
+    next.run = seen.run(Kind::Expand).in_namespace(&config.reference.namespace);
+    if free && record.size != Some(asked) {
+        next.size = Some(asked);
+        next.last_error.clear();
+    }
+    begin(seen, volume, config, next)
+}
+
+/// The run that the record's attempt is, to be begun.
+fn begin(
+    seen: &ObservedClaim<'_>,
+    volume: &PersistentVolume,
+    config: &std::sync::Arc<ProvisionerConfig>,
+    record: Record,
+) -> ClaimDecision {
+    let node = match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {
+        None => None,
+        Some(host) => match (seen.by_host)(host) {
+            Some(node) => Some(node.name),
+            None => {
+                let text = format!(
+                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: the volume is expanded when \
+                     it is back"
+                );
+                return Decision::Wait {
+                    after: Some(NODE_PERIOD),
+                    say: Some(waiting(Kind::Expand, text)),
+                };
+            }
+        },
+    };
+    let Some(made_by) = request::made_by(volume, seen.uid()) else {
+        let text = format!(
+            "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
+            annotations::REQUEST
+        );
+        return Decision::wait_for(waiting(Kind::Expand, text));
+    };
+    let size = record.size.unwrap_or(made_by.size);
+    let options = persistent_volume::options(volume);
+    let request = of_size(
+        request::remembered(Kind::Expand, made_by, options, seen.surroundings(config)),
+        size,
+    );
+    Decision::Start(Box::new(Start {
+        run: seen.run(Kind::Expand),
+        request,
+        config: config.clone(),
+        node,
+        allowed: Vec::new(),
+        state: state_of(config, Some(seen.claim), seen.class),
+        intent: if seen.record == Some(&record) {
+            Intent::Recorded
+        } else {
+            DESCRIPTION.intent
+        },
+        owner: None,
+        record,
+    }))
+}
+
+fn of_size(request: Request, size: u64) -> Request {
+    Request {
+        size,
+        size_gi: gib_rounded_up(size),
+        ..request
+    }
+}
+
+/// The run that stands, so that its properties can be handed over if they were not.
+fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
+    let config = seen.config.as_ref().ok()?;
+    let request = seen.expand_run?.request().ok()?;
+    Some(Start {
+        run: seen.run(Kind::Expand),
+        request,
+        config: config.clone(),
+        record: record.clone(),
+        intent: Intent::Recorded,
+        owner: None,
+        node: None,
+        allowed: Vec::new(),
+        state: String::new(),
+    })
+}
+
+/// The image says that the storage has the size: the PV says so next, then the claim.
+fn grown(
+    seen: &ObservedClaim<'_>,
+    volume: &PersistentVolume,
+    record: &Record,
+    finish: &Finish,
+    now: Timestamp,
+) -> ClaimDecision {
+    // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
+    let request = seen.expand_run.map(Run::request);
+    let size = match request {
+        Some(Ok(request)) => request.size,
+        Some(Err(error)) => {
+            let finish = Finish {
+                outcome: Outcome::Retry,
+                category: Category::Refused,
+                words: error.to_string(),
+                ..finish.clone()
+            };
+            return fail(seen, record, &finish, now);
+        }
+        None => return Decision::Rest,
+    };
+    let growth = volume.spec.as_ref().map_or(Growth::AtServer, growth);
+    let took = elapsed(record.since, now);
+    let (is_done, status, reason, then) = match growth {
+        Growth::AtServer => (
+            true,
+            status::done(seen.claim, size),
+            reasons::RESIZED,
+            "so it is expanded",
+        ),
+        Growth::AtNode => (
+            false,
+            status::pending(seen.claim, now),
+            reasons::FS_RESIZE_REQUIRED,
+            "its file system grows where a Pod uses it",
+        ),
+    };
+    let text = format!(
+        "the storage of the volume has {} after {} s, {then}",
+        capacity::quantity(size).0,
+        took.as_secs()
+    );
+    Decision::Own(ForClaim::Grown(Box::new(Grown {
+        volume_patch: volume_patch(seen.claim, volume, size, growth),
+        status: Some(status),
+        at_once: Some(is_done),
+        release: true,
+        runs: removable([seen.expand_run]),
+        say: Some(Note::normal(reason, action(Kind::Expand), text)),
+        took: Some(took),
+        ..Grown::nothing(volume)
+    })))
+}
+
+/// What a PV has to say of its new size; `None` if it does already. It is never made smaller.
+fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: u64, growth: Growth) -> Option<Value> {
+    if persistent_volume::size(volume).is_some_and(|has| has >= size) {
+        return None;
+    }
+    let mut notes = serde_json::Map::new();
+    let marked = volume.metadata.annotations.as_ref();
+    let marked = marked.is_some_and(|all| all.contains_key(annotations::PRE_RESIZE_CAPACITY));
+    match (growth, status::has(claim)) {
+        (Growth::AtNode, Some(has)) if !marked => {
+            notes.insert(
+                annotations::PRE_RESIZE_CAPACITY.to_owned(),
+                json!(capacity::quantity(has)),
+            );
+        }
+        (Growth::AtNode | Growth::AtServer, _) => {}
+    }
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    if let Some(made_by) = request::made_by(volume, uid) {
+        // So that a later operation is told the size that the volume has.
+        notes.insert(
+            annotations::REQUEST.to_owned(),
+            json!(json!(of_size(made_by, size)).to_string()),
+        );
+    }
+    Some(json!({
+        "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": notes},
+        "spec": {"capacity": {"storage": capacity::quantity(size)}},
+    }))
+}
+
+fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timestamp) -> ClaimDecision {
+    let state = match seen.config {
+        Ok(config) => state_of(config, Some(seen.claim), seen.class),
+        Err(_) => String::new(),
+    };
+    let run = seen.expand_run.map(Run::to_remove);
+    let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
+    failed.record.uncertain = is_uncertain(finish);
+    if failed.record.gave_up {
+        failed.say.text.push_str(
+            "; to take the expansion back, lower the claim's request to a size that the storage can have, above what it has",
+        );
+    }
+    Decision::Fail(Box::new(failed))
+}
+
+/// Whether the storage may have grown, or may still grow, after a run that failed. An image that ended by itself says
+/// that it has not.
+fn is_uncertain(finish: &Finish) -> bool {
+    let by_itself = match finish.category {
+        Category::Done | Category::Temporary | Category::Config | Category::Failed => true,
+        Category::NotStarted | Category::Api => true,
+        Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
+    };
+    finish.may_have_run && !by_itself
+}
+
+/// Ends an expansion that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.
+fn give_up(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>, now: Timestamp) -> ClaimDecision {
+    if let Some(run) = seen.expand_run {
+        return match step(Some(run), record, seen.limits, now) {
+            Step::Leaving(say) => Decision::Wait {
+                after: Some(seen.limits.overdue),
+                say,
+            },
+            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => {
+                if run.leaving_since().is_some() {
+                    Decision::wait(seen.limits.overdue)
+                } else {
+                    Decision::Stop(run.to_remove())
+                }
+            }
+        };
+    }
+    Decision::Own(ForClaim::Grown(Box::new(Grown {
+        release: true,
+        without: Some((record.run.clone(), seen.run(Kind::Expand))),
+        say,
+        ..Grown::default()
+    })))
+}
+
+#[cfg(test)]
+mod tests;
