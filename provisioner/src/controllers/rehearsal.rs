@@ -5,6 +5,7 @@
 //! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
 //! else is left.
 
+mod expand;
 mod fake_api;
 
 use std::collections::BTreeSet;
@@ -62,7 +63,10 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     let source: &[(&str, &str)] = if script.image_makes_pv {
         &[]
     } else {
-        &[("volume-source", "flexVolume")]
+        &[
+            ("volume-source", "flexVolume"),
+            ("operations", "provision,delete,expand"),
+        ]
     };
     let good = Arc::new(config(source));
     let entry = Entry {
@@ -130,8 +134,15 @@ impl Theatre {
         }
     }
 
-    /// One look of the controllers at everything there is.
     async fn turn(&mut self) {
+        self.turn_of_controllers().await;
+        self.kubelet();
+        self.garbage_collector();
+        self.binder();
+    }
+
+    /// One look of the controllers at everything there is.
+    async fn turn_of_controllers(&mut self) {
         for kind in ["claims", "volumes"] {
             let keys: Vec<String> = self.api.lock().all(kind).iter().map(key_of).collect();
             for key in keys {
@@ -167,9 +178,6 @@ impl Theatre {
             self.shared = shared(&self.api, self.script);
             self.watched = 0;
         }
-        self.kubelet();
-        self.garbage_collector();
-        self.binder();
     }
 
     /// The watches bring everything at once.

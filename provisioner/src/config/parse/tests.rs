@@ -214,7 +214,11 @@ fn oddities_are_warned_of() {
             "use-nfs-server",
             ProblemKind::MissingSpace,
         ),
-        ("operations: provision,delete,snapshot", "operations", ProblemKind::NotYet),
+        (
+            "operations: provision,delete,snapshot",
+            "operations",
+            ProblemKind::NotYet,
+        ),
         (
             "backend-volume: client=pool",
             "volume-binding-mode",
