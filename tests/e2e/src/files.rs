@@ -85,6 +85,7 @@ pub const FILES: &[File] = &[
     file("provision", "config", Needs::Cluster, 40),
     file("provision", "contract", Needs::Cluster, 40),
     file("provision", "deleted", Needs::Cluster, 40),
+    file("provision", "expand", Needs::Cluster, 60),
     file("provision", "local", Needs::Cluster, 40),
     file("provision", "lost", Needs::Cluster, 40),
     file("provision", "outcomes", Needs::Cluster, 60),

@@ -3,6 +3,7 @@
 mod config;
 mod contract;
 mod deleted;
+mod expand;
 mod local;
 mod lost;
 mod outcomes;

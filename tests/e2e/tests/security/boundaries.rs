@@ -2,7 +2,7 @@
 //! itself. Also tries to reach servers that are not allowed, through options besides a volume's source.
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, labels};
@@ -238,6 +238,42 @@ fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone
         for said in said {
             assert!(said.contains("and nobody else's"), "{said}");
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_controller_s_token_sizes_only_what_is_its_own() {
+    in_namespace("sec-controller-size", async |scope| {
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        let only_asked = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        scope.volume("hers", &json!({"client": "sshfs", "source": "u@192.0.2.1:/x"}))?;
+        scope.claim_bound("hers").await?;
+        let provisioner = scope.provisioner().printing();
+        provisioner.apply().await?;
+        let uid = scope.claim("own", &provisioner.class, "2Gi").await?;
+        scope.claim_bound("own").await?;
+
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &scope.namespace);
+        let larger = Patch::Merge(json!({"status": {"capacity": {"storage": "5Gi"}}}));
+        let lost = Patch::Merge(json!({"status": {"phase": "Lost"}}));
+        claims.patch_status("own", &only_asked, &larger).await?;
+        let said = refusal(claims.patch_status("own", &only_asked, &lost).await);
+        assert!(said.contains("only what is about its size"), "{said}");
+        let said = refusal(claims.patch_status("hers", &only_asked, &larger).await);
+        assert!(said.contains("bound to a volume made for them"), "{said}");
+
+        let volumes: Api<PersistentVolume> = Api::all(client);
+        let own = format!("pvc-{uid}");
+        let sized = |size: &str| Patch::Merge(json!({"spec": {"capacity": {"storage": size}}}));
+        volumes.patch(&own, &only_asked, &sized("5Gi")).await?;
+        let said = refusal(volumes.patch(&own, &only_asked, &sized("1Gi")).await);
+        assert!(said.contains("makes no PersistentVolume smaller"), "{said}");
         Ok(())
     });
 }
