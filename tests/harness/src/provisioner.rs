@@ -100,12 +100,15 @@ impl Provisioner {
         self.scope.apply_anywhere(&manifest.to_string())
     }
 
-    /// Creates another class of the ConfigMap, whose volumes have this type of file system; returns its name.
+    /// Creates another class like that of the ConfigMap, whose volumes have this type of file system; returns its
+    /// name.
     pub fn class_of(&self, fs_type: &str) -> Result<String> {
-        let name = format!("{}-{fs_type}", self.scope.namespace);
+        let name = format!("{}-{fs_type}", self.name);
         let class = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": PROVISIONER,
             "metadata": {"name": name, "labels": {TEST_LABEL: self.scope.namespace}},
+            "volumeBindingMode": self.data.get("volume-binding-mode"),
+            "allowVolumeExpansion": self.data.get("allow-volume-expansion").map(|value| value == "true"),
             "parameters": {
                 "mooring.dev/config-namespace": CONFIG_NAMESPACE, "mooring.dev/config-name": self.name,
                 "fs-type": fs_type,

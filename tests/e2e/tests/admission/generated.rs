@@ -277,15 +277,15 @@ fn flex((options, field): &Written) -> Value {
 }
 
 fn persistent_volume(written: &Written) -> Value {
-    persistent_volume_with("flexVolume", flex(written))
+    persistent_volume_with("flexVolume", &flex(written))
 }
 
 fn persistent_volume_by_csi((options, field): &Written) -> Value {
     let csi = json!({"driver": CSI_DRIVER, "volumeHandle": "x", "volumeAttributes": options, "fsType": field});
-    persistent_volume_with("csi", csi)
+    persistent_volume_with("csi", &csi)
 }
 
-fn persistent_volume_with(source: &str, value: Value) -> Value {
+fn persistent_volume_with(source: &str, value: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{UID}")},
         "spec": {
