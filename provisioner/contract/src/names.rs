@@ -167,12 +167,16 @@ pub mod annotations {
     pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
     /// Kubernetes' own, on a claim: a controller bound it, not its user.
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-    /// Kubernetes' own, on a PV: the size that its file system still has while growing it waits for a node (`AnnPreResizeCapacity` in
-    /// `pkg/volume/util/resize_util.go`). A claim that is bound to it meanwhile gets this capacity.
+    /// Kubernetes' own, on a PV: the size that its file system still has while growing it waits for a node
+    /// (`AnnPreResizeCapacity` in `pkg/volume/util/resize_util.go`). A claim that is bound to it meanwhile gets this
+    /// capacity.
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// Kubernetes' own, on a claim: no node has to do anything for its last growth (`NodeExpansionNotRequired` in
     /// `pkg/volume/util/types/types.go`).
     pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+    /// Kubernetes' own, on a claim: who has begun to expand its volume (`VolumeResizerKey` in
+    /// `pkg/volume/util/types/types.go`).
+    pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
     /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves

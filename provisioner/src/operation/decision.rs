@@ -236,8 +236,8 @@ pub struct Undone {
 /// What is left to write down of an expansion, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct Grown {
-    /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in what was
-    /// watched, and removed first.
+    /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
+    /// what was watched, and removed first.
     pub without: Option<(String, RunId)>,
     /// The PV.
     pub pv_name: String,

@@ -1,9 +1,10 @@
-//! Operation `expand`: from a bound claim that asks for more than it has to a volume that is larger. The rules are those of
-//! Kubernetes' own external-resizer (`pkg/controller/expand_and_recover.go` of kubernetes-csi/external-resizer) and of
-//! `pkg/volume/util/operationexecutor/operation_generator.go`: users and other tools see the same in a claim's [`status`].
+//! Operation `expand`: from a bound claim that asks for more than it has to a volume that is larger. The rules are
+//! those of Kubernetes' own external-resizer (`pkg/controller/expand_and_recover.go` of
+//! kubernetes-csi/external-resizer) and of `pkg/volume/util/operationexecutor/operation_generator.go`: users and other
+//! tools see the same in a claim's [`status`].
 //!
-//! The record holds the size that is being made. While a run may still make the volume that large, another size would be a
-//! lie to quotas: so a lowered request counts only when the last run is known to have ended without success.
+//! The record holds the size that is being made. While a run may still make the volume that large, another size would
+//! be a lie to quotas: so a lowered request counts only when the last run is known to have ended without success.
 
 mod status;
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::names::annotations;
+use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::clients::Growth;
@@ -146,6 +147,7 @@ fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) 
     let allocated = status::allocated(claim);
     let size = persistent_volume::size(volume).unwrap_or(0);
     match (Resize::of(claim), size < asked) {
+        (Resize::Node, _) if is_only_called_larger(claim, volume) => Some(allocated.unwrap_or(asked)),
         (Resize::Node, true) => {
             let earlier = allocated.unwrap_or(asked);
             (size < earlier).then_some(earlier)
@@ -157,6 +159,17 @@ fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) 
         | (Resize::ControllerInfeasible | Resize::None | Resize::Unknown, false) => Some(allocated.unwrap_or(asked)),
         (Resize::ControllerInfeasible | Resize::None | Resize::Unknown, true) => Some(asked),
     }
+}
+
+/// Whether Kubernetes itself has called a volume larger that no image has made larger yet. It does so by FlexVolume,
+/// unless the policies of `configmaps/install` keep it from that (`expandAndRecoverFunction` in
+/// `pkg/volume/util/operationexecutor`); and it leaves its mark.
+fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let by = claim.metadata.annotations.as_ref();
+    let by = by.and_then(|all| all.get(annotations::STORAGE_RESIZER));
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let made = request::made_by(volume, uid).map(|made_by| made_by.size);
+    by.map(String::as_str) == Some(FLEX_DRIVER) && made < status::allocated(claim) && made.is_some()
 }
 
 /// What users are told where the image does not expand volumes.
@@ -251,21 +264,14 @@ fn begin(
     config: &std::sync::Arc<ProvisionerConfig>,
     record: Record,
 ) -> ClaimDecision {
-    let node = match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {
-        None => None,
-        Some(host) => match (seen.by_host)(host) {
-            Some(node) => Some(node.name),
-            None => {
-                let text = format!(
-                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: the volume is expanded when \
-                     it is back"
-                );
-                return Decision::Wait {
-                    after: Some(NODE_PERIOD),
-                    say: Some(waiting(Kind::Expand, text)),
-                };
-            }
-        },
+    let node = match node_of(seen, volume, config) {
+        Ok(node) => node,
+        Err(away) => {
+            return Decision::Wait {
+                after: Some(NODE_PERIOD),
+                say: Some(waiting(Kind::Expand, away)),
+            };
+        }
     };
     let Some(made_by) = request::made_by(volume, seen.uid()) else {
         let text = format!(
@@ -295,6 +301,25 @@ fn begin(
         owner: None,
         record,
     }))
+}
+
+/// The only node that the run may be on, where the volume lives on one; `Err` with what users are told while it is
+/// away.
+fn node_of(
+    seen: &ObservedClaim<'_>,
+    volume: &PersistentVolume,
+    config: &ProvisionerConfig,
+) -> Result<Option<String>, String> {
+    let Some(host) = persistent_volume::host_of(volume).filter(|_| config.is_node_local()) else {
+        return Ok(None);
+    };
+    let node = (seen.by_host)(host).map(|node| node.name);
+    node.map(Some).ok_or_else(|| {
+        format!(
+            "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: the volume is expanded when it is \
+             back"
+        )
+    })
 }
 
 fn of_size(request: Request, size: u64) -> Request {
@@ -380,7 +405,10 @@ fn grown(
 
 /// What a PV has to say of its new size; `None` if it does already. It is never made smaller.
 fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: u64, growth: Growth) -> Option<Value> {
-    if persistent_volume::size(volume).is_some_and(|has| has >= size) {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let made_by = request::made_by(volume, uid);
+    let has = persistent_volume::size(volume).unwrap_or(0);
+    if has >= size && made_by.as_ref().is_none_or(|made_by| made_by.size >= size) {
         return None;
     }
     let mut notes = serde_json::Map::new();
@@ -395,8 +423,7 @@ fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: 
         }
         (Growth::AtNode | Growth::AtServer, _) => {}
     }
-    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    if let Some(made_by) = request::made_by(volume, uid) {
+    if let Some(made_by) = made_by {
         // So that a later operation is told the size that the volume has.
         notes.insert(
             annotations::REQUEST.to_owned(),
@@ -405,7 +432,7 @@ fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: 
     }
     Some(json!({
         "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": notes},
-        "spec": {"capacity": {"storage": capacity::quantity(size)}},
+        "spec": {"capacity": {"storage": capacity::quantity(size.max(has))}},
     }))
 }
 
@@ -417,6 +444,8 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
     let run = seen.expand_run.map(Run::to_remove);
     let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     failed.record.uncertain = is_uncertain(finish);
+    // external-resizer has one reason for all of them.
+    failed.say.reason = reasons::RESIZE_FAILED;
     if failed.record.gave_up {
         failed.say.text.push_str(
             "; to take the expansion back, lower the claim's request to a size that the storage can have, above what it has",
@@ -429,14 +458,19 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
 /// that it has not.
 fn is_uncertain(finish: &Finish) -> bool {
     let by_itself = match finish.category {
-        Category::Done | Category::Temporary | Category::Config | Category::Failed => true,
-        Category::NotStarted | Category::Api => true,
+        Category::Done
+        | Category::Temporary
+        | Category::Config
+        | Category::Failed
+        | Category::NotStarted
+        | Category::Api => true,
         Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
     };
     finish.may_have_run && !by_itself
 }
 
-/// Ends an expansion that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.
+/// Ends an expansion that can't go on: its run first, if there is one, so that nothing else is run on the volume beside
+/// it.
 fn give_up(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>, now: Timestamp) -> ClaimDecision {
     if let Some(run) = seen.expand_run {
         return match step(Some(run), record, seen.limits, now) {

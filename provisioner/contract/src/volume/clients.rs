@@ -432,8 +432,8 @@ pub fn record(client: &str, fs_type: &str) -> Option<&'static Record> {
     named(client).or_else(|| named(fs_type))
 }
 
-/// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes name
-/// the file system on it.
+/// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes
+/// name the file system on it.
 pub fn growth(client: &str, fs_type: &str) -> Growth {
     match record(client, fs_type) {
         Some(record) => record.grows,

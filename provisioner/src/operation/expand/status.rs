@@ -1,5 +1,6 @@
 //! What a claim's status says of an expansion, as Kubernetes has it (`ClaimResourceStatus` and the conditions of
-//! `k8s.io/api/core/v1`, written as `pkg/volume/util/resize_util.go` does). All of it is a merge patch of the field `status`.
+//! `k8s.io/api/core/v1`, written as `pkg/volume/util/resize_util.go` does). All of it is a merge patch of the field
+//! `status`.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

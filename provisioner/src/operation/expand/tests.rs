@@ -192,6 +192,27 @@ fn an_earlier_expansion_is_finished_first_where_its_end_is_not_known() {
     }
 }
 
+/// Where no policy keeps Kubernetes from it.
+#[test]
+fn a_flexvolume_that_kubernetes_has_only_called_larger_is_made_larger() {
+    let mut world = asking(5);
+    world.claim["status"]["allocatedResources"] = json!({"storage": "5Gi"});
+    world.claim["status"]["allocatedResourceStatuses"] = json!({"storage": "NodeResizePending"});
+    world.volumes[0]["spec"]["capacity"]["storage"] = json!("5Gi");
+    assert!(matches!(world.plan(), Decision::Rest));
+    world.claim["metadata"]["annotations"]["volume.kubernetes.io/storage-resizer"] = json!("mooring.dev/vcs");
+    let start = started(world.plan());
+    assert_eq!(start.request.size, 5 << 30);
+    // Once the image has done it, that is remembered.
+    let mut grown = expanding(5, &json!({}));
+    grown.volumes = world.volumes.clone();
+    grown.expand_run = Some(asked_for(5, 1, &ended(0, "")));
+    let patch = over(grown.plan()).volume_patch.unwrap();
+    world.volumes[0]["metadata"]["annotations"]["mooring.dev/request"] =
+        patch["metadata"]["annotations"]["mooring.dev/request"].clone();
+    assert!(matches!(world.plan(), Decision::Rest));
+}
+
 #[test]
 fn a_run_is_followed_to_its_end() {
     let mut world = expanding(5, &json!({}));
@@ -268,6 +289,8 @@ fn a_device_has_grown_when_a_node_has_enlarged_its_file_system() {
     assert_eq!(grown.say.unwrap().reason, "FileSystemResizeRequired");
     // Killed after the PV was patched.
     world.volumes[0]["spec"]["capacity"]["storage"] = json!("5Gi");
+    world.volumes[0]["metadata"]["annotations"]["mooring.dev/request"] =
+        patch["metadata"]["annotations"]["mooring.dev/request"].clone();
     assert!(over(world.plan()).volume_patch.is_none());
 }
 
@@ -281,7 +304,10 @@ fn the_size_is_the_one_that_the_image_was_asked_for() {
     );
     // A PV is never made smaller.
     world.volumes[0]["spec"]["capacity"]["storage"] = json!("8Gi");
-    assert!(over(world.plan()).volume_patch.is_none());
+    assert_eq!(
+        over(world.plan()).volume_patch.unwrap()["spec"]["capacity"]["storage"],
+        "8Gi"
+    );
     world.expand_run = Some(run("expand", 1, 10, &ended(0, "")));
     assert!(failed(world.plan()).say.text.contains("mooring.dev/request"));
 }
@@ -316,7 +342,7 @@ fn exit_78_ends_it_until_something_changes_and_it_can_be_taken_back() {
     world.expand_run = Some(asked_for(5, 1, &ended(78, "the array has 4 GiB")));
     let failure = failed(world.plan());
     assert!(failure.record.gave_up && failure.after.is_none());
-    assert_eq!(failure.say.reason, "ProvisioningGivenUp");
+    assert_eq!(failure.say.reason, "VolumeResizeFailed");
     let text = &failure.say.text;
     assert!(
         text.contains("the array has 4 GiB") && text.contains("lower the claim's request"),

@@ -137,7 +137,7 @@ fn an_expansion_that_the_image_refuses_is_taken_back_and_nothing_shrinks() {
         scope.claim_bound("data").await?;
         ask(&scope, "data", "5Gi")?;
         let event = scope.event("data", "the array has 3 GiB: ask for less").await?;
-        assert_eq!(event.reason.as_deref(), Some("ProvisioningGivenUp"));
+        assert_eq!(event.reason.as_deref(), Some("VolumeResizeFailed"));
         status_until(&scope, "data", "to be infeasible", |status| {
             status["allocatedResourceStatuses"]["storage"] == "ControllerResizeInfeasible"
                 && status["allocatedResources"]["storage"] == "5Gi"
