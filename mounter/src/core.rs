@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mooring_contract::volume::{ClientName, Speaker, Volume};
+use mooring_contract::volume::clients::gives_devices;
+use mooring_contract::volume::{Speaker, Volume};
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CircuitBreakers, Ended};
@@ -192,7 +193,7 @@ impl Core {
             return Err(MountError::Node(cure.into()));
         }
         self.check(&job).await?;
-        if job.access == Access::Device && job.volume.client.as_str() != ClientName::LOCAL {
+        if job.access == Access::Device && !gives_devices(job.volume.client.as_str()) {
             return Err(MountError::NoDevice {
                 client: job.volume.client.to_string(),
             });

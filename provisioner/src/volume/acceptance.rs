@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
-use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError};
+use mooring_contract::volume::clients::gives_devices;
+use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, keys};
 
 use crate::volume::capacity::{self, CapacityError};
 use crate::volume::topology::{self, Node};
@@ -78,6 +79,12 @@ pub enum Refusal {
         /// The claim's.
         wanted: String,
     },
+    /// It is a raw block volume, and its client or `FlexVolume` has no device to give.
+    #[error(
+        "it is a raw block volume, and {0} has no device to give: use client=local by csi, or ask for volumeMode \
+         Filesystem"
+    )]
+    NoDevice(String),
     /// Its source would give access to a node, or another driver would act on it.
     #[error(
         "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, csi with driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
@@ -262,6 +269,7 @@ pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, CapacityError> 
 fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
     let source = source_name(spec);
     let mount_options = spec.mount_options.as_deref().unwrap_or_default();
+    let raw = spec.volume_mode.as_deref() == Some("Block");
     if let Some(flex) = &spec.flex_volume {
         if flex.driver != FLEX_DRIVER {
             refusals.push(Refusal::Source(format!("flexVolume with driver {:?}", flex.driver)));
@@ -270,6 +278,9 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
         check_options(flex.options.as_ref(), flex.fs_type.as_deref(), &[], expected, refusals);
         if !mount_options.is_empty() {
             refusals.push(Refusal::MountOptions);
+        }
+        if raw {
+            refusals.push(Refusal::NoDevice("flexVolume".to_owned()));
         }
         let secret = flex.secret_ref.as_ref().and_then(|secret| secret.namespace.as_deref());
         check_secret(secret, expected, refusals);
@@ -285,6 +296,13 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             expected,
             refusals,
         );
+        let client = csi
+            .volume_attributes
+            .as_ref()
+            .and_then(|options| options.get(keys::CLIENT));
+        if let Some(client) = client.filter(|client| raw && !gives_devices(client)) {
+            refusals.push(Refusal::NoDevice(format!("client {client}")));
+        }
         let secrets = [
             &csi.node_stage_secret_ref,
             &csi.node_publish_secret_ref,
@@ -583,6 +601,19 @@ pub(crate) mod tests {
                     pv["spec"]["mountOptions"] = json!(["dev"]);
                 }),
                 "\"dev\"",
+            ),
+            (
+                Box::new(|pv| pv["spec"]["volumeMode"] = json!("Block")),
+                "flexVolume has no device to give",
+            ),
+            (
+                Box::new(move |pv| {
+                    let options = pv["spec"]["flexVolume"]["options"].clone();
+                    let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
+                    swap(pv, "csi", by_csi);
+                    pv["spec"]["volumeMode"] = json!("Block");
+                }),
+                "client nfs has no device to give",
             ),
             (
                 Box::new(|pv| {

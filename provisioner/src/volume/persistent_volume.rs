@@ -190,10 +190,13 @@ pub fn build(
     if source == VolumeSourceKind::FlexVolume {
         unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
     }
-    if !raw {
-        unless_said(keys::FS_TYPE, request.fs_type.clone());
-    }
+    unless_said(keys::FS_TYPE, request.fs_type.clone());
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    if raw {
+        // The mounter refuses them with a device. Images print the file system that they would have made.
+        options.remove(keys::FS_TYPE);
+        options.remove(keys::MOUNT_OPTIONS);
+    }
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
     let secret_ref = printed.secret.map(|(name, namespace)| SecretReference {
         name: Some(name),
@@ -212,7 +215,8 @@ pub fn build(
         VolumeSourceKind::Csi => {
             // Where users and other tools look for them. The kubelet takes them there by this driver alone.
             let asked = request.mount_options.clone();
-            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !options.contains_key(keys::MOUNT_OPTIONS));
+            let own = options.contains_key(keys::MOUNT_OPTIONS);
+            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !raw);
             csi = Some(CSIPersistentVolumeSource {
                 driver: CSI_DRIVER.to_owned(),
                 volume_handle: request.pv_name.clone(),
@@ -338,9 +342,12 @@ mod tests {
         let mut request = silver();
         request.volume_mode = "Block".into();
         request.fs_type = "xfs".into();
-        let printed = Printed::parse(r#"{"client": "local", "source": "x"}"#).unwrap();
+        request.mount_options = vec!["noatime".into()];
+        let printed = r#"{"client": "local", "source": "x", "fs-type": "ext4", "mount-options": "ro"}"#;
+        let printed = Printed::parse(printed).unwrap();
         let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None);
-        assert!(!options(&pv).contains_key("fs-type"));
+        assert_eq!(options(&pv).keys().collect::<Vec<_>>(), ["client", "source"]);
+        assert_eq!(pv.spec.unwrap().mount_options, None);
     }
 
     fn is_accepted(source: VolumeSourceKind) {

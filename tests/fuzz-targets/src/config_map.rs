@@ -173,6 +173,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
             config,
             attempt: 1,
             node: None,
+            allowed: &[],
             owner: None,
         },
         secret: "secret-of-the-pod",

@@ -442,6 +442,12 @@ pub fn growth(client: &str, fs_type: &str) -> Growth {
     }
 }
 
+/// Whether a client can give a Pod a volume as a raw block device (`volumeMode: Block`). The device has to outlive what
+/// serves it: docs/decisions/csi-without-sidecars.md.
+pub fn gives_devices(client: &str) -> bool {
+    client == super::ClientName::LOCAL
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
