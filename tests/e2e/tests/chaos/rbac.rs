@@ -319,6 +319,22 @@ impl Mooring {
         .await
     }
 
+    /// Asks for more, and waits until it is there.
+    async fn grown(&self, name: &str) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> = self.api();
+        let more = Patch::Merge(json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));
+        // The API server may not know yet that the class allows it.
+        wait_until(&format!("claim {name} to ask for more"), LIMIT, async || {
+            Ok(claims.patch(name, &PatchParams::default(), &more).await.ok())
+        })
+        .await?;
+        wait_until(&format!("claim {name} to be larger"), LIMIT, async || {
+            let status = json!(claims.get(name).await?.status);
+            Ok((status["capacity"]["storage"] == "2Gi").then_some(()))
+        })
+        .await
+    }
+
     async fn class(&self, name: &str, what: &str, wanted: impl Fn(Option<&StorageClass>) -> bool) -> Result<()> {
         let classes: Api<StorageClass> = Api::all(self.scope.client.clone());
         wait_until(&format!("class {name} {what}"), LIMIT, async || {
@@ -327,19 +343,22 @@ impl Mooring {
         .await
     }
 
-    /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned
-    /// and deleted; a Pod with the name that it wants exists already.
+    /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
+    /// expanded and deleted; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
         let uid = self.claim("data", class).await?;
         self.bound("data").await?;
-        self.apply(&[self.config("main", class, json!({"mount-options": "noatime"}))])
-            .await?;
+        let more = json!({
+            "mount-options": "noatime", "operations": "provision,delete,expand", "allow-volume-expansion": "true",
+        });
+        self.apply(&[self.config("main", class, more)]).await?;
         self.class(class, "to be changed", |class| {
             class.is_some_and(|class| class.mount_options.is_some())
         })
         .await?;
+        self.grown("data").await?;
 
         let late = self.late_class();
         let taken = self.claim("taken", &late).await?;
