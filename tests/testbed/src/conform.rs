@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use mooring_contract::names::NAMESPACE;
 
 use crate::binaries::ensure_e2e_test;
-use crate::command::{command, output, watched_within};
+use crate::command::{command, output, output_with_input, watched_within};
 use crate::images::Selection;
 use crate::install::{apply, install};
 use crate::layout::{Layout, make_folder, repository};
@@ -80,8 +79,8 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     apply(&target, &class)?;
     let judged =
         wait_for_class(&target, &args.class).and_then(|()| run(&target, &program, &file(".driver.yaml"), args));
-    let config = format!("conform-{}", args.class);
-    output(&mut target.kubectl(["-n", NAMESPACE, "delete", "configmap", &config, "--wait=false"]))?;
+    let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
+    output_with_input(&mut delete, class.as_bytes())?;
     let report = judged?;
     report.print();
     Ok(report.passed())
