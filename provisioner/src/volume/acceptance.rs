@@ -269,7 +269,13 @@ pub fn asked_bytes(claim: &PersistentVolumeClaim) -> Result<u64, CapacityError> 
 fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
     let source = source_name(spec);
     let mount_options = spec.mount_options.as_deref().unwrap_or_default();
-    let raw = spec.volume_mode.as_deref() == Some("Block");
+    // Another mode than the claim's is refused as that.
+    let asked = expected
+        .claim
+        .spec
+        .as_ref()
+        .and_then(|claim| claim.volume_mode.as_deref());
+    let raw = [asked, spec.volume_mode.as_deref()] == [Some("Block"); 2];
     if let Some(flex) = &spec.flex_volume {
         if flex.driver != FLEX_DRIVER {
             refusals.push(Refusal::Source(format!("flexVolume with driver {:?}", flex.driver)));
@@ -427,6 +433,36 @@ pub(crate) mod tests {
             client_image: Some("mooring.dev/client-nfs"),
         };
         check(&pv, &expected)
+    }
+
+    #[test]
+    fn a_raw_block_volume_is_accepted_where_something_can_give_a_pod_its_device() {
+        let mut claim = claim();
+        claim.spec.as_mut().unwrap().volume_mode = Some("Block".into());
+        let expected = Expected {
+            claim: &claim,
+            pv_name: "pvc-u1",
+            config_namespace: "admin",
+            node: None,
+            class_options: &[],
+            client_image: None,
+        };
+        let said = |driver: &str, value: Value| {
+            let mut pv = volume();
+            pv["spec"]["volumeMode"] = json!("Block");
+            pv["spec"].as_object_mut().unwrap().remove("flexVolume");
+            pv["spec"][driver] = value;
+            let refusals = check(&serde_json::from_value(pv).unwrap(), &expected);
+            refusals.iter().map(ToString::to_string).collect::<String>()
+        };
+        let csi =
+            |options: Value| json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
+        let local = json!({"client": "local", "source": "pvc-u1.img"});
+        assert_eq!(said("csi", csi(local.clone())), "");
+        let nfs = said("csi", csi(json!({"client": "nfs", "source": "h:/x"})));
+        assert!(nfs.contains("client nfs has no device to give"), "{nfs}");
+        let flex = said("flexVolume", json!({"driver": "mooring.dev/vcs", "options": local}));
+        assert!(flex.contains("flexVolume has no device to give"), "{flex}");
     }
 
     #[test]
@@ -601,19 +637,6 @@ pub(crate) mod tests {
                     pv["spec"]["mountOptions"] = json!(["dev"]);
                 }),
                 "\"dev\"",
-            ),
-            (
-                Box::new(|pv| pv["spec"]["volumeMode"] = json!("Block")),
-                "flexVolume has no device to give",
-            ),
-            (
-                Box::new(move |pv| {
-                    let options = pv["spec"]["flexVolume"]["options"].clone();
-                    let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
-                    swap(pv, "csi", by_csi);
-                    pv["spec"]["volumeMode"] = json!("Block");
-                }),
-                "client nfs has no device to give",
             ),
             (
                 Box::new(|pv| {
