@@ -108,10 +108,10 @@ async fn usage(pods: &ClientPods, pod: &SeenPod) -> Option<Use> {
         Phase::Ended => Some(Use::Unused),
         // It will have to mount again what it had; until then it can't say whether there is anything.
         Phase::BackOff => Some(Use::Used),
-        // A Pod that has not started has no mounts, unless it ran before: then its agent answers, or will answer again.
+        // A Pod that has not started has no mounts, unless it ran before: then its agent will answer again.
         Phase::Starting | Phase::Running => match pods.hello(&pod.uid).await {
             Ok(hello) if hello.mounts.iter().all(MountState::is_lost) => Some(Use::Unused),
-            Err(_) if pod.phase == Phase::Starting => Some(Use::Unused),
+            Err(_) if pod.phase == Phase::Starting && !pod.ran => Some(Use::Unused),
             Ok(_) | Err(_) => Some(Use::Used),
         },
     }

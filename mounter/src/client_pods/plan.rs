@@ -127,6 +127,7 @@ mod tests {
             name: format!("{}-{n}", wanted.base_name()),
             uid: format!("uid-{n}"),
             phase,
+            ran: false,
             problem: None,
         }
     }

@@ -39,6 +39,8 @@ pub struct SeenPod {
     pub uid: String,
     /// Its phase.
     pub phase: Phase,
+    /// Its client container ran well and has ended: whatever it had mounted it mounts again once it is back.
+    pub ran: bool,
     /// What keeps it from running.
     pub problem: Option<Problem>,
 }
@@ -64,6 +66,7 @@ pub fn seen(pod: &Pod) -> Option<SeenPod> {
         name: pod.metadata.name.clone()?,
         uid: pod.metadata.uid.clone()?,
         phase,
+        ran: status.is_some_and(ran),
         problem: status.and_then(problem),
     })
 }
@@ -76,22 +79,31 @@ fn runs(status: &PodStatus) -> bool {
             .all(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
+/// Whether its container ran well before it ended.
+fn ran(status: &PodStatus) -> bool {
+    let containers = status.container_statuses.iter().flatten();
+    containers.into_iter().any(ran_well)
+}
+
+fn ran_well(container: &ContainerStatus) -> bool {
+    let states = [&container.state, &container.last_state];
+    let mut ended = states
+        .into_iter()
+        .flatten()
+        .filter_map(|state| state.terminated.as_ref());
+    ended.any(|last| {
+        let times = last.started_at.as_ref().zip(last.finished_at.as_ref());
+        times.is_some_and(|(started, finished)| finished.0.duration_since(started.0).as_secs() >= RAN_WELL)
+    })
+}
+
 /// Whether its container waits for the kubelet to restart it although it ran well: another Pod is ready sooner. A
 /// container that ends as soon as it starts would do so in another Pod as well.
 fn was_killed_again(status: &PodStatus) -> bool {
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     containers.iter().any(|container| {
         let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
-        let last = container
-            .last_state
-            .as_ref()
-            .and_then(|state| state.terminated.as_ref());
-        let ran = last.and_then(|last| {
-            let (started, finished) = (last.started_at.as_ref()?, last.finished_at.as_ref()?);
-            Some(finished.0.duration_since(started.0).as_secs())
-        });
-        waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))
-            && ran.is_some_and(|seconds| seconds >= RAN_WELL)
+        waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff")) && ran_well(container)
     })
 }
 
@@ -202,6 +214,27 @@ mod tests {
         };
         assert_eq!(ended(1), Phase::Starting);
         assert_eq!(ended(9), Phase::BackOff);
+    }
+
+    #[test]
+    fn one_whose_container_is_being_restarted_is_known_to_have_run() {
+        let ended = json!({"terminated": {
+            "exitCode": 137, "startedAt": "2026-11-21T00:00:00Z", "finishedAt": "2026-11-21T00:01:00Z",
+        }});
+        let mut restarting = container(&json!({"waiting": {"reason": "ContainerCreating"}}));
+        restarting["lastState"] = ended.clone();
+        for (container, ran) in [
+            (container(&ended), true),
+            (restarting, true),
+            (container(&json!({"waiting": {"reason": "ContainerCreating"}})), false),
+        ] {
+            let seen = seen(&pod(
+                &json!({}),
+                &json!({"phase": "Running", "containerStatuses": [container]}),
+            ))
+            .unwrap();
+            assert_eq!((seen.phase, seen.ran), (Phase::Starting, ran));
+        }
     }
 
     #[test]
