@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::provision;
+use crate::operation::{provision, source};
 use crate::run::{Kind, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
@@ -58,7 +58,8 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (provision_run, delete_run) = (find(Kind::Provision), find(Kind::Delete));
+    let (provision_run, delete_run) = (find(source::making(claim)), find(Kind::Delete));
+    let from = cache.source_of(claim);
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let mut volumes = cache.volumes_of(&uid);
@@ -78,6 +79,8 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
                 volumes: &volumes,
                 looked_up,
                 nodes: &nodes,
+                by_host: &|host| cache.node_by_host(host),
+                source: &from,
                 kube_api: &shared.context.settings.kube_api,
                 limits: &shared.limits,
             };

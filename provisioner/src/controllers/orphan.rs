@@ -115,7 +115,8 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
-    let (provision, delete) = (of(Kind::Provision), of(Kind::Delete));
+    let made = of(Kind::Provision).or_else(|| of(Kind::Clone));
+    let (provision, delete) = (made, of(Kind::Delete));
     let decided = plan(provision, delete, &shared.limits, Timestamp::now());
     let Some(run) = provision.or(delete) else { return Ok(()) };
     if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {

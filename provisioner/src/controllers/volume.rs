@@ -9,6 +9,7 @@ use mooring_contract::names::annotations;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, elsewhere, not_known, runs_in};
+use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
@@ -75,6 +76,10 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         claim.name.as_deref().unwrap_or_default(),
         &uid,
     );
+    let copied_by = match claimed {
+        true => None,
+        false => copied_by(shared, volume).await?,
+    };
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {
         if cache.node_by_host(host).is_some() {
@@ -91,6 +96,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             config: &config,
             delete_run: delete_run.as_ref(),
             claimed,
+            copied_by: copied_by.as_deref(),
             by_host: &|host| cache.node_by_host(host),
             away_since,
             kube_api: &shared.context.settings.kube_api,

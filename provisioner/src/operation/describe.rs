@@ -6,7 +6,7 @@
 //! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
 
 use super::decision::Intent;
-use super::{delete, provision};
+use super::{clone, delete, provision};
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -101,6 +101,7 @@ pub fn describe(kind: Kind) -> &'static Description {
     match kind {
         Kind::Provision => &provision::DESCRIPTION,
         Kind::Delete => &delete::DESCRIPTION,
+        Kind::Clone => &clone::DESCRIPTION,
     }
 }
 

@@ -53,6 +53,9 @@ pub struct Record {
     /// What was made was refused: it is being deleted before the next attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
+    /// Of a copy: name of the PV that is copied.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
 }
 
 /// A record that can't be read.
@@ -81,13 +84,14 @@ impl Record {
             may_exist: false,
             cancelled: false,
             refused: false,
+            source: String::new(),
         }
     }
 
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
         match self.operation {
-            Kind::Provision => true,
+            Kind::Provision | Kind::Clone => true,
             Kind::Delete => false,
         }
     }
@@ -95,9 +99,15 @@ impl Record {
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
         match self.operation {
-            Kind::Provision => false,
+            Kind::Provision | Kind::Clone => false,
             Kind::Delete => true,
         }
+    }
+
+    /// Whether a copy of this PV is being made by it now: a run of it may be there, or is about to be.
+    pub fn copies(&self, pv_name: &str) -> bool {
+        let begun = self.not_before.is_none() && !self.gave_up && !self.cancelled && !self.refused;
+        self.operation == Kind::Clone && begun && self.source == pv_name
     }
 
     /// The record on a claim or a PV, if it has one.

@@ -11,11 +11,13 @@ pub enum Kind {
     Provision,
     /// Remove the volume.
     Delete,
+    /// Make the volume as a copy of another.
+    Clone,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Provision, Self::Delete];
+    pub const ALL: [Self; 3] = [Self::Provision, Self::Delete, Self::Clone];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
     ///
@@ -25,6 +27,7 @@ impl Kind {
         match operation {
             Operation::Provision => Some(Self::Provision),
             Operation::Delete => Some(Self::Delete),
+            Operation::Clone => Some(Self::Clone),
             // To be asked for by a claim or its PersistentVolume (the first three), by a VolumeSnapshotContent, by the
             // attachment of a volume to a node, and by a provisioner ConfigMap.
             Operation::Expand
@@ -54,6 +57,7 @@ impl From<Kind> for Operation {
         match kind {
             Kind::Provision => Self::Provision,
             Kind::Delete => Self::Delete,
+            Kind::Clone => Self::Clone,
         }
     }
 }

@@ -67,7 +67,8 @@ Examples:
 Examples:
   server=$(pv get server)
   port=$(pv get port --default 22)
-  source=$(pv get --volume source)")]
+  source=$(pv get --volume source)
+  copied=$(pv get --source source)")]
     Get(Get),
     /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
     ///
@@ -118,6 +119,9 @@ pub struct Get {
     /// Print an option of the existing volume instead, as its PersistentVolume has it: a 'delete' needs these.
     #[arg(long)]
     pub volume: bool,
+    /// Print an option of the volume to copy instead, as its PersistentVolume has it: a 'clone' needs these.
+    #[arg(long, conflicts_with = "volume")]
+    pub source: bool,
     /// What to print if there is no such property (without this, that is an error).
     #[arg(long, value_name = "VALUE")]
     pub default: Option<String>,

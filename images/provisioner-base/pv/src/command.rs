@@ -67,16 +67,22 @@ fn get(given: &Given, args: &Get) -> Result<(), Error> {
     let Get {
         property,
         volume,
+        source,
         default,
     } = args;
     let value = if *volume {
         given.request()?.volume.remove(property)
+    } else if *source {
+        let source = given.request()?.source;
+        source.and_then(|mut source| source.volume.remove(property))
     } else {
         given.property(property)?
     };
     let missing = || {
         if *volume {
             Error::NoOption(property.clone())
+        } else if *source {
+            Error::NoSourceOption(property.clone())
         } else {
             Error::NoProperty(property.clone())
         }

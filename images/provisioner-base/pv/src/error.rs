@@ -39,6 +39,9 @@ pub enum Error {
         "the volume that stands has no option {0:?}: before its 'provision' has ended there is none; give --default"
     )]
     NoOption(String),
+    /// `pv get --source` of an option that the volume to copy does not have.
+    #[error("the volume to copy has no option {0:?}: only a 'clone' has such a volume; give --default")]
+    NoSourceOption(String),
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -199,6 +202,7 @@ impl Error {
             | Self::PropertyName(_)
             | Self::NoProperty(_)
             | Self::NoOption(_)
+            | Self::NoSourceOption(_)
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
             | Self::Source { .. }
