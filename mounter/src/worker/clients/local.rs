@@ -8,6 +8,10 @@
 //!
 //! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
+//!
+//! A file may be larger than its file system: a copy may be made larger than what it was made of. The file system then
+//! grows when it is mounted. Of an xfs there may be a copy with the same UUID on the same node, which the kernel refuses
+//! to mount beside it unless told otherwise.
 
 use std::path::Path;
 
@@ -22,6 +26,9 @@ use crate::worker::task::{FlatVolume, MountTask};
 
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
+
+/// The largest block of a file system that can be mounted here: less than that can't be had.
+const LARGEST_BLOCK: u64 = 1 << 16;
 
 /// Mounts an image file. Each step first checks whether it was done before.
 pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
@@ -44,7 +51,11 @@ fn mount_image(
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
     if is_mounted(sys, &task.target, name, found.as_ref())? {
-        return Ok(());
+        // An earlier try may have been ended before it grew.
+        return match &found {
+            Some(device) => grow_if_short(sys, image, device, &task.target, &options),
+            None => Ok(()),
+        };
     }
     let file_system = match &found {
         // In use: it has a file system, and the kernel's copy of that is newer than the file's.
@@ -58,7 +69,27 @@ fn mount_image(
         Some(device) => device,
         None => sys.attach_loop(image)?,
     };
-    attach(sys, &task.target, file_system, &device, options)
+    attach(sys, &task.target, file_system, &device, &options)?;
+    grow_if_short(sys, image, &device, &task.target, &options)
+}
+
+/// Lets a file system that is smaller than its file grow into it.
+fn grow_if_short(
+    sys: &impl Sys,
+    image: &ImageFile,
+    device: &LoopDevice,
+    target: &Target,
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let bytes = sys.read_image(image, 0, Content::PROBED)?;
+    let content = Content::of(&bytes);
+    let short = content
+        .size(&bytes)
+        .is_some_and(|size| size < image.size / LARGEST_BLOCK * LARGEST_BLOCK);
+    if !short || options.flags.is_read_only() {
+        return Ok(());
+    }
+    grow(sys, content.file_system(), device, target)
 }
 
 /// Lets the file system grow to the size of its file, which must be `size` by now.
@@ -84,7 +115,17 @@ pub fn expand(sys: &impl Sys, pool: &Path, volume: &FlatVolume, target: &Target,
         });
     };
     sys.refresh_loop(&device)?;
-    let program = match content(sys, &image)?.file_system() {
+    grow(sys, content(sys, &image)?.file_system(), &device, target)
+}
+
+/// Lets a file system that is mounted have all of its device; if it has, nothing happens.
+fn grow(
+    sys: &impl Sys,
+    file_system: Option<FileSystem>,
+    device: &LoopDevice,
+    target: &Target,
+) -> Result<(), MountError> {
+    let program = match file_system {
         Some(FileSystem::Xfs) => Program {
             name: "xfs_growfs".to_owned(),
             args: vec!["-d".into(), target.path().into()],
@@ -255,12 +296,17 @@ fn attach(
     target: &Target,
     file_system: FileSystem,
     device: &LoopDevice,
-    options: MountOptions,
+    options: &MountOptions,
 ) -> Result<(), MountError> {
+    let mut of_file_system = options.file_system.clone();
+    if file_system == FileSystem::Xfs {
+        // The UUID of a copy is that of what it is a copy of.
+        of_file_system.push(("nouuid".to_owned(), None));
+    }
     let mount = sys.new_mount(&NewMount {
         fs_type: file_system.as_str().to_owned(),
         source: device.path.display().to_string(),
-        options: options.file_system,
+        options: of_file_system,
         credentials: Secrets::default(),
         flags: options.flags,
     })?;
