@@ -11,8 +11,8 @@ use crate::api::Api;
 use crate::args::{Args, Command, Create, Get, Options};
 use crate::error::Error;
 use crate::given::Given;
-use crate::lock;
 use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
+use crate::{copy, lock};
 
 /// Runs the command in the arguments.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -28,6 +28,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Get(get) => self::get(&given, &get),
         Command::Options(options) => self::options(options),
         Command::Lock(lock) => Err(lock::run(&lock)),
+        Command::Copy(copy) => copy::run(&copy),
     }
 }
 

@@ -61,6 +61,16 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A file could not be copied.
+    #[error("failed to copy {from} to {to}")]
+    Copy {
+        /// The file.
+        from: PathBuf,
+        /// The new file.
+        to: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The lock could not be taken.
     #[error("failed to lock {path}")]
     Lock {
@@ -196,6 +206,7 @@ impl Error {
             | Self::Status { .. }
             | Self::Leaving(_)
             | Self::Write { .. }
+            | Self::Copy { .. }
             | Self::Lock { .. } => EX_TEMPFAIL,
             Self::Given { .. }
             | Self::Request { .. }
