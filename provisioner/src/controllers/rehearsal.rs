@@ -5,6 +5,7 @@
 //! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
 //! else is left.
 
+mod clone;
 mod fake_api;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::operation::tests::{class, config};
 use crate::process::context::{Context, Settings};
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
+use crate::run::Run;
 
 /// What the image and the user do.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +64,10 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     let source: &[(&str, &str)] = if script.image_makes_pv {
         &[]
     } else {
-        &[("volume-source", "flexVolume")]
+        &[
+            ("volume-source", "flexVolume"),
+            ("operations", "provision,delete,clone"),
+        ]
     };
     let good = Arc::new(config(source));
     let entry = Entry {
@@ -130,8 +135,15 @@ impl Theatre {
         }
     }
 
-    /// One look of the controllers at everything there is.
     async fn turn(&mut self) {
+        self.turn_of_controllers().await;
+        self.kubelet();
+        self.garbage_collector();
+        self.binder();
+    }
+
+    /// One look of the controllers at everything there is.
+    async fn turn_of_controllers(&mut self) {
         for kind in ["claims", "volumes"] {
             let keys: Vec<String> = self.api.lock().all(kind).iter().map(key_of).collect();
             for key in keys {
@@ -167,9 +179,6 @@ impl Theatre {
             self.shared = shared(&self.api, self.script);
             self.watched = 0;
         }
-        self.kubelet();
-        self.garbage_collector();
-        self.binder();
     }
 
     /// The watches bring everything at once.
@@ -187,7 +196,7 @@ impl Theatre {
             &pods,
             vec![class(&json!({}))],
         );
-        for run in self.shared.cache.runs_of(UID) {
+        for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
         }
     }
