@@ -1,13 +1,20 @@
 //! The life of a claim that is a copy, rehearsed like that of any other, with its source deleted at every moment. It ends
 //! with one volume that has the source's content or with none, and a source is never deleted while it is copied.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::fake_api::{Fault, key_of};
 use super::{PV, Script, Theatre};
+use crate::apply::Shared;
+use crate::cache::limiter::Limiter;
 use crate::run::properties::tests::silver;
 
 const SOURCE_PV: &str = "pvc-u0";
+
+/// How many turns it takes to copy.
+const TURNS: usize = 4;
 
 /// What the image and the user do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,6 +32,8 @@ struct Stage {
     theatre: Theatre,
     copying: Copying,
     runs: usize,
+    /// For how many turns the present copying has gone on.
+    going: usize,
 }
 
 impl Stage {
@@ -62,23 +71,28 @@ impl Stage {
             copy["spec"]["dataSourceRef"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
             api.put("claims", copy);
         }
+        let mut theatre = theatre;
+        several_at_once(&mut theatre.shared);
         let mut stage = Self {
             theatre,
             copying,
             runs: 0,
+            going: 0,
         };
         stage.theatre.storage.insert(SOURCE_PV.to_owned());
         stage
     }
 
     async fn turn(&mut self) {
+        // What was killed has begun anew.
+        several_at_once(&mut self.theatre.shared);
         self.theatre.turn_of_controllers().await;
         self.kubelet();
         self.theatre.garbage_collector();
         self.binder();
     }
 
-    /// Runs every Pod that has its Secret: one turn it runs, then it ends. So runs can be seen side by side.
+    /// Runs every Pod that has its Secret. To copy takes long enough for everybody else to go on meanwhile.
     fn kubelet(&mut self) {
         let pods = self.theatre.api.lock().all("pods");
         let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
@@ -103,6 +117,16 @@ impl Stage {
                 // By the clock of the controllers, so that it is not overdue.
                 pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
             } else if runs(&pod) {
+                if of(&pod, "clone") && self.going < TURNS {
+                    self.going += 1;
+                    // As a kubelet that reports: it does not come to rest before the end.
+                    pod["status"]["message"] = json!(format!("turn {}", self.going));
+                    self.theatre.api.lock().put("pods", pod);
+                    continue;
+                }
+                if of(&pod, "clone") {
+                    self.going = 0;
+                }
                 let (mut code, mut message) = (0, String::new());
                 if of(&pod, "clone") {
                     self.runs += 1;
@@ -209,6 +233,11 @@ impl Stage {
     }
 }
 
+/// With places for several runs, of which one ConfigMap gets a share only, so that they could contradict each other.
+fn several_at_once(shared: &mut Shared) {
+    shared.limiter = Arc::new(Limiter::new(8));
+}
+
 /// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
 async fn rehearse(copying: Copying) {
     let mut stage = Stage::open(copying);
@@ -268,4 +297,29 @@ async fn a_copy_that_is_deleted_ends_with_none_and_lets_its_source_go() {
         })
         .await;
     }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
+    // Whoever has seen it go may have deleted its volume before this process wrote its record.
+    let mut begun = vec![];
+    for nth in 1..8 {
+        let copying = Copying {
+            source_deleted_after: Some(0),
+            ..Copying::default()
+        };
+        let mut stage = Stage::open(copying);
+        stage.copying.source_deleted_after = None;
+        stage.theatre.api.lock().meanwhile = Some((nth, "claims", "default/old"));
+        stage.play().await;
+        stage.copying = copying;
+        stage.check(&format!("gone before call {nth}"));
+        begun.push(stage.runs);
+    }
+    assert_eq!(
+        begun[0], 0,
+        "{begun:?}: its claim was gone before the record was written"
+    );
+    assert!(begun.is_sorted() && begun.last() == Some(&1), "{begun:?}");
 }
