@@ -45,8 +45,8 @@ pub struct Cache {
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
-    /// Names of the claims that are to be copies, by namespace and name of the claim that they copy.
-    by_source: Arc<RwLock<BTreeMap<(String, String), BTreeSet<String>>>>,
+    /// Names of the claims that are to be copies, by `namespace/name` of the claim that they copy.
+    by_source: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
     /// A run has changed.
@@ -270,7 +270,7 @@ impl Cache {
     /// The claims that are to be copies of this one's volume, and are there.
     pub fn copies_of(&self, namespace: &str, name: &str) -> Vec<Arc<PersistentVolumeClaim>> {
         let by_source = self.by_source.read().unwrap_or_else(PoisonError::into_inner);
-        let copies = by_source.get(&(namespace.to_owned(), name.to_owned()));
+        let copies = by_source.get(&format!("{namespace}/{name}"));
         let copies = copies.into_iter().flatten();
         copies
             .filter_map(|copy| self.claims.get(&ObjectRef::new(copy).within(namespace)))
@@ -281,7 +281,7 @@ impl Cache {
         let Content::Claim(name) = Content::of(claim) else {
             return;
         };
-        let source = (claim.namespace().unwrap_or_default(), name.to_owned());
+        let source = format!("{}/{name}", claim.namespace().unwrap_or_default());
         let mut by_source = self.by_source.write().unwrap_or_else(PoisonError::into_inner);
         let copies = by_source.entry(source.clone()).or_default();
         if there {

@@ -76,9 +76,10 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         claim.name.as_deref().unwrap_or_default(),
         &uid,
     );
-    let copied_by = match claimed {
-        true => None,
-        false => copied_by(shared, volume).await?,
+    let copied_by = if claimed {
+        None
+    } else {
+        copied_by(shared, volume).await?
     };
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {

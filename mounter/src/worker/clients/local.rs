@@ -37,7 +37,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let wanted = wanted_file_system(&volume.fs_type)?;
     let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
     let image = open(sys, pool, name)?;
-    let mounted = mount_image(sys, &image, name, wanted, task, options);
+    let mounted = mount_image(sys, &image, name, wanted, task, &options);
     mounted.map_err(|error| explained(sys, pool, &image, error))
 }
 
@@ -47,13 +47,13 @@ fn mount_image(
     name: &str,
     wanted: Option<FileSystem>,
     task: &MountTask,
-    options: MountOptions,
+    options: &MountOptions,
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
     if is_mounted(sys, &task.target, name, found.as_ref())? {
         // An earlier try may have been ended before it grew.
         return match &found {
-            Some(device) => grow_if_short(sys, image, device, &task.target, &options),
+            Some(device) => grow_if_short(sys, image, device, &task.target, options),
             None => Ok(()),
         };
     }
@@ -69,8 +69,8 @@ fn mount_image(
         Some(device) => device,
         None => sys.attach_loop(image)?,
     };
-    attach(sys, &task.target, file_system, &device, &options)?;
-    grow_if_short(sys, image, &device, &task.target, &options)
+    attach(sys, &task.target, file_system, &device, options)?;
+    grow_if_short(sys, image, &device, &task.target, options)
 }
 
 /// Lets a file system that is smaller than its file grow into it.
