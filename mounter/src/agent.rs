@@ -5,9 +5,9 @@
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
 //! said), [`serve`] (the socket), [`mounts`] (what is done), [`record`] (what an image says of its client),
 //! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting anew what has died,
-//! as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for any more), [`services`] (what the agent
-//! does for the image's programs besides), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it
-//! comes into the Pod).
+//! as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for any
+//! more), [`services`] (what the agent does for the image's programs besides), [`store`] (its own files), [`supervise`]
+//! (process 1), [`install`] (how it comes into the Pod).
 
 mod expand;
 pub mod give_up;

@@ -11,14 +11,13 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::binaries::ensure_e2e_test;
-use crate::command::{command, output, output_with_input, watched_within};
+use crate::command::{command, output_with_input, watched_within};
 use crate::images::Selection;
 use crate::install::{apply, install};
 use crate::layout::{Layout, make_folder, repository};
 use crate::packages;
 use crate::progress::{Step, say};
 use crate::target::Target;
-use crate::wait::{Look, wait_for};
 
 pub use report::Report;
 
@@ -56,9 +55,6 @@ const LEFT_OUT: &str = r"\[Disruptive\]|\[Serial\]|\[Feature:";
 /// Longest time for the whole suite.
 const LIMIT: Duration = Duration::from_hours(2);
 
-/// Longest until the class is there.
-const CLASS_LIMIT: Duration = Duration::from_secs(30);
-
 /// Runs the suite; whether all selected specs passed.
 pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let definitions = repository().join("tests/conformance");
@@ -77,24 +73,12 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     images::load(&target, &program)?;
     install(&target, &built)?;
     apply(&target, &class)?;
-    let judged =
-        wait_for_class(&target, &args.class).and_then(|()| run(&target, &program, &file(".driver.yaml"), args));
+    let judged = run(&target, &program, &file(".driver.yaml"), args);
     let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
     output_with_input(&mut delete, class.as_bytes())?;
     let report = judged?;
     report.print();
     Ok(report.passed())
-}
-
-fn wait_for_class(target: &Target, class: &str) -> Result<()> {
-    let name = format!("conform-{class}");
-    wait_for(&format!("the StorageClass {name}"), CLASS_LIMIT, &[], || {
-        match output(&mut target.kubectl(["get", "storageclass", &name, "-o", "name"])) {
-            Ok(_) => Look::Ready(()),
-            Err(error) => Look::NotYet(error.to_string()),
-        }
-    })?;
-    Ok(())
 }
 
 fn run(target: &Target, program: &Path, definition: &Path, args: &KubernetesArgs) -> Result<Report> {
