@@ -245,6 +245,7 @@ impl Apply<'_> {
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
+        let making = self.record.as_ref().map_or(Kind::Provision, |record| record.operation);
         if let Some(patch) = accept.volume_patch {
             patched(
                 &self.volumes(),
@@ -256,12 +257,7 @@ impl Apply<'_> {
         }
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
-        self.count(
-            Kind::Provision,
-            OperationResult::Done,
-            Category::Done,
-            Some(accept.took),
-        );
+        self.count(making, OperationResult::Done, Category::Done, Some(accept.took));
         for run in &accept.runs {
             self.remove(run).await?;
         }
@@ -273,7 +269,12 @@ impl Apply<'_> {
         if self.record.as_ref() != Some(&refuse.record) {
             self.write_record(&refuse.record).await?;
             if refuse.say.is_some() {
-                self.count(Kind::Provision, OperationResult::Retry, Category::Refused, since_begin);
+                self.count(
+                    refuse.record.operation,
+                    OperationResult::Retry,
+                    Category::Refused,
+                    since_begin,
+                );
             }
         }
         // First, since the removal may be refused.

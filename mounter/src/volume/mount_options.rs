@@ -17,6 +17,11 @@ impl MountFlags {
         Self(MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
     }
 
+    /// Whether nothing can be written.
+    pub fn is_read_only(self) -> bool {
+        self.0.contains(MountAttrFlags::MOUNT_ATTR_RDONLY)
+    }
+
     /// Read-only or not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {

@@ -12,6 +12,8 @@ pub enum Operation {
     Delete,
     /// Make the volume larger.
     Expand,
+    /// Make the volume as a copy of another.
+    Clone,
     /// Take a snapshot.
     Snapshot,
     /// Remove a snapshot.
@@ -30,10 +32,11 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation of the contract, in its order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
+        Self::Clone,
         Self::Snapshot,
         Self::DeleteSnapshot,
         Self::Backup,
@@ -49,6 +52,7 @@ impl Operation {
             Self::Provision => "provision",
             Self::Delete => "delete",
             Self::Expand => "expand",
+            Self::Clone => "clone",
             Self::Snapshot => "snapshot",
             Self::DeleteSnapshot => "delete-snapshot",
             Self::Backup => "backup",

@@ -44,6 +44,11 @@ pub mod keys {
     /// Address of the Kubernetes API, `https://host:port`.
     pub const KUBE_API: &str = "kube-api";
 
+    /// For `clone`: name of the PV to copy. Not set for any other operation.
+    pub const SOURCE_PV_NAME: &str = "source-pv-name";
+    /// For `clone`: capacity of the volume to copy, in bytes. Not set for any other operation.
+    pub const SOURCE_SIZE: &str = "source-size";
+
     /// All of the above, in the contract's order.
     pub const ALL: &[&str] = &[
         OPERATION,
@@ -66,6 +71,8 @@ pub mod keys {
         SERVICE_ACCOUNT,
         SERVICE_TOKEN,
         KUBE_API,
+        SOURCE_PV_NAME,
+        SOURCE_SIZE,
     ];
 }
 

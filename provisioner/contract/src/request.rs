@@ -58,6 +58,25 @@ pub struct Request {
     /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
     #[serde(default)]
     pub volume: BTreeMap<String, String>,
+    /// For `clone`: the volume to copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// The volume that a `clone` copies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Source {
+    /// Name of its PV.
+    pub pv_name: String,
+    /// Name of its claim, which is in the same namespace.
+    pub pvc_name: String,
+    /// That claim's uid.
+    pub pvc_uid: String,
+    /// Its capacity in bytes: the new volume's is not smaller.
+    pub size: u64,
+    /// Its options, as its PV has them.
+    pub volume: BTreeMap<String, String>,
 }
 
 /// Bytes in a GiB.

@@ -7,6 +7,7 @@ use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
 use tracing::info;
 
+use super::live::is_there_to_copy;
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
@@ -151,6 +152,11 @@ impl Apply<'_> {
     async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
         let live = self.subject.live(&self.shared.context.client).await?;
         let Some(live) = live else { return Ok(false) };
+        if let Some(source) = &start.request.source
+            && !is_there_to_copy(&self.shared.context.client, &start.request.pvc_namespace, source).await?
+        {
+            return Ok(false);
+        }
         let text = live
             .annotations
             .as_ref()

@@ -124,7 +124,8 @@ impl Subject {
                 patch["status"] = expand::of_record(claim, record, Timestamp::now());
                 patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
             }
-            (Self::Claim(_), Kind::Provision | Kind::Delete) | (Self::Volume(_) | Self::Orphan(_), _) => {}
+            (Self::Claim(_), Kind::Provision | Kind::Clone | Kind::Delete) | (Self::Volume(_) | Self::Orphan(_), _) => {
+            }
         }
         patch
     }

@@ -20,6 +20,7 @@ use super::limiter::InFlight;
 use super::work_queue::{Target, WorkQueue};
 use crate::operation::describe::{Answer, describe};
 use crate::operation::expand;
+use crate::operation::source::{Content, ObservedSource};
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Run, RunId};
@@ -45,6 +46,8 @@ pub struct Cache {
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// Names of the claims that are to be copies, by `namespace/name` of the claim that they copy.
+    by_source: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
     /// A run has changed.
@@ -82,6 +85,7 @@ impl Cache {
             classes,
             nodes,
             by_claim: Arc::default(),
+            by_source: Arc::default(),
             departed: Arc::default(),
             changed: Arc::default(),
         };
@@ -248,6 +252,72 @@ impl Cache {
         }
     }
 
+    /// What a claim is to be a copy of, as far as it is there.
+    pub fn source_of(&self, claim: &PersistentVolumeClaim) -> ObservedSource {
+        let Content::Claim(name) = Content::of(claim) else {
+            return ObservedSource::default();
+        };
+        let namespace = claim.namespace().unwrap_or_default();
+        let claim = self.claims.get(&ObjectRef::new(name).within(&namespace));
+        let volume = claim
+            .as_ref()
+            .and_then(|claim| claim.spec.as_ref()?.volume_name.as_deref());
+        ObservedSource {
+            volume: volume.and_then(|volume| self.volumes.get(&ObjectRef::new(volume))),
+            claim,
+        }
+    }
+
+    /// The claims that are to be copies of this one's volume, and are there.
+    pub fn copies_of(&self, namespace: &str, name: &str) -> Vec<Arc<PersistentVolumeClaim>> {
+        let by_source = self.by_source.read().unwrap_or_else(PoisonError::into_inner);
+        let copies = by_source.get(&format!("{namespace}/{name}"));
+        let copies = copies.into_iter().flatten();
+        copies
+            .filter_map(|copy| self.claims.get(&ObjectRef::new(copy).within(namespace)))
+            .collect()
+    }
+
+    pub(super) fn note_copy(&self, claim: &PersistentVolumeClaim, there: bool) {
+        let Content::Claim(name) = Content::of(claim) else {
+            return;
+        };
+        let source = format!("{}/{name}", claim.namespace().unwrap_or_default());
+        let mut by_source = self.by_source.write().unwrap_or_else(PoisonError::into_inner);
+        let copies = by_source.entry(source.clone()).or_default();
+        if there {
+            copies.insert(claim.name_any());
+        } else {
+            copies.remove(&claim.name_any());
+        }
+        if copies.is_empty() {
+            by_source.remove(&source);
+        }
+    }
+
+    /// Queues the copies that wait for this claim and its volume.
+    pub(super) fn queue_copies(&self, queue: &WorkQueue, namespace: &str, name: &str) {
+        for copy in self.copies_of(namespace, name) {
+            if is_open(&copy) {
+                queue.add(&claim_target(&copy));
+            }
+        }
+    }
+
+    /// Queues the PVs that wait for what copies them, where this claim does.
+    pub(super) fn queue_sources(&self, queue: &WorkQueue, claim: &PersistentVolumeClaim) {
+        let Content::Claim(name) = Content::of(claim) else {
+            return;
+        };
+        let copied = |volume: &PersistentVolume| {
+            let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            of.is_some_and(|of| of.name.as_deref() == Some(name) && of.namespace == claim.metadata.namespace)
+        };
+        for volume in self.volumes.state_filter(copied) {
+            queue.add(&Target::Volume(volume.name_any()));
+        }
+    }
+
     pub(super) fn queue_claims(&self, queue: &WorkQueue, wanted: impl Fn(&PersistentVolumeClaim) -> bool) {
         for claim in self.claims.state_filter(wanted) {
             queue.add(&claim_target(&claim));
@@ -283,6 +353,9 @@ impl Cache {
         }
         for volume in &volumes {
             self.note_volume(volume, true);
+        }
+        for claim in &claims {
+            self.note_copy(claim, true);
         }
         fill(&mut writers.claims, claims);
         fill(&mut writers.volumes, volumes);

@@ -55,8 +55,16 @@ pub async fn watch(
             watcher(Api::all(client.clone()), all()),
             writers.claims,
             move |event| match event {
-                Event::Apply(claim) => queue.add(&claim_target(&claim)),
+                Event::Apply(claim) => {
+                    cache.note_copy(&claim, true);
+                    queue.add(&claim_target(&claim));
+                    cache.queue_copies(&queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
+                    cache.queue_sources(&queue, &claim);
+                }
                 Event::Delete(claim) => {
+                    cache.note_copy(&claim, false);
+                    cache.queue_copies(&queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
+                    cache.queue_sources(&queue, &claim);
                     cache.forget_departed(&claim);
                     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
                     expectations.gone(uid);
@@ -78,7 +86,8 @@ pub async fn watch(
                     cache.queue_claims(&queue, |_| true);
                     cache.queue_all(&queue);
                 }
-                Event::Init | Event::InitApply(_) => {}
+                Event::InitApply(claim) => cache.note_copy(&claim, true),
+                Event::Init => {}
             },
         )
     };
@@ -100,6 +109,7 @@ pub async fn watch(
                         if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
                             let part = |part: &Option<String>| part.clone().unwrap_or_default();
                             queue.add(&Target::Claim(part(&claim.namespace), part(&claim.name)));
+                            cache.queue_copies(&queue, &part(&claim.namespace), &part(&claim.name));
                         }
                     }
                     Event::InitApply(volume) => cache.note_volume(&volume, true),
@@ -191,6 +201,10 @@ pub async fn watch(
 
 /// What a run was begun for.
 fn targets(run: &Run) -> Vec<Target> {
+    // What was copied may be waiting for the end of that.
+    let copied = (run.kind() == Some(Kind::Clone))
+        .then(|| run.request().ok()?.source)
+        .flatten();
     run.claim()
         .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
@@ -198,6 +212,7 @@ fn targets(run: &Run) -> Vec<Target> {
             run.claim_uid()
                 .map(|uid| Target::Volume(persistent_volume::name_for(uid))),
         )
+        .chain(copied.map(|source| Target::Volume(source.pv_name)))
         .collect()
 }
 

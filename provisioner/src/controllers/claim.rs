@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::{expand, provision};
+use crate::operation::{expand, provision, source};
 use crate::run::{Kind, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
@@ -53,7 +53,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     // Of a claim that has its volume, that one says it.
     let is_standing = match record.as_ref().map(|record| record.operation) {
         None | Some(Kind::Expand) => true,
-        Some(Kind::Provision | Kind::Delete) => false,
+        Some(Kind::Provision | Kind::Clone | Kind::Delete) => false,
     };
     let volume = expand::standing(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
@@ -68,8 +68,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (provision_run, delete_run) = (find(Kind::Provision), find(Kind::Delete));
+    let (provision_run, delete_run) = (find(source::making(claim)), find(Kind::Delete));
     let expand_run = find(Kind::Expand);
+    let from = cache.source_of(claim);
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let by_host = |host: &str| cache.node_by_host(host);
@@ -91,6 +92,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
                 looked_up,
                 nodes: &nodes,
                 by_host: &by_host,
+                source: &from,
                 kube_api: &shared.context.settings.kube_api,
                 limits: &shared.limits,
             };

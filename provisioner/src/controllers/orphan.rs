@@ -124,8 +124,8 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
-    let (provision, delete) = (of(Kind::Provision), of(Kind::Delete));
-    let expand = of(Kind::Expand);
+    let made = of(Kind::Provision).or_else(|| of(Kind::Clone));
+    let (provision, delete, expand) = (made, of(Kind::Delete), of(Kind::Expand));
     let decided = plan(provision, delete, expand, &shared.limits, Timestamp::now());
     let Some(run) = provision.or(delete).or(expand) else {
         return Ok(());

@@ -5,6 +5,7 @@
 //! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
 //! else is left.
 
+mod clone;
 mod expand;
 mod fake_api;
 
@@ -28,6 +29,7 @@ use crate::operation::tests::{class, config};
 use crate::process::context::{Context, Settings};
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
+use crate::run::Run;
 
 /// What the image and the user do.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +67,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     } else {
         &[
             ("volume-source", "flexVolume"),
-            ("operations", "provision,delete,expand"),
+            ("operations", "provision,delete,expand,clone"),
         ]
     };
     let good = Arc::new(config(source));
@@ -195,7 +197,7 @@ impl Theatre {
             &pods,
             vec![class(&json!({}))],
         );
-        for run in self.shared.cache.runs_of(UID) {
+        for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
         }
     }

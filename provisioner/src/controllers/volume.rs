@@ -8,6 +8,7 @@ use kube::{Resource, ResourceExt};
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_of, not_known, runs_in};
+use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
 use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
@@ -61,6 +62,11 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         claim.name.as_deref().unwrap_or_default(),
         &uid,
     );
+    let copied_by = if claimed {
+        None
+    } else {
+        copied_by(shared, volume).await?
+    };
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {
         if cache.node_by_host(host).is_some() {
@@ -78,6 +84,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             delete_run: delete_run.as_ref(),
             expand_run: expand_run.as_ref(),
             claimed,
+            copied_by: copied_by.as_deref(),
             by_host: &|host| cache.node_by_host(host),
             away_since,
             kube_api: &shared.context.settings.kube_api,

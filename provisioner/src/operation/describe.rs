@@ -6,7 +6,7 @@
 //! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
 
 use super::decision::Intent;
-use super::{delete, expand, provision};
+use super::{clone, delete, expand, provision};
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -102,6 +102,7 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Provision => &provision::DESCRIPTION,
         Kind::Delete => &delete::DESCRIPTION,
         Kind::Expand => &expand::DESCRIPTION,
+        Kind::Clone => &clone::DESCRIPTION,
     }
 }
 

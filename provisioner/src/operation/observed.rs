@@ -11,6 +11,7 @@ use mooring_contract::names::annotations;
 use super::backoff::Backoff;
 use super::record::Record;
 use super::request::Surroundings;
+use super::source::{self, ObservedSource};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
@@ -29,7 +30,7 @@ pub struct ObservedClaim<'a> {
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
     pub unserved_since: Timestamp,
-    /// The run of its provisioning.
+    /// The run that makes its volume: of operation [`Self::making`].
     pub provision_run: Option<&'a Run>,
     /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
@@ -45,6 +46,8 @@ pub struct ObservedClaim<'a> {
     pub nodes: &'a dyn Fn(&str) -> Option<Node>,
     /// The node with this value of the label `kubernetes.io/hostname`.
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// What it is to be a copy of.
+    pub source: &'a ObservedSource,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     /// Limits of waiting.
@@ -61,6 +64,11 @@ impl ObservedClaim<'_> {
     pub(crate) fn selected(&self) -> Option<&str> {
         self.annotation(annotations::SELECTED_NODE)
             .filter(|node| !node.is_empty())
+    }
+
+    /// The operation that makes its volume.
+    pub(crate) fn making(&self) -> Kind {
+        source::making(self.claim)
     }
 
     /// Which run an operation on its volume is.
@@ -104,6 +112,8 @@ pub struct ObservedVolume<'a> {
     pub expand_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
+    /// The claim whose volume is being made as a copy of it, `namespace/name`.
+    pub copied_by: Option<&'a str>,
     /// The node with this value of the label `kubernetes.io/hostname`.
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// Since when the node that the volume lives on has been seen to be missing, if it is.

@@ -21,6 +21,7 @@ use super::describe::{Answer, Description, Given, SubjectKind, Words, action, wa
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request::{self, ClaimError};
+use super::source::{self, Content, Found};
 use super::step::{Step, step};
 use super::{expand, undo};
 use crate::config::ProvisionerConfig;
@@ -55,7 +56,7 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     match seen.record.map(|record| (record, record.operation)) {
         Some((record, Kind::Expand)) => return Ok(expand::ongoing(seen, record, now)),
-        Some((_, Kind::Provision | Kind::Delete)) | None => {}
+        Some((_, Kind::Provision | Kind::Clone | Kind::Delete)) | None => {}
     }
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return Ok(undo::plan_undo(seen, now));
@@ -92,7 +93,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
             }
             return Decision::wait_for(Note::warning(
                 reasons::NO_CONFIG,
-                action(Kind::Provision),
+                action(seen.making()),
                 error.to_string(),
             ));
         }
@@ -103,19 +104,20 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     }
     let node = match selected(seen) {
         Ok(node) => node,
-        Err(gone) => return reschedule(None, &Unfit::Gone(gone), None),
+        Err(gone) => return reschedule(seen, None, &Unfit::Gone(gone), None),
     };
     if let Some(unfit) = unfit(config, node.as_ref()) {
-        return reschedule(None, &unfit, None);
+        return reschedule(seen, None, &unfit, None);
     }
-    let run = seen.run(Kind::Provision).in_namespace(&config.reference.namespace);
-    let record = Record::first(Kind::Provision, run, now, config);
+    let run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
+    let record = Record::first(seen.making(), run, now, config);
     begin(seen, config, node.as_ref(), record, true)
 }
 
 /// Whether Kubernetes asks for a volume for the claim now.
 fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
     seen.annotation(annotations::STORAGE_PROVISIONER) == Some(PROVISIONER)
+        && Content::of(seen.claim) != Content::Populated
         && (!seen.waits_for_consumer() || seen.selected().is_some())
 }
 
@@ -209,8 +211,11 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::Provision, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(seen.making(), error.to_string())),
     };
+    if let Some(idle) = source::let_go(seen, config, record) {
+        return Decision::Note(Box::new(idle));
+    }
     if seen.class.is_none() {
         let class = seen
             .claim
@@ -219,7 +224,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
             .and_then(|spec| spec.storage_class_name.clone());
         let class = class.unwrap_or_default();
         return Decision::wait_for(waiting(
-            Kind::Provision,
+            seen.making(),
             format!("StorageClass {class:?} is gone: create it again, or delete the claim"),
         ));
     }
@@ -233,10 +238,10 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
     }
     let node = match selected(seen) {
         Ok(node) => node,
-        Err(gone) => return reschedule(Some(record), &Unfit::Gone(gone), None),
+        Err(gone) => return reschedule(seen, Some(record), &Unfit::Gone(gone), None),
     };
     if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !record.may_exist) {
-        return reschedule(Some(record), &unfit, None);
+        return reschedule(seen, Some(record), &unfit, None);
     }
     let moved = node
         .as_ref()
@@ -256,7 +261,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
     let mut next = begun(record);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(Kind::Provision).in_namespace(&config.reference.namespace);
+    next.run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
     if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
         // Without a volume on it, or gone together with what was on it.
         next.node.clear();
@@ -273,20 +278,32 @@ fn begin(
     mut record: Record,
     write: bool,
 ) -> ClaimDecision {
-    let request = match asked(seen, config, node) {
-        Ok(request) => request,
+    let (request, beside) = match asked(seen, config, node) {
+        Ok(asked) => asked,
+        Err(ClaimError::Source(error)) if error.is_wait() => {
+            return Decision::wait_for(waiting(seen.making(), error.to_string()));
+        }
         Err(error) => {
-            let say = Note::warning(reasons::BAD_CLAIM, action(Kind::Provision), error.to_string());
+            let say = Note::warning(reasons::BAD_CLAIM, action(seen.making()), error.to_string());
             return Decision::wait_for(say);
         }
     };
-    if let Some(node) = node {
+    if let (Some(selected), Some(beside)) = (node, &beside)
+        && selected.name != beside.name
+    {
+        let unfit = Unfit::Elsewhere(selected.name.clone(), beside.name.clone());
+        return reschedule(seen, seen.record, &unfit, None);
+    }
+    if let Some(node) = node.or(beside.as_ref()) {
         record.node.clone_from(&node.name);
+    }
+    if let Some(source) = &request.source {
+        record.source.clone_from(&source.pv_name);
     }
     // A volume on a node's own disk is made where it will be used, and retried where it was begun.
     let pinned = config.is_node_local() && !record.node.is_empty();
     Decision::Start(Box::new(Start {
-        run: seen.run(Kind::Provision),
+        run: seen.run(seen.making()),
         request,
         config: config.clone(),
         node: pinned.then(|| record.node.clone()),
@@ -311,15 +328,22 @@ fn allowed(class: Option<&StorageClass>, config: &ProvisionerConfig, pinned: boo
         .unwrap_or_default()
 }
 
-/// What the image is asked to make.
-fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Node>) -> Result<Request, ClaimError> {
-    if !config.operations.contains(&Kind::Provision.into()) {
-        return Err(ClaimError::NoOperation(
-            config.reference.to_string(),
-            Kind::Provision.as_str(),
-        ));
+/// What the image is asked to make, and the only node where it can, if what it copies lives on one.
+fn asked(
+    seen: &ObservedClaim<'_>,
+    config: &ProvisionerConfig,
+    node: Option<&Node>,
+) -> Result<(Request, Option<Node>), ClaimError> {
+    let kind = seen.making();
+    if !config.operations.contains(&kind.into()) {
+        return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
     }
-    request::for_claim(Kind::Provision, seen.claim, node, [].into(), seen.surroundings(config))
+    let request = request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?;
+    let (source, beside) = match source::find(seen, config)? {
+        Some(Found { source, node }) => (Some(source), node),
+        None => (None, None),
+    };
+    Ok((Request { source, ..request }, beside))
 }
 
 /// The run that stands, so that its properties can be handed over if they were not.
@@ -327,7 +351,7 @@ fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
     let config = seen.config.as_ref().ok()?;
     let request = seen.provision_run?.request().ok()?;
     Some(Start {
-        run: seen.run(Kind::Provision),
+        run: seen.run(seen.making()),
         request,
         config: config.clone(),
         record: record.clone(),
@@ -370,7 +394,7 @@ fn made(
         }
         let config = match seen.config {
             Ok(config) => config,
-            Err(error) => return Ok(Decision::wait_for(waiting(Kind::Provision, error.to_string()))),
+            Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
         };
         let Some(source) = config.volume_source else {
             return Ok(failed(format!(
@@ -415,7 +439,7 @@ fn made(
         volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
         say: Some(Note::warning(
             reasons::REFUSED_VOLUME,
-            action(Kind::Provision),
+            action(seen.making()),
             format!("the PersistentVolume that the image made is refused and removed: {refusals}"),
         )),
         run: Some(run.to_remove()),
@@ -473,7 +497,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         claim_patch: claim_patch(seen, &pv_name),
         say: Note::normal(
             reasons::PROVISIONED,
-            action(Kind::Provision),
+            action(seen.making()),
             format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
@@ -549,7 +573,7 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
 fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, state: String, now: Timestamp) -> ClaimDecision {
     let run = seen.provision_run.map(Run::to_remove);
     if let Err(gone) = selected(seen) {
-        return reschedule(Some(record), &Unfit::Gone(gone), run);
+        return reschedule(seen, Some(record), &Unfit::Gone(gone), run);
     }
     let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
@@ -582,6 +606,8 @@ enum Unfit {
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
+    /// This node is not the second, which has the volume to copy.
+    Elsewhere(String, String),
 }
 
 impl std::fmt::Display for Unfit {
@@ -591,6 +617,10 @@ impl std::fmt::Display for Unfit {
             Self::Unable(node, client) => write!(
                 f,
                 "node {node} can't mount volumes of {client} (kubectl describe node {node} says what to do)"
+            ),
+            Self::Elsewhere(node, source) => write!(
+                f,
+                "node {node} does not have the volume to copy, which is on node {source} (tie the Pod to that node with a nodeSelector)"
             ),
         }
     }
@@ -606,10 +636,10 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     Some(Unfit::Unable(node.name.clone(), client))
 }
 
-fn reschedule(record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> ClaimDecision {
+fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
-        Unfit::Unable(..) => reasons::NODE_UNABLE,
+        Unfit::Unable(..) | Unfit::Elsewhere(..) => reasons::NODE_UNABLE,
     };
     Decision::Own(ForClaim::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {
@@ -621,7 +651,7 @@ fn reschedule(record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> Cl
         }),
         say: Note::warning(
             reason,
-            action(Kind::Provision),
+            action(seen.making()),
             format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
         ),
         run,

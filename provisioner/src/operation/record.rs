@@ -59,6 +59,9 @@ pub struct Record {
     /// Of an expansion: how the last run ended is not known, so the storage may have grown to [`Self::size`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
+    /// Of a copy: name of the PV that is copied.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
 }
 
 /// A record that can't be read.
@@ -89,13 +92,14 @@ impl Record {
             refused: false,
             size: None,
             uncertain: false,
+            source: String::new(),
         }
     }
 
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
         match self.operation {
-            Kind::Provision => true,
+            Kind::Provision | Kind::Clone => true,
             Kind::Delete | Kind::Expand => false,
         }
     }
@@ -103,9 +107,15 @@ impl Record {
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
         match self.operation {
-            Kind::Provision | Kind::Expand => false,
+            Kind::Provision | Kind::Expand | Kind::Clone => false,
             Kind::Delete => true,
         }
+    }
+
+    /// Whether a copy of this PV is being made by it now: a run of it may be there, or is about to be.
+    pub fn copies(&self, pv_name: &str) -> bool {
+        let begun = self.not_before.is_none() && !self.gave_up && !self.cancelled && !self.refused;
+        self.operation == Kind::Clone && begun && self.source == pv_name
     }
 
     /// The record on a claim or a PV, if it has one.

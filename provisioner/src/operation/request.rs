@@ -11,6 +11,7 @@ use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
 use super::describe::{Given, describe};
+use super::source::SourceError;
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::run::Kind;
 use crate::volume::acceptance::asked_bytes;
@@ -35,9 +36,9 @@ pub enum ClaimError {
         "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
     )]
     Selector,
-    /// The claim asks for a volume with content.
-    #[error("the claim has a dataSource, which this version can't fill a volume from: make the claim without it")]
-    DataSource,
+    /// The claim asks for a copy of what can't be copied, or not yet.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// The claim names a `VolumeAttributesClass`.
     #[error("the claim has a volumeAttributesClassName, which this version can't apply: make the claim without it")]
     Attributes,
@@ -112,6 +113,7 @@ pub fn for_claim(
         kube_api: around.kube_api.to_owned(),
         parameters,
         volume,
+        source: None,
     })
 }
 
@@ -139,6 +141,7 @@ pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>
         kube_api: around.kube_api.to_owned(),
         parameters,
         volume,
+        source: None,
         ..made_by
     }
 }
@@ -148,9 +151,6 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.selector.is_some() {
         return Err(ClaimError::Selector);
-    }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Err(ClaimError::DataSource);
     }
     if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
         return Err(ClaimError::Attributes);
@@ -254,13 +254,6 @@ mod tests {
         assert_eq!(
             ask(json!({"selector": {"matchLabels": {"a": "b"}}}), &[]),
             Some(ClaimError::Selector)
-        );
-        assert_eq!(
-            ask(
-                json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}),
-                &[]
-            ),
-            Some(ClaimError::DataSource)
         );
         assert_eq!(
             ask(json!({"volumeAttributesClassName": "fast"}), &[]),

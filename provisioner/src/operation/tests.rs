@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::decision::{ClaimDecision, First};
 use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
+use super::source::ObservedSource;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;
@@ -128,6 +129,7 @@ pub(crate) struct World {
     pub(crate) volumes: Vec<Value>,
     pub(crate) looked_up: bool,
     pub(crate) nodes: Vec<&'static str>,
+    pub(crate) source: ObservedSource,
     /// That of them which can't mount local volumes.
     pub(crate) unable: &'static str,
 }
@@ -150,6 +152,7 @@ impl World {
             volumes: vec![],
             looked_up: false,
             nodes: vec!["node-a", "node-b"],
+            source: ObservedSource::default(),
             unable: "",
         }
     }
@@ -221,6 +224,7 @@ impl World {
                 looked_up: self.looked_up,
                 nodes: &nodes,
                 by_host: &nodes,
+                source: &self.source,
                 kube_api: "https://10.96.0.1:443",
                 limits: &Limits::default(),
             },

@@ -13,11 +13,13 @@ pub enum Kind {
     Delete,
     /// Make the volume larger.
     Expand,
+    /// Make the volume as a copy of another.
+    Clone,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Provision, Self::Delete, Self::Expand];
+    pub const ALL: [Self; 4] = [Self::Provision, Self::Delete, Self::Expand, Self::Clone];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
     ///
@@ -28,7 +30,8 @@ impl Kind {
             Operation::Provision => Some(Self::Provision),
             Operation::Delete => Some(Self::Delete),
             Operation::Expand => Some(Self::Expand),
-            // To be asked for by a claim or its PersistentVolume (the first two), by a VolumeSnapshotContent, by the
+            Operation::Clone => Some(Self::Clone),
+            // To be asked for by a claim or its PersistentVolume (the first four), by a VolumeSnapshotContent, by the
             // attachment of a volume to a node, and by a provisioner ConfigMap.
             Operation::Backup
             | Operation::Restore
@@ -57,6 +60,7 @@ impl From<Kind> for Operation {
             Kind::Provision => Self::Provision,
             Kind::Delete => Self::Delete,
             Kind::Expand => Self::Expand,
+            Kind::Clone => Self::Clone,
         }
     }
 }

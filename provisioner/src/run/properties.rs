@@ -117,7 +117,7 @@ pub fn variables(names: &BTreeSet<String>, secret: &str) -> Vec<EnvVar> {
 /// Mooring's own properties of a request, in text.
 fn own(request: &Request) -> Vec<(&'static str, String)> {
     let topology = serde_json::Value::from_iter(request.topology.clone()).to_string();
-    vec![
+    let mut own = vec![
         (keys::OPERATION, request.operation.to_string()),
         (keys::CONTRACT, request.contract.to_string()),
         (keys::PV_NAME, request.pv_name.clone()),
@@ -137,7 +137,12 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         (keys::TOPOLOGY, topology),
         (keys::SERVICE_ACCOUNT, request.service_account.clone()),
         (keys::KUBE_API, request.kube_api.clone()),
-    ]
+    ];
+    if let Some(source) = &request.source {
+        own.push((keys::SOURCE_PV_NAME, source.pv_name.clone()));
+        own.push((keys::SOURCE_SIZE, source.size.to_string()));
+    }
+    own
 }
 
 /// Whether what is not Mooring's own can be handed over.
@@ -165,7 +170,7 @@ pub(crate) mod tests {
     use super::{Properties, PropertiesError, REQUEST_KEY, variables};
     use k8s_openapi::ByteString;
     use mooring_contract::operation::Operation;
-    use mooring_contract::request::Request;
+    use mooring_contract::request::{Request, Source};
     use proptest::prelude::*;
     use secrecy::SecretString;
 
@@ -196,6 +201,7 @@ pub(crate) mod tests {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             volume: BTreeMap::new(),
+            source: None,
         }
     }
 
@@ -230,6 +236,24 @@ pub(crate) mod tests {
         let request: Request = serde_json::from_str(&properties[REQUEST_KEY]).unwrap();
         assert_eq!(request, silver());
         assert!(!properties[REQUEST_KEY].contains("23092390532lksf90kwelklfw"));
+    }
+
+    #[test]
+    fn a_clone_is_told_its_source_and_nothing_else_is() {
+        let mut request = silver();
+        assert!(!data(Properties::new(&request, &none(), None).unwrap()).contains_key("source-pv-name"));
+        request.source = Some(Source {
+            pv_name: "pvc-old".into(),
+            pvc_name: "old".into(),
+            pvc_uid: "old".into(),
+            size: 1 << 30,
+            volume: [("source".to_owned(), "pvc-old.img".to_owned())].into(),
+        });
+        let properties = data(Properties::new(&request, &none(), None).unwrap());
+        assert_eq!(properties["source-pv-name"], "pvc-old");
+        assert_eq!(properties["source-size"], "1073741824");
+        let read: Request = serde_json::from_str(&properties[REQUEST_KEY]).unwrap();
+        assert_eq!(read, request);
     }
 
     #[test]

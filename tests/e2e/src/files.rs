@@ -82,6 +82,7 @@ pub const FILES: &[File] = &[
     file("mount", "shim", Needs::Cluster, 40),
     file("mount", "silent", Needs::Cluster, 40),
     file("mount", "sshfs", Needs::Cluster, 40),
+    file("provision", "clone", Needs::Cluster, 50),
     file("provision", "config", Needs::Cluster, 40),
     file("provision", "contract", Needs::Cluster, 40),
     file("provision", "deleted", Needs::Cluster, 40),

@@ -156,6 +156,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         kube_api: "https://10.0.0.1:443".to_owned(),
         parameters: config.pass_through.clone(),
         volume: BTreeMap::new(),
+        source: None,
     };
     // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();

@@ -67,7 +67,8 @@ Examples:
 Examples:
   server=$(pv get server)
   port=$(pv get port --default 22)
-  source=$(pv get --volume source)")]
+  source=$(pv get --volume source)
+  copied=$(pv get --source source)")]
     Get(Get),
     /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
     ///
@@ -84,6 +85,14 @@ Example:
 Example, in a script that makes its volume only if there is room:
   [ \"${1-}\" = locked ] || exec pv lock /run/mooring/backend \"$0\" locked")]
     Lock(Lock),
+    /// Copy a file as large as a volume.
+    ///
+    /// Where the file system can, the two share their blocks until one is written; else only what was written is copied,
+    /// and holes stay holes. FILE appears only when all of it is on the disk: until then the copy is FILE.new.
+    #[command(after_help = "\
+Example, in a script that makes a volume as a copy of another:
+  [ -e \"$pool/$PV_NAME.img\" ] || pv copy \"$pool/$SOURCE_PV_NAME.img\" \"$pool/$PV_NAME.img\"")]
+    Copy(Copy),
 }
 
 /// Arguments of `pv create`.
@@ -118,6 +127,9 @@ pub struct Get {
     /// Print an option of the existing volume instead, as its PersistentVolume has it: a 'delete' needs these.
     #[arg(long)]
     pub volume: bool,
+    /// Print an option of the volume to copy instead, as its PersistentVolume has it: a 'clone' needs these.
+    #[arg(long, conflicts_with = "volume")]
+    pub source: bool,
     /// What to print if there is no such property (without this, that is an error).
     #[arg(long, value_name = "VALUE")]
     pub default: Option<String>,
@@ -133,6 +145,16 @@ pub struct Lock {
     /// Its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
+}
+
+/// Arguments of `pv copy`.
+#[derive(Debug, clap::Args)]
+pub struct Copy {
+    /// File to copy.
+    pub from: PathBuf,
+    /// The new FILE.
+    #[arg(value_name = "FILE")]
+    pub to: PathBuf,
 }
 
 /// Arguments of `pv options`.

@@ -11,8 +11,8 @@ use crate::api::Api;
 use crate::args::{Args, Command, Create, Get, Options};
 use crate::error::Error;
 use crate::given::Given;
-use crate::lock;
 use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
+use crate::{copy, lock};
 
 /// Runs the command in the arguments.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -28,6 +28,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Get(get) => self::get(&given, &get),
         Command::Options(options) => self::options(options),
         Command::Lock(lock) => Err(lock::run(&lock)),
+        Command::Copy(copy) => copy::run(&copy),
     }
 }
 
@@ -67,16 +68,22 @@ fn get(given: &Given, args: &Get) -> Result<(), Error> {
     let Get {
         property,
         volume,
+        source,
         default,
     } = args;
     let value = if *volume {
         given.request()?.volume.remove(property)
+    } else if *source {
+        let source = given.request()?.source;
+        source.and_then(|mut source| source.volume.remove(property))
     } else {
         given.property(property)?
     };
     let missing = || {
         if *volume {
             Error::NoOption(property.clone())
+        } else if *source {
+            Error::NoSourceOption(property.clone())
         } else {
             Error::NoProperty(property.clone())
         }

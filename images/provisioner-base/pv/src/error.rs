@@ -39,6 +39,9 @@ pub enum Error {
         "the volume that stands has no option {0:?}: before its 'provision' has ended there is none; give --default"
     )]
     NoOption(String),
+    /// `pv get --source` of an option that the volume to copy does not have.
+    #[error("the volume to copy has no option {0:?}: only a 'clone' has such a volume; give --default")]
+    NoSourceOption(String),
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -55,6 +58,16 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file could not be copied.
+    #[error("failed to copy {from} to {to}")]
+    Copy {
+        /// The file.
+        from: PathBuf,
+        /// The new file.
+        to: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
@@ -193,12 +206,14 @@ impl Error {
             | Self::Status { .. }
             | Self::Leaving(_)
             | Self::Write { .. }
+            | Self::Copy { .. }
             | Self::Lock { .. } => EX_TEMPFAIL,
             Self::Given { .. }
             | Self::Request { .. }
             | Self::PropertyName(_)
             | Self::NoProperty(_)
             | Self::NoOption(_)
+            | Self::NoSourceOption(_)
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
             | Self::Source { .. }

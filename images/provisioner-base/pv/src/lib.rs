@@ -12,6 +12,7 @@ use clap::Parser as _;
 pub mod api;
 pub mod args;
 pub mod command;
+pub mod copy;
 pub mod error;
 pub mod given;
 pub mod lock;

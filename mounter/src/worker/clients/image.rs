@@ -49,6 +49,30 @@ impl Content {
         }
     }
 
+    /// How many bytes the file system takes, as its superblock says; `None` where that can't be read.
+    ///
+    /// The offsets are those of `struct ext4_super_block` (`fs/ext4/ext4.h`) and `struct xfs_dsb`
+    /// (`fs/xfs/libxfs/xfs_format.h`) of the kernel.
+    pub(super) fn size(self, bytes: &[u8]) -> Option<u64> {
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+            bytes.get(at..at + N)?.try_into().ok()
+        }
+        let (blocks, block) = match self.file_system()? {
+            FileSystem::Xfs => {
+                let block = u32::from_be_bytes(part(bytes, 4)?);
+                (u64::from_be_bytes(part(bytes, 8)?), u64::from(block))
+            }
+            FileSystem::Ext4 => {
+                const WIDE: u32 = 0x80;
+                let word = |at: usize| Some(u32::from_le_bytes(part(bytes, 1024 + at)?));
+                let high = if word(0x60)? & WIDE == 0 { 0 } else { word(0x150)? };
+                let block = 1024_u64.checked_shl(word(0x18)?)?;
+                (u64::from(high) << 32 | u64::from(word(0x4)?), block)
+            }
+        };
+        blocks.checked_mul(block).filter(|size| *size > 0)
+    }
+
     /// The file system, if it is one.
     pub(super) fn file_system(self) -> Option<FileSystem> {
         match self {
@@ -83,5 +107,25 @@ mod tests {
         bytes[..4].copy_from_slice(b"XFSB");
         assert_eq!(Content::of(&bytes), Content::FileSystem(FileSystem::Xfs));
         assert_eq!(Content::of(b"LUKS"), Content::Unknown);
+    }
+
+    #[test]
+    fn a_superblock_says_how_large_the_file_system_is() {
+        let mut bytes = vec![0; Content::PROBED];
+        bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        let ext4 = Content::FileSystem(FileSystem::Ext4);
+        assert_eq!(ext4.size(&bytes), None, "no blocks");
+        bytes[1028..1032].copy_from_slice(&16384_u32.to_le_bytes());
+        bytes[1048] = 2;
+        assert_eq!(ext4.size(&bytes), Some(64 << 20));
+        bytes[1360] = 1;
+        assert_eq!(ext4.size(&bytes), Some(64 << 20), "not wide");
+        bytes[1120] = 0x80;
+        assert_eq!(ext4.size(&bytes), Some((64 << 20) + (1 << 44)));
+        bytes[..16].copy_from_slice(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x40\0");
+        let xfs = Content::FileSystem(FileSystem::Xfs);
+        assert_eq!(xfs.size(&bytes), Some(64 << 20));
+        assert_eq!(xfs.size(b"XFSB"), None);
+        assert_eq!(Content::Unknown.size(&bytes), None);
     }
 }

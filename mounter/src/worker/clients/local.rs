@@ -10,6 +10,10 @@
 //!
 //! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
+//!
+//! A file may be larger than its file system: a copy may be made larger than what it was made of. The file system then
+//! grows when it is mounted. Of an xfs there may be a copy with the same UUID on the same node, which the kernel refuses
+//! to mount beside it unless told otherwise.
 
 mod device;
 mod expand;
@@ -31,6 +35,9 @@ use crate::worker::task::MountTask;
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
 
+/// The largest block of a file system that can be mounted here: less than that can't be had.
+const LARGEST_BLOCK: u64 = 1 << 16;
+
 /// Mounts an image file. Each step first checks whether it was done before.
 pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
     let volume = task.volume.read()?;
@@ -38,7 +45,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let wanted = wanted_file_system(&volume.fs_type)?;
     let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
     let image = open(sys, pool, name)?;
-    let mounted = mount_image(sys, &image, name, wanted, task, options);
+    let mounted = mount_image(sys, &image, name, wanted, task, &options);
     mounted.map_err(|error| explained(sys, pool, &image, error))
 }
 
@@ -48,7 +55,7 @@ fn mount_image(
     name: &str,
     wanted: Option<FileSystem>,
     task: &MountTask,
-    options: MountOptions,
+    options: &MountOptions,
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
     if let Some(device) = &found {
@@ -58,7 +65,11 @@ fn mount_image(
         fail_unless_alone(task, name, mounts)?;
     }
     if is_mounted(sys, &task.target, name, found.as_ref())? {
-        return Ok(());
+        // An earlier try may have been ended before it grew.
+        return match &found {
+            Some(device) => grow_if_short(sys, image, device, &task.target, options),
+            None => Ok(()),
+        };
     }
     let file_system = match &found {
         // In use: it has a file system, and the kernel's copy of that is newer than the file's.
@@ -72,7 +83,27 @@ fn mount_image(
         Some(device) => device,
         None => sys.attach_loop(image)?,
     };
-    attach(sys, &task.target, file_system, &device, options)
+    attach(sys, &task.target, file_system, &device, options)?;
+    grow_if_short(sys, image, &device, &task.target, options)
+}
+
+/// Lets a file system that is smaller than its file grow into it.
+fn grow_if_short(
+    sys: &impl Sys,
+    image: &ImageFile,
+    device: &LoopDevice,
+    target: &Target,
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let bytes = sys.read_image(image, 0, Content::PROBED)?;
+    let content = Content::of(&bytes);
+    let short = content
+        .size(&bytes)
+        .is_some_and(|size| size < image.size / LARGEST_BLOCK * LARGEST_BLOCK);
+    if !short || options.flags.is_read_only() {
+        return Ok(());
+    }
+    expand::grow(sys, content.file_system(), device, target)
 }
 
 /// Fails if a volume for one Pod is in the directory of another. A Pod's own has more mounts, of parts of the volume.
@@ -240,12 +271,17 @@ fn attach(
     target: &Target,
     file_system: FileSystem,
     device: &LoopDevice,
-    options: MountOptions,
+    options: &MountOptions,
 ) -> Result<(), MountError> {
+    let mut of_file_system = options.file_system.clone();
+    if file_system == FileSystem::Xfs {
+        // The UUID of a copy is that of what it is a copy of.
+        of_file_system.push(("nouuid".to_owned(), None));
+    }
     let mount = sys.new_mount(&NewMount {
         fs_type: file_system.as_str().to_owned(),
         source: device.path.display().to_string(),
-        options: options.file_system,
+        options: of_file_system,
         credentials: Secrets::default(),
         flags: options.flags,
     })?;

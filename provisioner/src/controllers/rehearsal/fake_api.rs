@@ -35,6 +35,8 @@ pub(super) struct State {
     calls: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
+    /// What somebody else deletes just before this call: its number, kind and key.
+    pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
 }
@@ -121,6 +123,9 @@ impl State {
 
     fn call(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
         self.calls += 1;
+        if let Some((_, kind, key)) = self.meanwhile.filter(|(nth, ..)| *nth == self.calls) {
+            self.delete(kind, key);
+        }
         if *method != Method::GET {
             self.log.push(format!("{method} {path}"));
         }

@@ -219,6 +219,7 @@ struct Released {
     run: Option<Run>,
     expand_run: Option<Run>,
     claimed: bool,
+    copied_by: Option<&'static str>,
     away_since: Option<Timestamp>,
 }
 
@@ -242,6 +243,7 @@ impl Released {
             run: None,
             expand_run: None,
             claimed: false,
+            copied_by: None,
             away_since: None,
         }
     }
@@ -257,6 +259,7 @@ impl Released {
                 delete_run: self.run.as_ref(),
                 expand_run: self.expand_run.as_ref(),
                 claimed: self.claimed,
+                copied_by: self.copied_by,
                 by_host: &|host| {
                     (host == "node-a").then(|| Node {
                         name: "node-a".into(),
@@ -306,6 +309,33 @@ fn a_released_volume_is_deleted_with_what_made_it() {
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
     world.run = Some(owned(run("delete", 2, 10, &ended(0, ""))));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.delete && go.took.is_some()));
+}
+
+/// Proves: P1
+#[test]
+fn a_volume_is_not_deleted_while_it_is_copied() {
+    let mut world = Released::new();
+    world.copied_by = Some("default/copy");
+    let Decision::Wait {
+        after: None,
+        say: Some(say),
+    } = world.plan()
+    else {
+        panic!()
+    };
+    assert!(say.text.contains("default/copy"), "{}", say.text);
+    // A deletion that has begun goes on: what would copy the volume sees that its claim is gone.
+    world.run = Some(owned(run("delete", 1, 10, &running())));
+    assert!(matches!(
+        world.plan(),
+        Decision::Wait {
+            after: Some(_),
+            say: None
+        }
+    ));
+    world.run = None;
+    world.copied_by = None;
+    assert!(matches!(world.plan(), Decision::Start(_)));
 }
 
 #[test]

@@ -47,7 +47,17 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
         return Err(not_expanded(target, entry, why));
     }
     sys.refresh_loop(&device)?;
-    let program = match content(sys, &image)?.file_system() {
+    grow(sys, content(sys, &image)?.file_system(), &device, target)
+}
+
+/// Lets a file system that is mounted have all of its device; if it has, nothing happens.
+pub(super) fn grow(
+    sys: &impl Sys,
+    file_system: Option<FileSystem>,
+    device: &LoopDevice,
+    target: &Target,
+) -> Result<(), MountError> {
+    let program = match file_system {
         Some(FileSystem::Xfs) => Program {
             name: "xfs_growfs".to_owned(),
             args: vec!["-d".into(), target.path().into()],

@@ -183,3 +183,34 @@ fn only_an_image_of_the_pool_grows_and_only_where_it_can_be_written() {
         assert!(fake.programs().is_empty());
     }
 }
+
+/// An ext4 of 64 MiB in a file of 1 GiB.
+fn small() -> Image {
+    let mut content = vec![0; 4096];
+    content[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    content[1028..1032].copy_from_slice(&16384_u32.to_le_bytes());
+    content[1048] = 2;
+    with(&content)
+}
+
+#[test]
+fn a_copy_that_is_larger_than_its_source_grows_when_it_is_mounted() {
+    let fake = Fake::default().image("/pool/a", small());
+    mount(&fake, pool(), &task("client=local,source=a")).unwrap();
+    assert_eq!(fake.programs(), ["resize2fs /dev/loop1"]);
+    let read_only = Fake::default().image("/pool/a", small());
+    mount(&read_only, pool(), &task("client=local,source=a,mount-options=ro")).unwrap();
+    assert!(read_only.programs().is_empty());
+}
+
+#[test]
+fn a_growth_that_failed_is_tried_again_at_the_next_mount() {
+    let fake = Fake::default()
+        .image("/pool/a", small())
+        .fail_program("resize2fs", "killed");
+    let task = task("client=local,source=a");
+    assert!(mount(&fake, pool(), &task).unwrap_err().to_string().contains("killed"));
+    fake.heal_programs();
+    mount(&fake, pool(), &task).unwrap();
+    assert_eq!((fake.mounts_on(&target()), fake.programs().len()), (1, 2));
+}

@@ -1,0 +1,325 @@
+//! The life of a claim that is a copy, rehearsed like that of any other, with its source deleted at every moment. It ends
+//! with one volume that has the source's content or with none, and a source is never deleted while it is copied.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::fake_api::{Fault, key_of};
+use super::{PV, Script, Theatre};
+use crate::apply::Shared;
+use crate::cache::limiter::Limiter;
+use crate::run::properties::tests::silver;
+
+const SOURCE_PV: &str = "pvc-u0";
+
+/// How many turns it takes to copy.
+const TURNS: usize = 4;
+
+/// What the image and the user do.
+#[derive(Debug, Clone, Copy, Default)]
+struct Copying {
+    /// The first attempt makes the copy and then fails.
+    first_fails: bool,
+    /// The user deletes the source's claim after so many turns.
+    source_deleted_after: Option<usize>,
+    /// The user deletes the copy's claim after so many turns.
+    deleted_after: Option<usize>,
+}
+
+/// A stage with a bound claim, and another that is to be a copy of it.
+struct Stage {
+    theatre: Theatre,
+    copying: Copying,
+    runs: usize,
+    /// For how many turns the present copying has gone on.
+    going: usize,
+}
+
+impl Stage {
+    fn open(copying: Copying) -> Self {
+        let theatre = Theatre::open(Script {
+            image_makes_pv: false,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+        });
+        let mut made_by = silver();
+        (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
+        let mut volume = crate::volume::acceptance::tests::volume();
+        volume["metadata"] = json!({"name": SOURCE_PV, "finalizers": ["mooring.dev/volume"], "annotations": {
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(made_by).to_string(),
+        }});
+        volume["spec"]["claimRef"]["name"] = json!("old");
+        volume["spec"]["claimRef"]["uid"] = json!("u0");
+        volume["status"] = json!({"phase": "Bound"});
+        {
+            let mut api = theatre.api.lock();
+            api.put("volumes", volume);
+            api.put(
+                "claims",
+                json!({
+                    "metadata": {"name": "old", "namespace": "default", "uid": "u0"},
+                    "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"], "volumeName": SOURCE_PV,
+                             "resources": {"requests": {"storage": "1Gi"}}},
+                }),
+            );
+            let mut copy = api.get("claims", "default/data").unwrap();
+            copy["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+            copy["spec"]["dataSourceRef"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+            api.put("claims", copy);
+        }
+        let mut theatre = theatre;
+        several_at_once(&mut theatre.shared);
+        let mut stage = Self {
+            theatre,
+            copying,
+            runs: 0,
+            going: 0,
+        };
+        stage.theatre.storage.insert(SOURCE_PV.to_owned());
+        stage
+    }
+
+    async fn turn(&mut self) {
+        // What was killed has begun anew.
+        several_at_once(&mut self.theatre.shared);
+        self.theatre.turn_of_controllers().await;
+        self.kubelet();
+        self.theatre.garbage_collector();
+        self.binder();
+    }
+
+    /// Runs every Pod that has its Secret. To copy takes long enough for everybody else to go on meanwhile.
+    fn kubelet(&mut self) {
+        let pods = self.theatre.api.lock().all("pods");
+        let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
+        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+        let named = |pod: &Value, what: &str| pod["metadata"]["name"].as_str().unwrap().contains(what);
+        let copies = pods.iter().any(|pod| of(pod, "clone") && runs(pod));
+        for mut pod in pods {
+            let secrets = self.theatre.api.lock().all("secrets");
+            let owned = secrets
+                .iter()
+                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
+            if !owned {
+                continue;
+            }
+            let deletes_source = of(&pod, "delete") && named(&pod, "u0");
+            if pod["status"]["phase"].is_null() {
+                assert!(!(deletes_source && copies), "the source is deleted while it is copied");
+                if of(&pod, "clone") {
+                    assert!(self.theatre.storage.contains(SOURCE_PV), "a copy of nothing is begun");
+                }
+                pod["status"] = crate::operation::tests::running();
+                // By the clock of the controllers, so that it is not overdue.
+                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
+            } else if runs(&pod) {
+                if of(&pod, "clone") && self.going < TURNS {
+                    self.going += 1;
+                    // As a kubelet that reports: it does not come to rest before the end.
+                    pod["status"]["message"] = json!(format!("turn {}", self.going));
+                    self.theatre.api.lock().put("pods", pod);
+                    continue;
+                }
+                if of(&pod, "clone") {
+                    self.going = 0;
+                }
+                let (mut code, mut message) = (0, String::new());
+                if of(&pod, "clone") {
+                    self.runs += 1;
+                    assert!(
+                        self.theatre.storage.contains(SOURCE_PV),
+                        "the source went while it was copied"
+                    );
+                    self.theatre.storage.insert(PV.to_owned());
+                    message = json!({"client": "nfs", "source": "h:/x"}).to_string();
+                    if self.copying.first_fails && self.runs == 1 {
+                        (code, message) = (75, "busy".to_owned());
+                    }
+                } else {
+                    assert!(of(&pod, "delete"), "{pod}");
+                    self.theatre.storage.remove(if deletes_source { SOURCE_PV } else { PV });
+                }
+                pod["status"] = crate::operation::tests::ended(code, &message);
+            } else {
+                continue;
+            }
+            pod["spec"]["nodeName"] = json!("node-a");
+            self.theatre.api.lock().put("pods", pod);
+        }
+    }
+
+    /// What kube-controller-manager does to PVs whose claims are gone.
+    fn binder(&self) {
+        let mut state = self.theatre.api.lock();
+        let claims = state.all("claims");
+        for mut volume in state.all("volumes") {
+            let name = &volume["metadata"]["name"];
+            let uid = &volume["spec"]["claimRef"]["uid"];
+            let claim = claims.iter().find(|claim| claim["metadata"]["uid"] == *uid);
+            let phase = match claim {
+                None => "Released",
+                Some(claim) if claim["spec"]["volumeName"] == *name => "Bound",
+                Some(_) => "Pending",
+            };
+            if volume["status"]["phase"] != phase {
+                volume["status"]["phase"] = json!(phase);
+                state.put("volumes", volume);
+            }
+        }
+    }
+
+    /// Plays until nothing changes any more.
+    async fn play(&mut self) {
+        let Copying {
+            source_deleted_after,
+            deleted_after,
+            ..
+        } = self.copying;
+        let mut quiet = 0;
+        for turn in 0..120 {
+            if source_deleted_after == Some(turn) {
+                self.theatre.api.lock().delete("claims", "default/old");
+            }
+            if deleted_after == Some(turn) {
+                self.theatre.api.lock().delete("claims", "default/data");
+            }
+            let before = self.theatre.api.lock().version;
+            self.turn().await;
+            quiet = if self.theatre.api.lock().version == before {
+                quiet + 1
+            } else {
+                0
+            };
+            let over = |at: Option<usize>| at.is_none_or(|at| turn > at);
+            if quiet > 1 && over(source_deleted_after) && over(deleted_after) {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.theatre.api.lock());
+    }
+
+    fn check(&self, what: &str) {
+        let state = self.theatre.api.lock();
+        let names = |kind: &str| state.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let storage = &self.theatre.storage;
+        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
+        let source_stands = self.copying.source_deleted_after.is_none();
+        assert_eq!(storage.contains(SOURCE_PV), source_stands, "{what}: the source");
+        let source_pv = state.get("volumes", &format!("/{SOURCE_PV}"));
+        assert_eq!(source_pv.is_some(), source_stands, "{what}: the source's PV");
+        if self.copying.deleted_after.is_some() {
+            assert_eq!(state.get("claims", "default/data"), None, "{what}: the claim hangs");
+            assert_eq!(state.get("volumes", &format!("/{PV}")), None, "{what}: the PV hangs");
+            assert!(!storage.contains(PV), "{what}: a volume without a claim");
+            return;
+        }
+        let claim = state.get("claims", "default/data").unwrap();
+        if claim["spec"]["volumeName"] == PV {
+            assert!(storage.contains(PV), "{what}: no volume");
+            assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: still held");
+        } else {
+            assert!(!source_stands, "{what}: not bound");
+            assert_eq!(
+                state.get("volumes", &format!("/{PV}")),
+                None,
+                "{what}: a PV of a claim that has none"
+            );
+        }
+    }
+}
+
+/// With places for several runs, of which one ConfigMap gets a share only, so that they could contradict each other.
+fn several_at_once(shared: &mut Shared) {
+    shared.limiter = Arc::new(Limiter::new(8));
+}
+
+/// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
+async fn rehearse(copying: Copying) {
+    let mut stage = Stage::open(copying);
+    stage.play().await;
+    stage.check(&format!("{copying:?}"));
+    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+        for nth in 1.. {
+            let mut stage = Stage::open(copying);
+            stage.theatre.api.fail(nth, fault);
+            stage.play().await;
+            stage.check(&format!("{copying:?}, call {nth} failed {fault:?}"));
+            if stage.theatre.api.lock().calls() < nth {
+                break;
+            }
+        }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_copy_ends_with_one_volume_whatever_fails() {
+    for first_fails in [false, true] {
+        rehearse(Copying {
+            first_fails,
+            ..Copying::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_source_that_is_deleted_goes_but_never_while_it_is_copied() {
+    for turn in 0..6 {
+        rehearse(Copying {
+            first_fails: turn % 2 == 1,
+            source_deleted_after: Some(turn),
+            ..Copying::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_copy_that_is_deleted_ends_with_none_and_lets_its_source_go() {
+    for turn in 0..6 {
+        rehearse(Copying {
+            first_fails: turn % 2 == 1,
+            source_deleted_after: Some(turn),
+            deleted_after: Some(turn + 1),
+        })
+        .await;
+        rehearse(Copying {
+            deleted_after: Some(turn),
+            ..Copying::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
+    // Whoever has seen it go may have deleted its volume before this process wrote its record.
+    let mut begun = vec![];
+    for nth in 1..8 {
+        let copying = Copying {
+            source_deleted_after: Some(0),
+            ..Copying::default()
+        };
+        let mut stage = Stage::open(copying);
+        stage.copying.source_deleted_after = None;
+        stage.theatre.api.lock().meanwhile = Some((nth, "claims", "default/old"));
+        stage.play().await;
+        stage.copying = copying;
+        stage.check(&format!("gone before call {nth}"));
+        begun.push(stage.runs);
+    }
+    assert_eq!(
+        begun[0], 0,
+        "{begun:?}: its claim was gone before the record was written"
+    );
+    assert!(begun.is_sorted() && begun.last() == Some(&1), "{begun:?}");
+}

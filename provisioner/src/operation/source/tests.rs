@@ -1,0 +1,301 @@
+//! What may be copied, and what is decided about a claim that asks for a copy.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::{Content, ObservedSource, making};
+use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
+use crate::operation::tests::{World, ago, ended, run, running};
+use crate::process::events::reasons;
+use crate::run::Kind;
+use crate::volume::acceptance::tests::volume;
+
+const ALL: [Operation; 3] = [Operation::Provision, Operation::Delete, Operation::Clone];
+
+fn content(spec: &Value) -> String {
+    let claim = json!({"metadata": {"name": "data", "namespace": "default"}, "spec": spec});
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+    format!("{:?} {}", Content::of(&claim), making(&claim).as_str())
+}
+
+#[test]
+fn both_fields_say_the_same_and_what_they_name_decides() {
+    let claim = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+    let there = |namespace: &str| json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": namespace});
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+    let foreign = json!({"apiGroup": "example.com", "kind": "Disk", "name": "d"});
+    for (spec, want) in [
+        (json!({}), "Empty provision"),
+        (json!({"dataSource": claim}), "Claim(\"old\") clone"),
+        (json!({"dataSourceRef": claim}), "Claim(\"old\") clone"),
+        (
+            json!({"dataSource": claim, "dataSourceRef": claim}),
+            "Claim(\"old\") clone",
+        ),
+        (json!({"dataSourceRef": there("")}), "Claim(\"old\") clone"),
+        (json!({"dataSourceRef": there("default")}), "Claim(\"old\") clone"),
+        (
+            json!({"dataSourceRef": there("other")}),
+            "Elsewhere(\"other\") provision",
+        ),
+        (json!({"dataSource": snapshot}), "Snapshot(\"s\") provision"),
+        (json!({"dataSourceRef": foreign}), "Populated provision"),
+    ] {
+        assert_eq!(content(&spec), want, "{spec}");
+    }
+}
+
+/// A claim that is to be a copy of claim `old`, whose volume Mooring made.
+fn world() -> (World, Value, Value) {
+    let mut world = World::new().able_to(&ALL);
+    world.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+    world.claim["spec"]["dataSourceRef"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+    let claim = json!({"metadata": {"name": "old", "namespace": "default", "uid": "u0"},
+                       "spec": {"volumeName": "pvc-u0"}});
+    let mut from = volume();
+    from["metadata"]["name"] = json!("pvc-u0");
+    from["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+    from["metadata"]["annotations"] = json!({
+        "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+        "mooring.dev/config": "admin/custom-isci-provisioner",
+    });
+    from["spec"]["claimRef"]["uid"] = json!("u0");
+    (world, claim, from)
+}
+
+fn on_node(from: &mut Value, node: &str) {
+    from["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}});
+}
+
+fn see(world: &mut World, claim: &Value, from: &Value) {
+    world.source = ObservedSource {
+        claim: serde_json::from_value(claim.clone()).ok().map(Arc::new),
+        volume: serde_json::from_value(from.clone()).ok().map(Arc::new),
+    };
+}
+
+fn word(decision: &ClaimDecision) -> String {
+    match decision {
+        Decision::Wait { say: Some(say), .. } => format!("{}: {}", say.reason, say.text),
+        Decision::Start(start) => format!(
+            "{} on {:?}",
+            start.run.name(),
+            start.node.as_deref().unwrap_or_default()
+        ),
+        Decision::Own(ForClaim::Reschedule(reschedule)) => reschedule.say.text.clone(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
+    let (mut world, claim, from) = world();
+    see(&mut world, &claim, &from);
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!((start.run.kind, start.record.operation), (Kind::Clone, Kind::Clone));
+    assert_eq!(
+        (start.request.operation, start.request.pv_name.as_str()),
+        (Operation::Clone, "pvc-u1")
+    );
+    assert_eq!(start.record.source, "pvc-u0");
+    assert!(start.record.copies("pvc-u0") && !start.record.copies("pvc-u1"));
+    let source = start.request.source.clone().unwrap();
+    assert_eq!((source.pv_name.as_str(), source.pvc_name.as_str()), ("pvc-u0", "old"));
+    assert_eq!(
+        (source.pvc_uid.as_str(), source.size, source.volume["source"].as_str()),
+        ("u0", 1 << 30, "h:/x")
+    );
+}
+
+type Change = Box<dyn Fn(&mut World, &mut Value, &mut Value)>;
+
+#[test]
+fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
+    let table: Vec<(&str, &str, Change)> = vec![
+        (
+            reasons::WAITING,
+            "does not exist yet",
+            Box::new(|_, claim, _| *claim = Value::Null),
+        ),
+        (
+            reasons::WAITING,
+            "not bound",
+            Box::new(|_, _, from| *from = Value::Null),
+        ),
+        (
+            reasons::WAITING,
+            "not bound",
+            Box::new(|_, _, from| from["spec"]["claimRef"]["uid"] = json!("u9")),
+        ),
+        (
+            reasons::WAITING,
+            "operation going on",
+            Box::new(|_, claim, _| claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"])),
+        ),
+        (
+            reasons::WAITING,
+            "node gone",
+            Box::new(|world, _, from| {
+                *world = std::mem::replace(world, World::new()).with_config(&[
+                    ("backend-volume", "client=pool"),
+                    ("operations", "provision,delete,clone"),
+                ]);
+                on_node(from, "gone");
+            }),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "being deleted",
+            Box::new(|_, claim, _| claim["metadata"]["deletionTimestamp"] = json!(ago(1))),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "being deleted",
+            Box::new(|_, _, from| from["metadata"]["deletionTimestamp"] = json!(ago(1))),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "not made by Mooring",
+            Box::new(|_, _, from| from["metadata"]["annotations"] = json!({})),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "made by ConfigMap admin/other",
+            Box::new(|_, _, from| from["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/other")),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "ask for at least as much",
+            Box::new(|_, _, from| from["spec"]["capacity"]["storage"] = json!("2Gi")),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "volumeMode Block",
+            Box::new(|_, _, from| from["spec"]["volumeMode"] = json!("Block")),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "claim itself",
+            Box::new(|world, _, _| world.claim["metadata"]["name"] = json!("old")),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "does not list \"clone\"",
+            Box::new(|world, _, _| {
+                *world = std::mem::replace(world, World::new()).able_to(&[Operation::Provision, Operation::Delete]);
+            }),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "VolumeSnapshot",
+            Box::new(|world, _, _| {
+                let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+                world.claim["spec"]["dataSourceRef"] = snapshot;
+            }),
+        ),
+        (
+            reasons::BAD_CLAIM,
+            "namespace \"other\"",
+            Box::new(|world, _, _| world.claim["spec"]["dataSourceRef"]["namespace"] = json!("other")),
+        ),
+    ];
+    for (at, (reason, text, change)) in table.iter().enumerate() {
+        let (mut world, mut claim, mut from) = world();
+        change(&mut world, &mut claim, &mut from);
+        see(&mut world, &claim, &from);
+        let said = word(&world.plan());
+        let text = text.replace("node gone", "node gone, which is not in the cluster");
+        assert!(said.starts_with(reason) && said.contains(&text), "row {at}: {said}");
+    }
+}
+
+#[test]
+fn what_a_populator_makes_is_left_to_it_without_a_word() {
+    let (mut world, ..) = world();
+    world.claim["spec"]["dataSourceRef"] = json!({"apiGroup": "example.com", "kind": "Disk", "name": "d"});
+    world.claim["spec"]["dataSource"] = Value::Null;
+    assert!(matches!(world.plan(), Decision::Rest));
+    world.config = Err(crate::config::store::NoConfig::HalfNamed { class: "silver".into() });
+    assert!(matches!(world.plan(), Decision::Rest));
+}
+
+#[test]
+fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
+    let local = [
+        ("backend-volume", "client=pool"),
+        ("operations", "provision,delete,clone"),
+    ];
+    for (selected, want) in [
+        (None, "clone-u1 on \"node-a\""),
+        (Some("node-a"), "clone-u1 on \"node-a\""),
+        (
+            Some("node-b"),
+            "node node-b does not have the volume to copy, which is on node node-a",
+        ),
+    ] {
+        let (world, claim, mut from) = world();
+        let mut world = world.with_config(&local);
+        if let Some(node) = selected {
+            world = world.selected(node);
+        }
+        on_node(&mut from, "node-a");
+        see(&mut world, &claim, &from);
+        assert!(
+            word(&world.plan()).starts_with(want),
+            "{selected:?}: {}",
+            word(&world.plan())
+        );
+    }
+}
+
+#[test]
+fn a_copy_that_was_begun_goes_on_as_one() {
+    let (mut world, claim, from) = world();
+    let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
+    world.record = Some(crate::operation::tests::record(&begun));
+    see(&mut world, &claim, &from);
+    assert_eq!(word(&world.plan()), "clone-u1 on \"\"");
+    // Of its source nothing is asked while it runs.
+    world.source = ObservedSource::default();
+    world.provision_run = Some(run("clone", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Wait { say: None, .. }));
+    world.provision_run = Some(run("clone", 1, 10, &ended(75, "busy")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(
+        failed.say.text.starts_with("cloning failed: exit code 75: busy"),
+        "{}",
+        failed.say.text
+    );
+    assert!(!failed.record.copies("pvc-u0"), "nothing runs until the next attempt");
+    assert_eq!(failed.record.operation, Kind::Clone);
+}
+
+#[test]
+fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
+    let (mut world, mut claim, from) = world();
+    let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
+    world.record = Some(crate::operation::tests::record(&begun));
+    claim["metadata"]["deletionTimestamp"] = json!(ago(1));
+    see(&mut world, &claim, &from);
+    let Decision::Note(idle) = world.plan() else { panic!() };
+    assert!(!idle.copies("pvc-u0") && idle.may_exist);
+    world.record = Some(*idle);
+    let said = word(&world.plan());
+    assert!(said.starts_with(reasons::BAD_CLAIM), "{said}");
+    assert!(!matches!(world.try_plan(), Err(First::LookUp)));
+    // Another of its name is no substitute.
+    claim["metadata"] = json!({"name": "old", "namespace": "default", "uid": "u8"});
+    let mut other = from.clone();
+    other["metadata"]["name"] = json!("pvc-u8");
+    other["spec"]["claimRef"]["uid"] = json!("u8");
+    see(&mut world, &claim, &other);
+    assert!(
+        word(&world.plan()).contains("another volume than pvc-u0"),
+        "{}",
+        word(&world.plan())
+    );
+}
