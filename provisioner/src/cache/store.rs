@@ -304,7 +304,7 @@ impl Cache {
         }
     }
 
-    /// Queues the PVs that wait for what copies them, where this claim does.
+    /// Queues the PVs and claims that wait for what copies them, where this claim does.
     pub(super) fn queue_sources(&self, queue: &WorkQueue, claim: &PersistentVolumeClaim) {
         let Content::Claim(name) = Content::of(claim) else {
             return;
@@ -315,6 +315,10 @@ impl Cache {
         };
         for volume in self.volumes.state_filter(copied) {
             queue.add(&Target::Volume(volume.name_any()));
+        }
+        let source = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
+        if let Some(source) = self.claims.get(&source).filter(|source| expand::is_asked(source)) {
+            queue.add(&claim_target(&source));
         }
     }
 

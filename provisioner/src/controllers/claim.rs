@@ -11,7 +11,7 @@ use mooring_contract::names::annotations;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
-use crate::apply::live::{look_up, make};
+use crate::apply::live::{copied_by, look_up, make};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
@@ -71,6 +71,11 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let (provision_run, delete_run) = (find(source::making(claim)), find(Kind::Delete));
     let expand_run = find(Kind::Expand);
     let from = cache.source_of(claim);
+    let grows = volume.filter(|_| expand::is_asked(claim));
+    let copied_by = match grows {
+        Some(volume) => copied_by(shared, volume).await?,
+        None => None,
+    };
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let by_host = |host: &str| cache.node_by_host(host);
@@ -93,6 +98,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
                 nodes: &nodes,
                 by_host: &by_host,
                 source: &from,
+                copied_by: copied_by.as_deref(),
                 kube_api: &shared.context.settings.kube_api,
                 limits: &shared.limits,
             };

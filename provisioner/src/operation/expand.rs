@@ -52,8 +52,8 @@ pub(super) const DESCRIPTION: Description = Description {
     },
 };
 
-/// How often the controller looks whether a node is back.
-const NODE_PERIOD: Duration = Duration::from_secs(30);
+/// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
+const AWAY_PERIOD: Duration = Duration::from_secs(30);
 
 /// Whether a bound claim asks for more than it has.
 pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
@@ -264,11 +264,18 @@ fn begin(
     config: &std::sync::Arc<ProvisionerConfig>,
     record: Record,
 ) -> ClaimDecision {
+    if let Some(copy) = seen.copied_by {
+        let text = format!("claim {copy} is being made as a copy of this one: its end is waited for");
+        return Decision::Wait {
+            after: Some(AWAY_PERIOD),
+            say: Some(waiting(Kind::Expand, text)),
+        };
+    }
     let node = match node_of(seen, volume, config) {
         Ok(node) => node,
         Err(away) => {
             return Decision::Wait {
-                after: Some(NODE_PERIOD),
+                after: Some(AWAY_PERIOD),
                 say: Some(waiting(Kind::Expand, away)),
             };
         }

@@ -48,6 +48,8 @@ pub struct ObservedClaim<'a> {
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// What it is to be a copy of.
     pub source: &'a ObservedSource,
+    /// The claim whose volume is being made as a copy of its volume, `namespace/name`. Known of one that is to grow.
+    pub copied_by: Option<&'a str>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     /// Limits of waiting.

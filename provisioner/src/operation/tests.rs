@@ -130,6 +130,7 @@ pub(crate) struct World {
     pub(crate) looked_up: bool,
     pub(crate) nodes: Vec<&'static str>,
     pub(crate) source: ObservedSource,
+    pub(crate) copied_by: Option<&'static str>,
     /// That of them which can't mount local volumes.
     pub(crate) unable: &'static str,
 }
@@ -153,6 +154,7 @@ impl World {
             looked_up: false,
             nodes: vec!["node-a", "node-b"],
             source: ObservedSource::default(),
+            copied_by: None,
             unable: "",
         }
     }
@@ -225,6 +227,7 @@ impl World {
                 nodes: &nodes,
                 by_host: &nodes,
                 source: &self.source,
+                copied_by: self.copied_by,
                 kube_api: "https://10.96.0.1:443",
                 limits: &Limits::default(),
             },
