@@ -12,8 +12,9 @@
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 //!
 //! A file may be larger than its file system: a copy may be made larger than what it was made of. The file system then
-//! grows when it is mounted. Of an xfs there may be a copy with the same UUID on the same node, which the kernel refuses
-//! to mount beside it unless told otherwise.
+//! grows once it is mounted: the kernel does that with its journal, where a program that is killed while it enlarges one
+//! that is not mounted may leave it broken. Of an xfs there may be a copy with the same UUID on the same node, which the
+//! kernel refuses to mount beside it unless told otherwise.
 
 mod device;
 mod expand;
@@ -25,7 +26,7 @@ pub use expand::expand;
 use rustix::io::Errno;
 
 use super::image::{Content, FileSystem};
-use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError};
+use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
 use crate::volume::mount_table::Entry;
@@ -84,7 +85,10 @@ fn mount_image(
         None => sys.attach_loop(image)?,
     };
     attach(sys, &task.target, file_system, &device, options)?;
-    grow_if_short(sys, image, &device, &task.target, options)
+    grow_if_short(sys, image, &device, &task.target, options).inspect_err(|_| {
+        // The kubelet would take what is mounted there for a volume that is ready.
+        let _ = sys.unmount(&task.target, Unmount::Detach);
+    })
 }
 
 /// Lets a file system that is smaller than its file grow into it.

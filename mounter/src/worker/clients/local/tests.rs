@@ -185,7 +185,7 @@ fn only_an_image_of_the_pool_grows_and_only_where_it_can_be_written() {
 }
 
 /// An ext4 of 64 MiB in a file of 1 GiB.
-fn small() -> Image {
+fn small_ext4() -> Image {
     let mut content = vec![0; 4096];
     content[1080..1082].copy_from_slice(&[0x53, 0xef]);
     content[1028..1032].copy_from_slice(&16384_u32.to_le_bytes());
@@ -193,24 +193,41 @@ fn small() -> Image {
     with(&content)
 }
 
-#[test]
-fn a_copy_that_is_larger_than_its_source_grows_when_it_is_mounted() {
-    let fake = Fake::default().image("/pool/a", small());
-    mount(&fake, pool(), &task("client=local,source=a")).unwrap();
-    assert_eq!(fake.programs(), ["resize2fs /dev/loop1"]);
-    let read_only = Fake::default().image("/pool/a", small());
-    mount(&read_only, pool(), &task("client=local,source=a,mount-options=ro")).unwrap();
-    assert!(read_only.programs().is_empty());
+/// An xfs of 64 MiB in a file of 1 GiB.
+fn small_xfs() -> Image {
+    with(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x40\0")
 }
 
+const EXT4: &str = "client=local,source=a";
+const XFS: &str = "client=local,source=a,fs-type=xfs";
+
 #[test]
-fn a_growth_that_failed_is_tried_again_at_the_next_mount() {
-    let fake = Fake::default()
-        .image("/pool/a", small())
-        .fail_program("resize2fs", "killed");
-    let task = task("client=local,source=a");
-    assert!(mount(&fake, pool(), &task).unwrap_err().to_string().contains("killed"));
-    fake.heal_programs();
-    mount(&fake, pool(), &task).unwrap();
-    assert_eq!((fake.mounts_on(&target()), fake.programs().len()), (1, 2));
+fn a_copy_that_is_larger_than_its_source_grows_at_its_mount_and_no_read_only_one_does() {
+    let ext4 = Fake::default().image("/pool/a", small_ext4());
+    mount(&ext4, pool(), &task(EXT4)).unwrap();
+    assert_eq!(ext4.programs(), ["resize2fs /dev/loop1"]);
+    let xfs = Fake::default().image("/pool/a", small_xfs());
+    mount(&xfs, pool(), &task(XFS)).unwrap();
+    assert_eq!(xfs.programs(), [format!("xfs_growfs -d {}", target().path().display())]);
+    for (image, options) in [(small_ext4(), EXT4), (small_xfs(), XFS)] {
+        let read_only = Fake::default().image("/pool/a", image);
+        mount(&read_only, pool(), &task(&format!("{options},mount-options=ro"))).unwrap();
+        assert!(read_only.programs().is_empty());
+    }
+}
+
+/// The kubelet takes a volume that is mounted for one that is ready.
+#[test]
+fn a_volume_that_did_not_grow_is_not_left_mounted_and_grows_at_the_next_try() {
+    for (image, options, program) in [(small_ext4(), EXT4, "resize2fs"), (small_xfs(), XFS, "xfs_growfs")] {
+        let fake = Fake::default().image("/pool/a", image).fail_program(program, "killed");
+        let task = task(options);
+        let error = mount(&fake, pool(), &task).unwrap_err().to_string();
+        assert!(error.contains("killed"), "{error}");
+        assert_eq!(fake.mounts_on(&target()), 0, "{program}");
+        fake.heal_programs();
+        mount(&fake, pool(), &task).unwrap();
+        assert_eq!(fake.mounts_on(&target()), 1);
+        assert!(fake.programs().iter().any(|run| run.starts_with(program)));
+    }
 }
