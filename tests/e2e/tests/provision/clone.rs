@@ -37,11 +37,11 @@ fn a_copy_has_what_was_written_and_may_be_larger() {
             .key("backend-volume", "client=pool")
             .key("volume-source", "flexVolume")
             .key("volume-binding-mode", "WaitForFirstConsumer")
-            .key("operations", "provision, delete, clone")
-            // ext4 grows only where containers may have CAP_SYS_RESOURCE, and xfs takes no less than 300 MiB.
-            .key("fs-type", "xfs");
+            .key("operations", "provision, delete, clone");
         provisioner.apply().await?;
-        scope.claim("old", &provisioner.class, "320Mi").await?;
+        // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
+        let class = provisioner.class_of("xfs")?;
+        scope.claim("old", &class, "320Mi").await?;
         scope.apply(&user_of("writer", "old", "sleep 1000000").to_string())?;
         let writer = scope.pod_ready("writer").await?;
         let node = writer.spec.and_then(|spec| spec.node_name).context("no node")?;
@@ -49,7 +49,7 @@ fn a_copy_has_what_was_written_and_may_be_larger() {
         scope.claim_bound("old").await?;
 
         // The source stays in use, and its copy is mounted beside it.
-        let copy = copy_of("old", "copy", &provisioner.class, "384Mi");
+        let copy = copy_of("old", "copy", &class, "384Mi");
         let uid = scope.claim_with(None, &copy).await?;
         let mut reader = user_of("reader", "copy", "sleep 1000000");
         reader["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
