@@ -119,6 +119,8 @@ enum Command {
 enum Conform {
     /// Run Kubernetes' own storage suite on one of Mooring's classes.
     Kubernetes(conform::KubernetesArgs),
+    /// Run csi-sanity of kubernetes-csi on a node's driver.
+    Csi(conform::CsiArgs),
 }
 
 /// Runs a command line.
@@ -164,6 +166,11 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Bench { args } => return bench(args),
         Command::Conform(Conform::Kubernetes(args)) => {
             if !conform::kubernetes(&layout, &args)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Conform(Conform::Csi(args)) => {
+            if !conform::csi(&layout, &args)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

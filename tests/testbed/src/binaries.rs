@@ -103,6 +103,13 @@ const AGNHOST: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// csi-sanity, with what it needs of a driver that has no controller. Only `cargo testbed conform csi` needs it.
+const SANITY: Module = Module {
+    name: "sanity",
+    programs: &[("sanity", ".")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -163,6 +170,11 @@ pub fn ensure_e2e_test() -> Result<PathBuf> {
 /// Finds the program in the images of those tests in the cache, or builds it.
 pub fn ensure_agnhost() -> Result<PathBuf> {
     ensure_alone(&AGNHOST)
+}
+
+/// Finds csi-sanity in the cache, or builds it.
+pub fn ensure_sanity() -> Result<PathBuf> {
+    ensure_alone(&SANITY)
 }
 
 /// The program of a module that has no other.
