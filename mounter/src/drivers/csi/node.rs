@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status};
 use tracing::{Instrument, debug, field, info, info_span, warn};
 
 use super::failure::Failure;
+use super::publish::RequestError;
 use super::{expand, publish};
 use crate::core::Core;
 use crate::volume::job::MountError;
@@ -161,7 +162,7 @@ impl node_server::Node for Node {
         self.call(EXPAND, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
-            let target = publish::mounted(core.kubelet_root(), &request.volume_path)?;
+            let target = mounted(&core, &request.volume_path)?;
             let size = expand::size(request.capacity_range)?;
             // A volume that this node does not have is an end to the kubelet. One that is not mounted just now is not.
             if let Err(TargetError::Missing(path)) = target.open_parent() {
@@ -197,11 +198,15 @@ impl node_server::Node for Node {
         self.call(STATS, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
-            let usage = usage(&core, &request.volume_publish_path).await?;
+            let found = match request.volume_publish_path.as_str() {
+                // The path is optional, and without it no volume is found: nothing adverse is known.
+                "" => None,
+                path => usage(&core, path).await?.err(),
+            };
             Ok(NodeGetVolumeHealthResponse {
                 volume_health: Some(VolumeHealth {
                     volume_id: request.volume_id,
-                    health_statuses: usage.err().as_ref().map(adverse).into_iter().collect(),
+                    health_statuses: found.as_ref().map(adverse).into_iter().collect(),
                 }),
             })
         })
@@ -232,13 +237,21 @@ impl node_server::Node for Node {
 
 /// How full a volume is, as a worker finds out; inner: why it does not say.
 async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Failure> {
-    let target = publish::mounted(core.kubelet_root(), path)?;
+    let target = mounted(core, path)?;
     if !is_mounted(&target)? {
         return Err(Failure::NotMounted(target.to_string()));
     }
     let used = core.workers().usage(&target, Instant::now() + STATS_LIMIT).await;
     let attempted = format!("to ask how full {target} is");
     Ok(used.map_err(|error| error.into_mount_error(&attempted, "what serves the volume")))
+}
+
+/// The target of a volume that is mounted. A path that is none of the kubelet's has no volume, as csi-sanity has it.
+fn mounted(core: &Core, path: &str) -> Result<Target, Failure> {
+    match publish::mounted(core.kubelet_root(), path) {
+        Err(RequestError::Target(_)) => Err(Failure::NotMounted(path.to_owned())),
+        target => Ok(target?),
+    }
 }
 
 /// By the mount table: the daemon touches no volume's directory.

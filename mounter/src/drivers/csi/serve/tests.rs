@@ -133,7 +133,8 @@ async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_
     let driver = Driver::start();
     let directory = "/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount";
     for (path, range, code) in [
-        ("/etc", (1, 0), Code::InvalidArgument),
+        ("", (1, 0), Code::InvalidArgument),
+        ("/etc", (1, 0), Code::NotFound),
         (directory, (2, 1), Code::OutOfRange),
         (directory, (1, 0), Code::NotFound),
     ] {
