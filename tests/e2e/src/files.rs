@@ -90,6 +90,7 @@ pub const FILES: &[File] = &[
     file("provision", "local", Needs::Cluster, 40),
     file("provision", "lost", Needs::Cluster, 40),
     file("provision", "outcomes", Needs::Cluster, 60),
+    file("provision", "populate", Needs::Cluster, 20),
     file("provision", "refusals", Needs::Cluster, 90),
     file("provision", "smb", Needs::Cluster, 40),
     file("scale", "bench", Needs::Plain, 200),

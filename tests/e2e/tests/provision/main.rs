@@ -8,5 +8,6 @@ mod expand;
 mod local;
 mod lost;
 mod outcomes;
+mod populate;
 mod refusals;
 mod smb;
