@@ -66,6 +66,10 @@ func (c controller) ControllerGetCapabilities(context.Context, *csi.ControllerGe
 
 // resize makes the image file, or makes it larger.
 func (c controller) resize(volume string, size int64) error {
+	// The mounter makes its pool when it first needs it.
+	if err := os.MkdirAll(c.pool, 0o700); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
 	file, err := os.OpenFile(filepath.Join(c.pool, filepath.Base(volume)), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
