@@ -12,6 +12,8 @@ pub mod apply;
 pub mod cache;
 // What a ConfigMap means, whether it may say so, and the StorageClass that comes of it.
 pub mod config;
+// Tries a vendor's image by the contract: `flex-provisioner conform`.
+pub mod conform;
 // The loops that reconcile: claims, PVs, ConfigMaps, orphaned runs.
 pub mod controllers;
 // What is done to a volume: a pure plan of each operation.

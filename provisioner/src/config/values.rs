@@ -66,6 +66,14 @@ pub fn count(text: &str) -> Result<NonZeroUsize, String> {
         .map_err(|_| format!("{text:?} is not a number of operations: write a whole number from 1"))
 }
 
+/// Reads `KEY=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}
+
 /// `true` or `false`.
 pub fn boolean(text: &str) -> Result<bool, String> {
     match text {

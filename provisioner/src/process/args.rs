@@ -11,6 +11,7 @@ use mooring_program::log::LogArgs;
 use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
 use crate::config::values;
+use crate::conform::ConformArgs;
 
 const AFTER_HELP: &str = "\
 How it fits together:
@@ -19,6 +20,7 @@ How it fits together:
 
 Examples:
   flex-provisioner lint my-storage.yaml                    check a ConfigMap before it is applied
+  flex-provisioner conform my-image:1 my-storage.yaml      try an image against the contract, on any cluster
   kubectl get configmaps -A -l type=provisioner-config \\
     -o custom-columns='NAME:.metadata.name,STATUS:.metadata.annotations.mooring\\.dev/status'
                                                            see which are in force, and what is wrong with the others
@@ -47,7 +49,21 @@ pub enum Command {
     /// Check provisioner ConfigMaps in files, without a cluster
     #[command(after_help = LINT_HELP)]
     Lint(LintArgs),
+    /// Try a provisioning image on a cluster: every operation that its ConfigMap promises, run twice, killed, at once
+    #[command(after_help = CONFORM_HELP)]
+    Conform(Box<ConformArgs>),
 }
+
+const CONFORM_HELP: &str = "\
+The image is run with the ConfigMap's settings in the ConfigMap's namespace, on claims of the kit's own that no class
+serves. It takes a few seconds a run, and removes all that it makes if the image can delete. You need the rights of a
+cluster's administrator; Mooring must be installed if the ConfigMap has a backend-volume.
+
+Exits with 0 if everything passed, 1 if something failed, 2 if nothing could be tried.
+
+Examples:
+  flex-provisioner conform example.com/provisioner:2.0 my-storage.yaml
+  flex-provisioner conform --unreachable server=192.0.2.1 --junit results.xml example.com/provisioner:2.0 my-storage.yaml";
 
 const LINT_HELP: &str = "\
 Exits with 0 if there are no errors (there may be warnings), 1 if there are, 2 if a file can't be read.

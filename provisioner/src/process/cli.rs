@@ -7,6 +7,7 @@ use clap::Parser;
 
 use super::runtime::{self, Controllers};
 use crate::config::lint;
+use crate::conform;
 use crate::process::args::{Cli, Command, RunArgs};
 
 /// Reads the command line and does what it says, with these controllers.
@@ -14,24 +15,30 @@ pub fn main(controllers: Controllers) -> ExitCode {
     let Cli { command, run } = Cli::parse();
     match command {
         Some(Command::Lint(args)) => lint::run(args, &mut std::io::stdin(), &mut std::io::stdout()),
+        Some(Command::Conform(args)) => with_threads(conform::run(*args)),
         Some(Command::Run(run)) => controller(*run, controllers),
         None => controller(run, controllers),
     }
 }
 
 fn controller(args: RunArgs, controllers: Controllers) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
+    with_threads(async {
+        match runtime::run(args, controllers).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                runtime::report(&error);
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn with_threads(program: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(program),
         Err(error) => {
             // There is no log yet.
             let _ = writeln!(std::io::stderr(), "failed to start threads: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(runtime::run(args, controllers)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            runtime::report(&error);
             ExitCode::FAILURE
         }
     }

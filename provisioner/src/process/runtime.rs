@@ -201,12 +201,17 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
 /// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have
 /// begun.
 pub fn report(error: &RunError) {
-    let mut text = format!("flex-provisioner: {error}");
-    let mut cause = std::error::Error::source(error);
+    let _ = writeln!(std::io::stderr(), "flex-provisioner: {}", chain(error));
+}
+
+/// An error's message, and behind it those of its sources.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
     while let Some(source) = cause {
         text.push_str(": ");
         text.push_str(&source.to_string());
         cause = source.source();
     }
-    let _ = writeln!(std::io::stderr(), "{text}");
+    text
 }

@@ -47,7 +47,10 @@ fn a_claim_of_a_populator_gets_the_volume_that_it_filled_and_takes_it_along() {
         );
         ensure!(scope.provisioned(&wanted).await?.is_none(), "it got a second volume");
         let kept = scope.provisioned(&prime).await?.context("the volume is gone")?;
-        ensure!(kept.metadata.deletion_timestamp.is_none(), "the volume is being deleted");
+        ensure!(
+            kept.metadata.deletion_timestamp.is_none(),
+            "the volume is being deleted"
+        );
 
         scope.claim_gone("wanted").await?;
         scope.nothing_left(&prime).await?;

@@ -1,0 +1,157 @@
+//! `flex-provisioner conform`: tries a vendor's image on a cluster, by the contract of `docs/vendors.md`.
+//!
+//! It begins the very runs that the controller would, one by one, with claims that no class serves: so the controller
+//! leaves them alone, and nothing but what is tried decides what happens when. [`rig`] carries runs out, [`checks`] are
+//! what is tried, [`report`] tells it.
+
+mod checks;
+mod report;
+mod rig;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use k8s_openapi::api::core::v1::ConfigMap;
+use mooring_contract::names;
+
+use self::checks::{Kit, Runs};
+use self::report::Report;
+use self::rig::{Rig, RigError};
+use crate::config::ProvisionerConfig;
+use crate::config::trust::Trust;
+use crate::config::values::pair;
+use crate::process::client::ClientError;
+use crate::process::runtime::chain;
+
+/// Exit code when nothing could be tried.
+const NOT_TRIED: u8 = 2;
+
+/// What to try, and where.
+#[derive(Debug, Clone, Args)]
+pub struct ConformArgs {
+    /// The image to try, in place of the one that the ConfigMap names
+    pub image: String,
+    /// File with the provisioner ConfigMap; the Secret and the service account that it names must be on the cluster
+    #[arg(value_name = "CONFIGMAP")]
+    pub config: PathBuf,
+    /// Namespace in which to make the claims
+    #[arg(long, default_value = "default")]
+    pub namespace: String,
+    /// Size of the volumes, as in a claim
+    #[arg(long, default_value = "16Mi")]
+    pub size: String,
+    /// Key of the ConfigMap, with a value by which the image can't reach its storage; may be given more than once
+    ///
+    /// With it, the kit tries what the image does when its storage is away.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub unreachable: Vec<(String, String)>,
+    /// Write the results to this file too, as JUnit's XML
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Kubeconfig of a cluster's administrator [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name under which runs are begun: the controller's, since no other user may give a run the node's pool
+    #[arg(long, default_value_t = format!("system:serviceaccount:{}:flex-provisioner", names::NAMESPACE))]
+    pub controller: String,
+}
+
+/// Why nothing could be tried.
+#[derive(Debug, thiserror::Error)]
+enum ConformError {
+    #[error("failed to read {path:?}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path:?} is no YAML")]
+    Yaml {
+        path: PathBuf,
+        source: mooring_yaml::YamlError,
+    },
+    #[error("{0:?} has no provisioner ConfigMap (label type=provisioner-config)")]
+    NoConfig(PathBuf),
+    #[error("the ConfigMap in {path:?} can't be used: {problems}; `flex-provisioner lint` says where")]
+    Config { path: PathBuf, problems: String },
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Rig(#[from] RigError),
+    #[error("failed to write {path:?}")]
+    Junit { path: PathBuf, source: std::io::Error },
+}
+
+/// Tries the image and tells what was found. Exits with 0 if all is well, 1 if not, 2 if nothing could be tried.
+pub async fn run(args: ConformArgs) -> ExitCode {
+    match judge(&args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {}", chain(&error));
+            ExitCode::from(NOT_TRIED)
+        }
+    }
+}
+
+async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
+    let map = config_map(&args.config)?;
+    let config = parsed(&args.config, &map, &args.image, &[])?;
+    let unreachable = match args.unreachable.as_slice() {
+        [] => None,
+        changes => Some(parsed(&args.config, &map, &args.image, changes)?),
+    };
+    let rig = Rig::new(args, config, unreachable).await?;
+    let mut report = Report::begin(&args.image, &rig.promised());
+    Kit::new(&rig).try_all(&mut report).await;
+    rig.clean().await;
+    report.end();
+    if let Some(path) = &args.junit {
+        std::fs::write(path, report.junit()).map_err(|source| ConformError::Junit {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    Ok(report.passed())
+}
+
+/// The first provisioner ConfigMap of a file.
+fn config_map(path: &Path) -> Result<ConfigMap, ConformError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConformError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let documents = mooring_yaml::documents(&text).map_err(|source| ConformError::Yaml {
+        path: path.to_owned(),
+        source,
+    })?;
+    let is_config = |map: &ConfigMap| {
+        let labels = map.metadata.labels.as_ref();
+        let label = labels.and_then(|all| all.get(names::labels::TYPE));
+        label.map(String::as_str) == Some(names::labels::TYPE_PROVISIONER_CONFIG)
+    };
+    let mut maps = documents
+        .into_iter()
+        .filter(|document| document["kind"] == "ConfigMap")
+        .filter_map(|document| serde_json::from_value::<ConfigMap>(document).ok());
+    maps.find(is_config)
+        .ok_or_else(|| ConformError::NoConfig(path.to_owned()))
+}
+
+/// The ConfigMap with this image and these changes.
+fn parsed(
+    path: &Path,
+    map: &ConfigMap,
+    image: &str,
+    changes: &[(String, String)],
+) -> Result<ProvisionerConfig, ConformError> {
+    let mut map = map.clone();
+    map.metadata
+        .namespace
+        .get_or_insert_with(|| names::NAMESPACE.to_owned());
+    let data = map.data.get_or_insert_default();
+    data.insert("image".to_owned(), image.to_owned());
+    data.extend(changes.iter().cloned());
+    ProvisionerConfig::parse(&map, &Trust::offline(None, None)).map_err(|problems| ConformError::Config {
+        path: path.to_owned(),
+        problems: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    })
+}

@@ -1,0 +1,539 @@
+//! What is tried of each operation. The contract (`docs/vendors.md`) has the rule behind each.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+
+use super::report::Report;
+use super::rig::{RigError, kinds};
+use crate::config::ProvisionerConfig;
+use crate::run::Kind;
+use crate::run::outcome::{Category, Finish};
+use crate::volume::acceptance::{Expected, check};
+use crate::volume::persistent_volume::{self, Printed};
+use crate::volume::topology::Node;
+
+/// More than any storage has, in bytes.
+const TOO_MUCH: u64 = 1 << 62;
+
+/// At which parts of its usual time a run is cut off.
+const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
+
+/// One run to be carried out.
+#[derive(Debug, Clone)]
+pub(super) struct Ask<'a> {
+    pub(super) kind: Kind,
+    pub(super) claim: &'a PersistentVolumeClaim,
+    /// Another claim, to whose name the run is: two runs for one claim can't be there at once.
+    pub(super) beside: Option<&'a PersistentVolumeClaim>,
+    pub(super) volume: BTreeMap<String, String>,
+    /// In place of the claim's.
+    pub(super) size: Option<u64>,
+    pub(super) source: Option<&'a Made>,
+    pub(super) unreachable: bool,
+}
+
+impl<'a> Ask<'a> {
+    fn of(kind: Kind, claim: &'a PersistentVolumeClaim) -> Self {
+        Self {
+            kind,
+            claim,
+            beside: None,
+            volume: BTreeMap::new(),
+            size: None,
+            source: None,
+            unreachable: false,
+        }
+    }
+
+    fn on(kind: Kind, made: &'a Made) -> Self {
+        Self {
+            volume: made.options.clone(),
+            ..Self::of(kind, &made.claim)
+        }
+    }
+
+    /// The claim to whose name the run is.
+    pub(super) fn in_name_of(&self) -> &PersistentVolumeClaim {
+        self.beside.unwrap_or(self.claim)
+    }
+}
+
+/// Carries runs out.
+pub(super) trait Runs {
+    /// What the ConfigMap says that the image can do.
+    fn promised(&self) -> Vec<Operation>;
+    /// The ConfigMap.
+    fn config(&self) -> &ProvisionerConfig;
+    /// The node that volumes are made on, if they live on one.
+    fn node(&self) -> Option<&Node>;
+    /// Whether a run can be given settings by which it does not reach its storage.
+    fn can_be_unreachable(&self) -> bool;
+    /// Makes a claim.
+    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
+    /// What the image is asked.
+    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
+    /// Has the image run to its end.
+    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
+    /// Has the image run, and kills it this long after it started.
+    async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
+}
+
+/// A volume that the image has made.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    pub(super) claim: PersistentVolumeClaim,
+    pub(super) request: Request,
+    pub(super) options: BTreeMap<String, String>,
+}
+
+/// Why something did not pass.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// The image's.
+    #[error("{0}")]
+    Image(String),
+    /// It could not be tried.
+    #[error("it could not be tried")]
+    Rig(#[from] RigError),
+}
+
+fn fault(text: impl Into<String>) -> Fault {
+    Fault::Image(text.into())
+}
+
+type Passed = Result<(), Fault>;
+
+/// An image to be tried.
+pub(super) struct Kit<'r, R> {
+    rig: &'r R,
+    /// How long its first run took.
+    usual: Duration,
+}
+
+impl<'r, R: Runs> Kit<'r, R> {
+    /// Of the image that this carries out.
+    pub(super) fn new(rig: &'r R) -> Self {
+        Self {
+            rig,
+            usual: Duration::ZERO,
+        }
+    }
+
+    /// Tries all that the ConfigMap promises.
+    pub(super) async fn try_all(&mut self, report: &mut Report) {
+        let promised = self.rig.promised();
+        let begin = Instant::now();
+        let first = self.makes_a_volume().await;
+        self.usual = begin.elapsed();
+        let works = first.is_ok();
+        report.tried(Operation::Provision, "makes a volume that Mooring takes", first);
+        if !works {
+            // Nothing else can be tried without a volume.
+            return;
+        }
+        self.try_provision(report).await;
+        for kind in kinds(&promised) {
+            match kind {
+                Kind::Provision => {}
+                Kind::Delete => self.try_delete(report).await,
+                Kind::Expand => self.try_expand(report).await,
+                Kind::Clone => self.try_clone(report).await,
+            }
+        }
+        for operation in promised.into_iter().filter(|operation| Kind::of(*operation).is_none()) {
+            report.skipped(operation, "this version of the kit does not know the operation");
+        }
+        if self.rig.can_be_unreachable() {
+            self.try_unreachable(report).await;
+        } else {
+            let why = "say with --unreachable KEY=VALUE how the image can't reach its storage";
+            report.skipped(Operation::Provision, why);
+        }
+    }
+
+    async fn try_provision(&self, report: &mut Report) {
+        let of = Operation::Provision;
+        report.tried(
+            of,
+            "gives the same volume when it is run again",
+            self.provision_twice().await,
+        );
+        report.tried(
+            of,
+            "gives one volume to two runs at once",
+            self.provision_at_once().await,
+        );
+        for (moment, share) in MOMENTS.into_iter().enumerate() {
+            let what = format!("gives a volume after it was killed (moment {})", moment + 1);
+            report.tried(of, &what, self.provision_cut_off(share).await);
+        }
+        report.tried(
+            of,
+            "ends with a reason where it can't have the size",
+            self.provision_too_much().await,
+        );
+    }
+
+    async fn try_delete(&self, report: &mut Report) {
+        let of = Operation::Delete;
+        report.tried(of, "succeeds again on what it has removed", self.delete_twice().await);
+        report.tried(of, "succeeds on what was never made", self.delete_nothing().await);
+        report.tried(of, "is done by two runs at once", self.delete_at_once().await);
+        report.tried(of, "is done after it was killed", self.delete_cut_off().await);
+        report.tried(
+            of,
+            "leaves room for a new volume of the same name",
+            self.provision_after_delete().await,
+        );
+    }
+
+    async fn try_expand(&self, report: &mut Report) {
+        let of = Operation::Expand;
+        report.tried(of, "succeeds again on what has the size", self.expand_twice().await);
+        report.tried(of, "is done by two runs at once", self.expand_at_once().await);
+        report.tried(of, "is done after it was killed", self.expand_cut_off().await);
+        report.tried(of, "fails on a volume that is gone", self.expand_nothing().await);
+    }
+
+    async fn try_clone(&self, report: &mut Report) {
+        let of = Operation::Clone;
+        report.tried(of, "gives the same copy when it is run again", self.clone_twice().await);
+        report.tried(of, "gives a copy after it was killed", self.clone_cut_off().await);
+        report.tried(of, "fails on a source that is gone", self.clone_of_nothing().await);
+    }
+
+    async fn try_unreachable(&self, report: &mut Report) {
+        let away = "fails with a reason while its storage can't be reached";
+        report.tried(Operation::Provision, away, self.provision_unreachable().await);
+        report.tried(Operation::Delete, away, self.delete_unreachable().await);
+    }
+
+    /// Reads the volume that a run has made; an error if the controller would not take it.
+    fn volume(&self, claim: &PersistentVolumeClaim, request: Request, finish: &Finish) -> Result<Made, Fault> {
+        done(finish)?;
+        let config = self.rig.config();
+        let Some(source) = config.volume_source else {
+            return Err(fault(
+                "the ConfigMap has no volume-source, so the image has to make PersistentVolumes itself, which this kit can't \
+                 try: have it print the volume's options, and set volume-source",
+            ));
+        };
+        let printed = Printed::parse(&finish.message).map_err(|error| fault(error.to_string()))?;
+        let volume = persistent_volume::build(&request, config, source, printed, self.rig.node());
+        let expected = Expected {
+            claim,
+            pv_name: &request.pv_name,
+            config_namespace: &config.reference.namespace,
+            node: self.rig.node(),
+            class_options: &[],
+            client_image: config.client_image.as_deref(),
+        };
+        let refusals: Vec<_> = check(&volume, &expected).iter().map(ToString::to_string).collect();
+        if refusals.is_empty() {
+            Ok(Made {
+                claim: claim.clone(),
+                options: persistent_volume::options(&volume),
+                request,
+            })
+        } else {
+            Err(fault(format!("the volume would be refused: {}", refusals.join("; "))))
+        }
+    }
+
+    async fn made_by(&self, ask: &Ask<'_>) -> Result<Made, Fault> {
+        let request = self.rig.asked(ask)?;
+        let finish = self.rig.run(ask).await?;
+        self.volume(ask.claim, request, &finish)
+    }
+
+    /// A volume of a new claim.
+    async fn new_volume(&self) -> Result<Made, Fault> {
+        let claim = self.rig.claim().await?;
+        self.made_by(&Ask::of(Kind::Provision, &claim)).await
+    }
+
+    async fn must_be_done(&self, ask: &Ask<'_>) -> Passed {
+        done(&self.rig.run(ask).await?)
+    }
+
+    async fn remove(&self, made: &Made) -> Passed {
+        if !self.rig.promised().contains(&Operation::Delete) {
+            return Ok(());
+        }
+        let gone = self.must_be_done(&Ask::on(Kind::Delete, made)).await;
+        gone.map_err(|error| match error {
+            Fault::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
+            rig @ Fault::Rig(_) => rig,
+        })
+    }
+
+    async fn makes_a_volume(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.remove(&made).await
+    }
+
+    async fn provision_twice(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let again = self.made_by(&Ask::of(Kind::Provision, &made.claim)).await?;
+        same(&made, &again)?;
+        self.remove(&made).await
+    }
+
+    /// Both runs of an ask at once, the second to the name of a claim of its own.
+    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), Fault> {
+        let other = self.rig.claim().await?;
+        let beside = Ask {
+            beside: Some(&other),
+            ..ask.clone()
+        };
+        let (first, second) = futures::join!(self.rig.run(ask), self.rig.run(&beside));
+        Ok((first?, second?))
+    }
+
+    async fn provision_at_once(&self) -> Passed {
+        let claim = self.rig.claim().await?;
+        let ask = Ask::of(Kind::Provision, &claim);
+        let (first, second) = self.both(&ask).await?;
+        for finish in [&first, &second] {
+            done_or_later(finish)?;
+        }
+        let made = self.made_by(&ask).await?;
+        for finish in [&first, &second] {
+            if finish.outcome == Outcome::Done {
+                same(&made, &self.volume(&claim, made.request.clone(), finish)?)?;
+            }
+        }
+        self.remove(&made).await
+    }
+
+    async fn provision_cut_off(&self, share: f64) -> Passed {
+        let claim = self.rig.claim().await?;
+        let ask = Ask::of(Kind::Provision, &claim);
+        self.rig.cut_off(&ask, self.usual.mul_f64(share)).await?;
+        let made = self.made_by(&ask).await?;
+        self.remove(&made).await
+    }
+
+    async fn provision_too_much(&self) -> Passed {
+        let claim = self.rig.claim().await?;
+        let ask = Ask {
+            size: Some(TOO_MUCH),
+            ..Ask::of(Kind::Provision, &claim)
+        };
+        let finish = self.rig.run(&ask).await?;
+        if finish.outcome == Outcome::Done {
+            // Storage without a limit, or one that promises more than it has.
+            let made = self.volume(&claim, self.rig.asked(&ask)?, &finish)?;
+            return self.remove(&made).await;
+        }
+        failed_with_reason(&finish)?;
+        // What may be left of it goes, as the controller has it go.
+        match self.rig.promised().contains(&Operation::Delete) {
+            true => self.must_be_done(&Ask::of(Kind::Delete, &claim)).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn delete_twice(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await
+    }
+
+    async fn delete_nothing(&self) -> Passed {
+        let claim = self.rig.claim().await?;
+        self.must_be_done(&Ask::of(Kind::Delete, &claim)).await
+    }
+
+    async fn delete_at_once(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Ask::on(Kind::Delete, &made);
+        let (first, second) = self.both(&ask).await?;
+        done_or_later(&first)?;
+        done_or_later(&second)?;
+        self.must_be_done(&ask).await
+    }
+
+    async fn delete_cut_off(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Ask::on(Kind::Delete, &made);
+        self.rig.cut_off(&ask, Duration::ZERO).await?;
+        self.must_be_done(&ask).await
+    }
+
+    async fn provision_after_delete(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        let anew = self.made_by(&Ask::of(Kind::Provision, &made.claim)).await?;
+        self.remove(&anew).await
+    }
+
+    fn larger(made: &Made) -> Ask<'_> {
+        Ask {
+            size: Some(made.request.size * 2),
+            ..Ask::on(Kind::Expand, made)
+        }
+    }
+
+    async fn expand_twice(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Self::larger(&made)).await?;
+        self.must_be_done(&Self::larger(&made)).await?;
+        self.remove(&made).await
+    }
+
+    async fn expand_at_once(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let (first, second) = self.both(&Self::larger(&made)).await?;
+        done_or_later(&first)?;
+        done_or_later(&second)?;
+        self.must_be_done(&Self::larger(&made)).await?;
+        self.remove(&made).await
+    }
+
+    async fn expand_cut_off(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.rig.cut_off(&Self::larger(&made), Duration::ZERO).await?;
+        self.must_be_done(&Self::larger(&made)).await?;
+        self.remove(&made).await
+    }
+
+    async fn expand_nothing(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        must_fail(&self.rig.run(&Self::larger(&made)).await?, "the volume is gone")
+    }
+
+    fn copy<'a>(claim: &'a PersistentVolumeClaim, source: &'a Made) -> Ask<'a> {
+        Ask {
+            source: Some(source),
+            ..Ask::of(Kind::Clone, claim)
+        }
+    }
+
+    async fn clone_twice(&self) -> Passed {
+        let source = self.new_volume().await?;
+        let claim = self.rig.claim().await?;
+        let copy = self.made_by(&Self::copy(&claim, &source)).await?;
+        same(&copy, &self.made_by(&Self::copy(&claim, &source)).await?)?;
+        self.remove(&copy).await?;
+        self.remove(&source).await
+    }
+
+    async fn clone_cut_off(&self) -> Passed {
+        let source = self.new_volume().await?;
+        let claim = self.rig.claim().await?;
+        self.rig.cut_off(&Self::copy(&claim, &source), Duration::ZERO).await?;
+        let copy = self.made_by(&Self::copy(&claim, &source)).await?;
+        self.remove(&copy).await?;
+        self.remove(&source).await
+    }
+
+    async fn clone_of_nothing(&self) -> Passed {
+        let source = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &source)).await?;
+        let claim = self.rig.claim().await?;
+        let finish = self.rig.run(&Self::copy(&claim, &source)).await?;
+        must_fail(&finish, "the volume to copy is gone")
+    }
+
+    async fn provision_unreachable(&self) -> Passed {
+        let claim = self.rig.claim().await?;
+        let ask = Ask {
+            unreachable: true,
+            ..Ask::of(Kind::Provision, &claim)
+        };
+        must_fail(&self.rig.run(&ask).await?, "its storage can't be reached")
+    }
+
+    async fn delete_unreachable(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Ask {
+            unreachable: true,
+            ..Ask::on(Kind::Delete, &made)
+        };
+        let verdict = must_fail(&self.rig.run(&ask).await?, "its storage can't be reached");
+        self.remove(&made).await?;
+        verdict
+    }
+}
+
+/// Whether a run is done.
+fn done(finish: &Finish) -> Passed {
+    match finish.outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Retry | Outcome::GiveUp => Err(fault(format!("the run failed: {}", words(finish)))),
+    }
+}
+
+/// Whether a run is done, or asks to be run again: one of two at once may find the other in its way.
+fn done_or_later(finish: &Finish) -> Passed {
+    match finish.outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Retry => failed_with_reason(finish),
+        Outcome::GiveUp => Err(fault(format!(
+            "one of two runs at once gave up for good (exit 78), though it is only to be run again: {}",
+            words(finish)
+        ))),
+    }
+}
+
+/// Whether a run failed, by itself, where it could not do what it was asked.
+fn must_fail(finish: &Finish, since: &str) -> Passed {
+    match finish.outcome {
+        Outcome::Done => Err(fault(format!("the run says that it is done, though {since}"))),
+        Outcome::Retry | Outcome::GiveUp => failed_with_reason(finish),
+    }
+}
+
+/// Whether a run that failed ended by itself and said why.
+fn failed_with_reason(finish: &Finish) -> Passed {
+    match finish.category {
+        Category::Timeout => Err(fault(
+            "the run did not end until its timeout: have the image give up by itself, and say why",
+        )),
+        Category::Done
+        | Category::Temporary
+        | Category::Config
+        | Category::Failed
+        | Category::OutOfMemory
+        | Category::Node
+        | Category::NotStarted
+        | Category::Refused
+        | Category::Api => match finish.message.trim() {
+            "" => Err(fault(
+                "the run failed and said nothing: write why to standard error or /dev/termination-log",
+            )),
+            _ => Ok(()),
+        },
+    }
+}
+
+fn words(finish: &Finish) -> &str {
+    match finish.words.trim() {
+        "" => "it said nothing",
+        words => words,
+    }
+}
+
+/// Whether two runs gave the same volume.
+fn same(first: &Made, second: &Made) -> Passed {
+    if first.options == second.options {
+        return Ok(());
+    }
+    Err(fault(format!(
+        "two runs for claim {} gave two volumes, {:?} and {:?}: name a volume after pv-name, and look for it first",
+        first.claim.name_any(),
+        first.options,
+        second.options
+    )))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! The kit finds each fault that an image can have, and none in an image without.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+use serde_json::json;
+
+use super::{Ask, Kit, Runs};
+use crate::config::ProvisionerConfig;
+use crate::config::trust::Trust;
+use crate::conform::report::Report;
+use crate::conform::rig::RigError;
+use crate::operation::request::{Surroundings, for_claim};
+use crate::run::Kind;
+use crate::run::outcome::{Category, Finish};
+use crate::volume::topology::Node;
+
+/// What is wrong with an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Planted {
+    Nothing,
+    AnotherVolumeEachTime,
+    FailsWhenThere,
+    FailsAfterAKill,
+    GivesUpAtOnce,
+    DeleteFailsOnNothing,
+    DeleteLiesWhenAway,
+    ProvisionLiesWhenAway,
+    ExpandLies,
+    ExpandFailsTwice,
+    CloneLies,
+    Silent,
+    Hangs,
+    PrintsNothing,
+    GivesOutTheNode,
+}
+
+struct Fake {
+    config: ProvisionerConfig,
+    planted: Planted,
+    made: RefCell<BTreeSet<String>>,
+    killed: RefCell<BTreeSet<String>>,
+    sizes: RefCell<BTreeMap<String, u64>>,
+    count: Cell<u32>,
+}
+
+impl Fake {
+    fn new(planted: Planted) -> Self {
+        let map = json!({
+            "metadata": {"name": "a", "namespace": "mooring", "labels": {"type": "provisioner-config"}},
+            "data": {
+                "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
+                "operations": "provision, delete, expand, clone", "volume-source": "flexVolume",
+            },
+        });
+        let map = serde_json::from_value(map).unwrap();
+        Self {
+            config: ProvisionerConfig::parse(&map, &Trust::offline(None, None)).unwrap(),
+            planted,
+            made: RefCell::default(),
+            killed: RefCell::default(),
+            sizes: RefCell::default(),
+            count: Cell::default(),
+        }
+    }
+
+    fn is(&self, planted: Planted) -> bool {
+        self.planted == planted
+    }
+
+    fn next(&self) -> u32 {
+        self.count.set(self.count.get() + 1);
+        self.count.get()
+    }
+
+    fn failed(&self, outcome: Outcome, words: &str) -> Finish {
+        let words = if self.is(Planted::Silent) { "" } else { words };
+        let category = if self.is(Planted::Hangs) {
+            Category::Timeout
+        } else {
+            Category::Failed
+        };
+        finish(outcome, category, words)
+    }
+
+    fn made(&self, uid: &str) -> Finish {
+        let fresh = self.made.borrow_mut().insert(uid.to_owned());
+        if !fresh && self.is(Planted::FailsWhenThere) {
+            return self.failed(Outcome::Retry, "there is one already");
+        }
+        let name = match self.is(Planted::AnotherVolumeEachTime) {
+            true => format!("{uid}-{}", self.next()),
+            false => uid.to_owned(),
+        };
+        let printed = match self.planted {
+            Planted::PrintsNothing => String::new(),
+            Planted::GivesOutTheNode => json!({"client": "pool"}).to_string(),
+            _ => json!({"client": "nfs", "source": format!("10.0.0.1:/{name}")}).to_string(),
+        };
+        finish(Outcome::Done, Category::Done, &printed)
+    }
+}
+
+fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
+    Finish {
+        outcome,
+        category,
+        words: message.to_owned(),
+        may_have_run: true,
+        started: true,
+        message: message.to_owned(),
+    }
+}
+
+impl Runs for Fake {
+    fn promised(&self) -> Vec<Operation> {
+        self.config.operations.iter().copied().collect()
+    }
+
+    fn config(&self) -> &ProvisionerConfig {
+        &self.config
+    }
+
+    fn node(&self) -> Option<&Node> {
+        None
+    }
+
+    fn can_be_unreachable(&self) -> bool {
+        true
+    }
+
+    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
+        let number = self.next();
+        let claim = json!({
+            "metadata": {"name": format!("claim-{number}"), "namespace": "default", "uid": format!("uid-{number}")},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+                     "resources": {"requests": {"storage": "16Mi"}}},
+        });
+        Ok(serde_json::from_value(claim).unwrap())
+    }
+
+    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
+        let around = Surroundings {
+            class: None,
+            config: &self.config,
+            kube_api: "https://10.96.0.1:443",
+        };
+        Ok(for_claim(ask.kind, ask.claim, None, ask.volume.clone(), around)?)
+    }
+
+    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+        let uid = ask.claim.uid().unwrap();
+        if self.killed.borrow().contains(&uid) && self.is(Planted::FailsAfterAKill) {
+            return Ok(self.failed(Outcome::Retry, "half of it is there"));
+        }
+        if ask.beside.is_some() && self.is(Planted::GivesUpAtOnce) {
+            return Ok(self.failed(Outcome::GiveUp, "another run is at it"));
+        }
+        let lies = match ask.kind {
+            Kind::Provision => Planted::ProvisionLiesWhenAway,
+            _ => Planted::DeleteLiesWhenAway,
+        };
+        if ask.unreachable && !self.is(lies) {
+            return Ok(self.failed(Outcome::Retry, "no answer"));
+        }
+        let there = self.made.borrow().contains(&uid);
+        Ok(match ask.kind {
+            Kind::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
+            Kind::Provision => self.made(&uid),
+            Kind::Delete if !there && self.is(Planted::DeleteFailsOnNothing) => {
+                self.failed(Outcome::Retry, "no such volume")
+            }
+            Kind::Delete => {
+                self.made.borrow_mut().remove(&uid);
+                finish(Outcome::Done, Category::Done, "")
+            }
+            Kind::Expand if !there && !self.is(Planted::ExpandLies) => self.failed(Outcome::GiveUp, "no such volume"),
+            Kind::Expand => {
+                let before = self.sizes.borrow_mut().insert(uid, ask.size.unwrap());
+                match before == ask.size && self.is(Planted::ExpandFailsTwice) {
+                    true => self.failed(Outcome::Retry, "it has that size"),
+                    false => finish(Outcome::Done, Category::Done, ""),
+                }
+            }
+            Kind::Clone => {
+                let source = ask.source.unwrap().claim.uid().unwrap();
+                match self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {
+                    true => {}
+                    false => return Ok(self.failed(Outcome::GiveUp, "no such source")),
+                }
+                self.made(&uid)
+            }
+        })
+    }
+
+    async fn cut_off(&self, ask: &Ask<'_>, _: Duration) -> Result<(), RigError> {
+        self.killed.borrow_mut().insert(ask.claim.uid().unwrap());
+        Ok(())
+    }
+}
+
+async fn judged(planted: Planted) -> Report {
+    let fake = Fake::new(planted);
+    let mut report = Report::new();
+    Kit::new(&fake).try_all(&mut report).await;
+    report
+}
+
+#[tokio::test]
+async fn an_image_without_a_fault_passes_and_leaves_nothing() {
+    let fake = Fake::new(Planted::Nothing);
+    let mut report = Report::new();
+    Kit::new(&fake).try_all(&mut report).await;
+    assert!(report.passed(), "{}", report.junit());
+    assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);
+}
+
+#[tokio::test]
+async fn every_planted_fault_is_found_and_named() {
+    for (planted, words) in [
+        (Planted::AnotherVolumeEachTime, "name a volume after pv-name"),
+        (Planted::FailsWhenThere, "there is one already"),
+        (Planted::FailsAfterAKill, "half of it is there"),
+        (Planted::GivesUpAtOnce, "gave up for good"),
+        (Planted::DeleteFailsOnNothing, "no such volume"),
+        (Planted::DeleteLiesWhenAway, "can&apos;t be reached"),
+        (Planted::ProvisionLiesWhenAway, "can&apos;t be reached"),
+        (Planted::ExpandLies, "the volume is gone"),
+        (Planted::ExpandFailsTwice, "it has that size"),
+        (Planted::CloneLies, "the volume to copy is gone"),
+        (Planted::Silent, "said nothing"),
+        (Planted::Hangs, "give up by itself"),
+        (Planted::PrintsNothing, "no termination message"),
+        (Planted::GivesOutTheNode, "refused"),
+    ] {
+        let report = judged(planted).await;
+        assert!(!report.passed(), "{planted:?}");
+        let xml = report.junit().replace('\'', "&apos;");
+        assert!(xml.contains(words), "{planted:?}: {xml}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What was found, as a table while it goes on and as JUnit's XML at the end.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use mooring_contract::operation::Operation;
+
+use super::checks::Fault;
+use crate::process::runtime::chain;
+
+/// How one thing ended.
+#[derive(Debug)]
+enum Verdict {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+#[derive(Debug)]
+struct Tried {
+    operation: Operation,
+    what: String,
+    verdict: Verdict,
+    took: Duration,
+}
+
+/// What was found so far.
+#[derive(Debug)]
+pub(super) struct Report {
+    tried: Vec<Tried>,
+    since: Instant,
+}
+
+impl Report {
+    /// Says what is about to be tried.
+    pub(super) fn begin(image: &str, promised: &[Operation]) -> Self {
+        let promised: Vec<_> = promised.iter().map(|operation| operation.as_str()).collect();
+        say(&format!("{image}: {}", promised.join(", ")));
+        Self::new()
+    }
+
+    pub(super) fn new() -> Self {
+        Self {
+            tried: Vec::new(),
+            since: Instant::now(),
+        }
+    }
+
+    /// Notes and tells how something ended that was tried since the last.
+    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), Fault>) {
+        let verdict = match result {
+            Ok(()) => Verdict::Passed,
+            Err(error) => Verdict::Failed(chain(&error)),
+        };
+        self.note(operation, what, verdict);
+    }
+
+    /// Notes and tells that something was not tried, and what it would take.
+    pub(super) fn skipped(&mut self, operation: Operation, why: &str) {
+        self.note(operation, "not tried", Verdict::Skipped(why.to_owned()));
+    }
+
+    fn note(&mut self, operation: Operation, what: &str, verdict: Verdict) {
+        let took = self.since.elapsed();
+        self.since = Instant::now();
+        let (word, why) = match &verdict {
+            Verdict::Passed => ("ok", String::new()),
+            Verdict::Failed(why) => ("FAILED", format!(": {why}")),
+            Verdict::Skipped(why) => ("skipped", format!(": {why}")),
+        };
+        say(&format!(
+            "{word:8}{:10}{what} ({:.1} s){why}",
+            operation.as_str(),
+            took.as_secs_f64()
+        ));
+        self.tried.push(Tried {
+            operation,
+            what: what.to_owned(),
+            verdict,
+            took,
+        });
+    }
+
+    fn count(&self, wanted: impl Fn(&Verdict) -> bool) -> usize {
+        self.tried.iter().filter(|tried| wanted(&tried.verdict)).count()
+    }
+
+    fn failed(&self) -> usize {
+        self.count(|verdict| matches!(verdict, Verdict::Failed(_)))
+    }
+
+    fn skipped_count(&self) -> usize {
+        self.count(|verdict| matches!(verdict, Verdict::Skipped(_)))
+    }
+
+    /// Whether nothing failed.
+    pub(super) fn passed(&self) -> bool {
+        self.failed() == 0
+    }
+
+    /// Tells the sums.
+    pub(super) fn end(&self) {
+        let passed = self.count(|verdict| matches!(verdict, Verdict::Passed));
+        say(&format!(
+            "{passed} passed, {} failed, {} skipped",
+            self.failed(),
+            self.skipped_count()
+        ));
+    }
+
+    /// As JUnit's XML (the form that `https://github.com/testmoapp/junitxml` describes).
+    pub(super) fn junit(&self) -> String {
+        let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let _ = writeln!(
+            text,
+            "<testsuite name=\"flex-provisioner conform\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">",
+            self.tried.len(),
+            self.failed(),
+            self.skipped_count()
+        );
+        for tried in &self.tried {
+            let _ = write!(
+                text,
+                "  <testcase classname=\"{}\" name=\"{}\" time=\"{:.3}\"",
+                tried.operation.as_str(),
+                escaped(&tried.what),
+                tried.took.as_secs_f64()
+            );
+            let _ = match &tried.verdict {
+                Verdict::Passed => writeln!(text, "/>"),
+                Verdict::Failed(why) => {
+                    writeln!(text, "><failure message=\"{}\"/></testcase>", escaped(why))
+                }
+                Verdict::Skipped(why) => {
+                    writeln!(text, "><skipped message=\"{}\"/></testcase>", escaped(why))
+                }
+            };
+        }
+        text.push_str("</testsuite>\n");
+        text
+    }
+}
+
+/// For an attribute of XML, which can't have control characters at all.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            control if control.is_control() => escaped.push(' '),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// One line for people. That nobody reads it to its end (`| head`) is not an error.
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::operation::Operation;
+
+    use super::Report;
+    use crate::conform::checks::Fault;
+
+    #[test]
+    fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {
+        let mut report = Report::new();
+        report.tried(Operation::Provision, "makes", Ok(()));
+        assert!(report.passed());
+        let said = Fault::Image("\"a\" < b & c\u{7}\nd".to_owned());
+        report.tried(Operation::Delete, "removes", Err(said));
+        report.skipped(Operation::Clone, "why");
+        assert!(!report.passed());
+        let xml = report.junit();
+        assert!(xml.contains("tests=\"3\" failures=\"1\" skipped=\"1\""), "{xml}");
+        assert!(xml.contains("message=\"&quot;a&quot; &lt; b &amp; c  d\""), "{xml}");
+    }
+}

@@ -1,0 +1,348 @@
+//! Carries out single runs of an image on a cluster, with claims that nobody else serves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use mooring_contract::operation::Operation;
+use mooring_contract::request::{Request, Source, gib_rounded_up};
+use serde_json::json;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::ConformArgs;
+use super::checks::{Ask, Runs};
+use crate::config::ProvisionerConfig;
+use crate::operation::request::{self, ClaimError, Surroundings};
+use crate::process::call::{CallError, is_not_found};
+use crate::process::client::{ClientError, address};
+use crate::run::begin::{Made, Order, Prepared};
+use crate::run::error::RunError;
+use crate::run::outcome::{Finish, State};
+use crate::run::{Kind, Run, RunId, end};
+use crate::volume::capacity::{self, CapacityError};
+use crate::volume::topology::{self, Node};
+
+/// The claims' class. No StorageClass has this name, so no controller touches them.
+const NO_CLASS: &str = "mooring-conform";
+
+/// How often a run is looked at.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// How much longer than its `timeout` a run may take until it is seen to have ended: it has to be scheduled, and its
+/// image to be pulled.
+const SLACK: Duration = Duration::from_mins(3);
+
+/// Why a run could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RigError {
+    /// A size that is none.
+    #[error("--size {0:?} is no size of a volume: use one such as 16Mi")]
+    Size(String, #[source] CapacityError),
+    /// No usable cluster.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A call to the API.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A run that could not be begun.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A claim that no request can be made of.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// No node will do.
+    #[error("no node can run the image: its volumes live on a node's own disk, and none is ready for client {0}")]
+    NoNode(String),
+    /// It never ended.
+    #[error("Pod {name} has not ended within {} s: {state}", limit.as_secs())]
+    NoEnd {
+        name: String,
+        limit: Duration,
+        state: String,
+    },
+    /// Another's.
+    #[error("Pod {0} is there already: remove it, and try again")]
+    Occupied(String),
+}
+
+/// A cluster, and what is to be tried there.
+pub(super) struct Rig {
+    user: Client,
+    controller: Client,
+    config: ProvisionerConfig,
+    unreachable: Option<ProvisionerConfig>,
+    node: Option<Node>,
+    namespace: String,
+    kube_api: String,
+    size: u64,
+    claims: Mutex<Vec<String>>,
+}
+
+impl Rig {
+    /// On the cluster that the arguments name.
+    pub(super) async fn new(
+        args: &ConformArgs,
+        config: ProvisionerConfig,
+        unreachable: Option<ProvisionerConfig>,
+    ) -> Result<Self, RigError> {
+        let size = capacity::parse(&args.size).map_err(|error| RigError::Size(args.size.clone(), error))?;
+        let cluster = cluster(args).await?;
+        let mut as_controller = cluster.clone();
+        as_controller.auth_info.impersonate = Some(args.controller.clone());
+        let client = |config: Config| Client::try_from(config).map_err(ClientError::Build);
+        let user = client(cluster.clone())?;
+        let node = if config.is_node_local() {
+            Some(node_for(&user, &config).await?)
+        } else {
+            None
+        };
+        Ok(Self {
+            user,
+            controller: client(as_controller)?,
+            config,
+            unreachable,
+            node,
+            namespace: args.namespace.clone(),
+            kube_api: address(&cluster),
+            size,
+            claims: Mutex::default(),
+        })
+    }
+
+    /// Removes the claims.
+    pub(super) async fn clean(&self) {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.user.clone(), &self.namespace);
+        for name in self.claims.lock().await.drain(..) {
+            if let Err(error) = claims.delete(&name, &DeleteParams::background()).await
+                && !is_not_found(&error)
+            {
+                tracing::warn!(claim = name, %error, "the claim stays");
+            }
+        }
+    }
+
+    fn config_for(&self, ask: &Ask<'_>) -> &ProvisionerConfig {
+        match &self.unreachable {
+            Some(config) if ask.unreachable => config,
+            _ => &self.config,
+        }
+    }
+
+    fn request(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
+        let around = Surroundings {
+            class: None,
+            config: self.config_for(ask),
+            kube_api: &self.kube_api,
+        };
+        let volume = ask.volume.clone();
+        let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
+        let size = ask.size.unwrap_or(request.size);
+        Ok(Request {
+            size,
+            size_gi: gib_rounded_up(size),
+            source: ask.source.map(|source| Source {
+                pv_name: source.request.pv_name.clone(),
+                pvc_name: source.request.pvc_name.clone(),
+                pvc_uid: source.request.pvc_uid.clone(),
+                size: source.request.size,
+                volume: source.options.clone(),
+            }),
+            ..request
+        })
+    }
+
+    /// Begins a run in the name of the claim of this uid.
+    async fn begin(&self, id: &RunId, ask: &Ask<'_>, request: &Request) -> Result<Run, RigError> {
+        let order = Order {
+            id,
+            request,
+            config: self.config_for(ask),
+            attempt: 1,
+            node: self.node.as_ref().map(|node| node.name.as_str()),
+            allowed: &[],
+            owner: None,
+        };
+        let prepared = Prepared::new(&self.controller, order).await?;
+        match prepared.make().await? {
+            Made::New(run) => {
+                prepared.hand_over(&run, true).await?;
+                Ok(run)
+            }
+            Made::Found(run) => Err(RigError::Occupied(run.place())),
+            Made::Occupied => Err(RigError::Occupied(id.name())),
+        }
+    }
+
+    /// Waits for what `wanted` makes of the run's state.
+    async fn until<T>(&self, id: &RunId, wanted: impl Fn(&State) -> Option<T>) -> Result<T, RigError> {
+        let limit = self.config.timeout + SLACK;
+        let deadline = Instant::now() + limit;
+        let namespace = &self.config.reference.namespace;
+        loop {
+            let state = end::find(&self.controller, namespace, id).await?.map(|run| run.state());
+            if let Some(found) = state.as_ref().and_then(&wanted) {
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                let state = state.map_or_else(|| "it is gone".to_owned(), |state| format!("{state:?}"));
+                return Err(RigError::NoEnd {
+                    name: id.in_namespace(namespace),
+                    limit,
+                    state,
+                });
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    async fn finished(&self, id: &RunId) -> Result<Finish, RigError> {
+        self.until(id, |state| match state {
+            State::Finished(finish) => Some(finish.clone()),
+            State::Waiting { .. } | State::Running | State::Leaving => None,
+        })
+        .await
+    }
+
+    /// Removes a run, and waits until it is gone.
+    async fn remove(&self, id: &RunId, run: &Run, grace: Option<u32>) -> Result<(), RigError> {
+        let namespace = &self.config.reference.namespace;
+        match grace {
+            None => {
+                end::end(&self.controller, &run.to_remove()).await?;
+            }
+            Some(grace) => {
+                let pods: Api<Pod> = Api::namespaced(self.controller.clone(), namespace);
+                let params = DeleteParams {
+                    grace_period_seconds: Some(grace),
+                    ..DeleteParams::background()
+                };
+                let deleted = pods.delete(&id.name(), &params).await;
+                deleted.map_err(|source| CallError::new("delete", "Pod", &id.name(), source))?;
+            }
+        }
+        let deadline = Instant::now() + SLACK;
+        while end::find(&self.controller, namespace, id).await?.is_some() {
+            if Instant::now() > deadline {
+                return Err(RigError::NoEnd {
+                    name: id.in_namespace(namespace),
+                    limit: SLACK,
+                    state: "it is being removed".to_owned(),
+                });
+            }
+            sleep(PERIOD).await;
+        }
+        Ok(())
+    }
+}
+
+impl Runs for Rig {
+    fn promised(&self) -> Vec<Operation> {
+        self.config.operations.iter().copied().collect()
+    }
+
+    fn config(&self) -> &ProvisionerConfig {
+        &self.config
+    }
+
+    fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    fn can_be_unreachable(&self) -> bool {
+        self.unreachable.is_some()
+    }
+
+    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.user.clone(), &self.namespace);
+        let name = format!("conform-{:x}", Timestamp::now().as_microsecond());
+        let wanted = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": NO_CLASS,
+                "resources": {"requests": {"storage": self.size.to_string()}},
+            },
+        }));
+        let wanted = wanted.unwrap_or_default();
+        let made = claims.create(&PostParams::default(), &wanted).await;
+        let made = made.map_err(|source| CallError::new("create", "claim", &name, source))?;
+        self.claims.lock().await.push(name);
+        Ok(made)
+    }
+
+    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
+        self.request(ask)
+    }
+
+    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let run = self.begin(&id, ask, &self.request(ask)?).await?;
+        let finish = self.finished(&id).await?;
+        self.remove(&id, &run, None).await?;
+        Ok(finish)
+    }
+
+    async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError> {
+        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let run = self.begin(&id, ask, &self.request(ask)?).await?;
+        self.until(&id, |state| match state {
+            State::Running | State::Finished(_) => Some(()),
+            State::Waiting { .. } | State::Leaving => None,
+        })
+        .await?;
+        sleep(after).await;
+        self.remove(&id, &run, Some(1)).await
+    }
+}
+
+/// With the identity of whoever calls.
+async fn cluster(args: &ConformArgs) -> Result<Config, ClientError> {
+    let Some(path) = &args.kubeconfig else {
+        return Config::infer()
+            .await
+            .map_err(|error| ClientError::NoCluster(Box::new(error)));
+    };
+    let failed = |source| ClientError::Kubeconfig {
+        path: path.display().to_string(),
+        source,
+    };
+    let file = Kubeconfig::read_from(path).map_err(failed)?;
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(failed)
+}
+
+/// A node on whose disk volumes can be made.
+async fn node_for(client: &Client, config: &ProvisionerConfig) -> Result<Node, RigError> {
+    let api: Api<ApiNode> = Api::all(client.clone());
+    let nodes = api.list(&ListParams::default()).await;
+    let nodes = nodes.map_err(|source| CallError::new("list", "nodes", "", source))?;
+    let client = config
+        .backend_volume
+        .as_ref()
+        .map_or("", |backend| backend.client.as_str());
+    let takes_pods = |node: &ApiNode| {
+        let cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        !cordoned
+            && conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    let mut fit = nodes.items.into_iter().filter(takes_pods).map(|node| Node {
+        name: node.name_any(),
+        labels: node.metadata.labels.unwrap_or_else(BTreeMap::new),
+    });
+    fit.find(|node| !topology::is_unable(node, client))
+        .ok_or_else(|| RigError::NoNode(client.to_owned()))
+}
+
+/// The kinds of run that an operation of the contract is.
+pub(super) fn kinds(operations: &[Operation]) -> Vec<Kind> {
+    operations.iter().copied().filter_map(Kind::of).collect()
+}
