@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use futures::future::{FutureExt, LocalBoxFuture};
+use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use mooring_contract::operation::Operation;
@@ -109,6 +111,32 @@ fn fault(text: impl Into<String>) -> Fault {
 
 type Passed = Result<(), Fault>;
 
+/// How many things are tried at once, each with volumes of its own.
+const AT_ONCE: usize = 4;
+
+/// One thing to be tried.
+struct Check<'k> {
+    of: Operation,
+    what: String,
+    outcome: LocalBoxFuture<'k, Passed>,
+}
+
+impl<'k> Check<'k> {
+    fn new(of: Operation, what: impl Into<String>, outcome: LocalBoxFuture<'k, Passed>) -> Self {
+        Self {
+            of,
+            what: what.into(),
+            outcome,
+        }
+    }
+
+    async fn timed(self) -> (Operation, String, Passed, Duration) {
+        let begin = Instant::now();
+        let result = self.outcome.await;
+        (self.of, self.what, result, begin.elapsed())
+    }
+}
+
 /// An image to be tried.
 pub(super) struct Kit<'r, R> {
     rig: &'r R,
@@ -132,86 +160,109 @@ impl<'r, R: Runs> Kit<'r, R> {
         let first = self.makes_a_volume().await;
         self.usual = begin.elapsed();
         let works = first.is_ok();
-        report.tried(Operation::Provision, "makes a volume that Mooring takes", first);
+        report.tried(
+            Operation::Provision,
+            "makes a volume that Mooring takes",
+            first,
+            self.usual,
+        );
         if !works {
             // Nothing else can be tried without a volume.
             return;
         }
-        self.try_provision(report).await;
+        let mut checks = self.of_provision();
         for kind in kinds(&promised) {
-            match kind {
-                Kind::Provision => {}
-                Kind::Delete => self.try_delete(report).await,
-                Kind::Expand => self.try_expand(report).await,
-                Kind::Clone => self.try_clone(report).await,
-            }
+            checks.extend(match kind {
+                Kind::Provision => Vec::new(),
+                Kind::Delete => self.of_delete(),
+                Kind::Expand => self.of_expand(),
+                Kind::Clone => self.of_clone(),
+            });
+        }
+        if self.rig.can_be_unreachable() {
+            checks.extend(self.of_unreachable());
+        }
+        let mut running = stream::iter(checks).map(Check::timed).buffered(AT_ONCE);
+        while let Some((of, what, result, took)) = running.next().await {
+            report.tried(of, &what, result, took);
         }
         for operation in promised.into_iter().filter(|operation| Kind::of(*operation).is_none()) {
             report.skipped(operation, "this version of the kit does not know the operation");
         }
-        if self.rig.can_be_unreachable() {
-            self.try_unreachable(report).await;
-        } else {
+        if !self.rig.can_be_unreachable() {
             let why = "say with --unreachable KEY=VALUE how the image can't reach its storage";
             report.skipped(Operation::Provision, why);
         }
     }
 
-    async fn try_provision(&self, report: &mut Report) {
-        let of = Operation::Provision;
-        report.tried(
-            of,
-            "gives the same volume when it is run again",
-            self.provision_twice().await,
-        );
-        report.tried(
-            of,
-            "gives one volume to two runs at once",
-            self.provision_at_once().await,
-        );
+    fn of_provision(&self) -> Vec<Check<'_>> {
+        let check = |what: &str, check| Check::new(Operation::Provision, what, check);
+        let mut checks = vec![
+            check(
+                "gives the same volume when it is run again",
+                self.provision_twice().boxed_local(),
+            ),
+            check(
+                "gives one volume to two runs at once",
+                self.provision_at_once().boxed_local(),
+            ),
+            check(
+                "ends with a reason where it can't have the size",
+                self.provision_too_much().boxed_local(),
+            ),
+        ];
         for (moment, share) in MOMENTS.into_iter().enumerate() {
             let what = format!("gives a volume after it was killed (moment {})", moment + 1);
-            report.tried(of, &what, self.provision_cut_off(share).await);
+            checks.push(check(&what, self.provision_cut_off(share).boxed_local()));
         }
-        report.tried(
-            of,
-            "ends with a reason where it can't have the size",
-            self.provision_too_much().await,
-        );
+        checks
     }
 
-    async fn try_delete(&self, report: &mut Report) {
-        let of = Operation::Delete;
-        report.tried(of, "succeeds again on what it has removed", self.delete_twice().await);
-        report.tried(of, "succeeds on what was never made", self.delete_nothing().await);
-        report.tried(of, "is done by two runs at once", self.delete_at_once().await);
-        report.tried(of, "is done after it was killed", self.delete_cut_off().await);
-        report.tried(
-            of,
-            "leaves room for a new volume of the same name",
-            self.provision_after_delete().await,
-        );
+    fn of_delete(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::Delete, what, check);
+        vec![
+            check(
+                "succeeds again on what it has removed",
+                self.delete_twice().boxed_local(),
+            ),
+            check("succeeds on what was never made", self.delete_nothing().boxed_local()),
+            check("is done by two runs at once", self.delete_at_once().boxed_local()),
+            check("is done after it was killed", self.delete_cut_off().boxed_local()),
+            check(
+                "leaves room for a volume of the same name",
+                self.provision_after_delete().boxed_local(),
+            ),
+        ]
     }
 
-    async fn try_expand(&self, report: &mut Report) {
-        let of = Operation::Expand;
-        report.tried(of, "succeeds again on what has the size", self.expand_twice().await);
-        report.tried(of, "is done by two runs at once", self.expand_at_once().await);
-        report.tried(of, "is done after it was killed", self.expand_cut_off().await);
-        report.tried(of, "fails on a volume that is gone", self.expand_nothing().await);
+    fn of_expand(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::Expand, what, check);
+        vec![
+            check("succeeds again on what has the size", self.expand_twice().boxed_local()),
+            check("is done by two runs at once", self.expand_at_once().boxed_local()),
+            check("is done after it was killed", self.expand_cut_off().boxed_local()),
+            check("fails on a volume that is gone", self.expand_nothing().boxed_local()),
+        ]
     }
 
-    async fn try_clone(&self, report: &mut Report) {
-        let of = Operation::Clone;
-        report.tried(of, "gives the same copy when it is run again", self.clone_twice().await);
-        report.tried(of, "gives a copy after it was killed", self.clone_cut_off().await);
-        report.tried(of, "fails on a source that is gone", self.clone_of_nothing().await);
+    fn of_clone(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::Clone, what, check);
+        vec![
+            check(
+                "gives the same copy when it is run again",
+                self.clone_twice().boxed_local(),
+            ),
+            check("gives a copy after it was killed", self.clone_cut_off().boxed_local()),
+            check("fails on a source that is gone", self.clone_of_nothing().boxed_local()),
+        ]
     }
 
-    async fn try_unreachable(&self, report: &mut Report) {
-        let away = "fails with a reason while its storage can't be reached";
-        report.tried(Operation::Provision, away, self.provision_unreachable().await);
-        report.tried(Operation::Delete, away, self.delete_unreachable().await);
+    fn of_unreachable(&self) -> Vec<Check<'_>> {
+        const AWAY: &str = "fails with a reason while its storage can't be reached";
+        vec![
+            Check::new(Operation::Provision, AWAY, self.provision_unreachable().boxed_local()),
+            Check::new(Operation::Delete, AWAY, self.delete_unreachable().boxed_local()),
+        ]
     }
 
     /// Reads the volume that a run has made; an error if the controller would not take it.
@@ -334,9 +385,10 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
         failed_with_reason(&finish)?;
         // What may be left of it goes, as the controller has it go.
-        match self.rig.promised().contains(&Operation::Delete) {
-            true => self.must_be_done(&Ask::of(Kind::Delete, &claim)).await,
-            false => Ok(()),
+        if self.rig.promised().contains(&Operation::Delete) {
+            self.must_be_done(&Ask::of(Kind::Delete, &claim)).await
+        } else {
+            Ok(())
         }
     }
 

@@ -1,8 +1,8 @@
-//! What was found, as a table while it goes on and as JUnit's XML at the end.
+//! What was found, as a table while it goes on and as XML of `JUnit` at the end.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_contract::operation::Operation;
 
@@ -29,7 +29,6 @@ struct Tried {
 #[derive(Debug)]
 pub(super) struct Report {
     tried: Vec<Tried>,
-    since: Instant,
 }
 
 impl Report {
@@ -41,29 +40,24 @@ impl Report {
     }
 
     pub(super) fn new() -> Self {
-        Self {
-            tried: Vec::new(),
-            since: Instant::now(),
-        }
+        Self { tried: Vec::new() }
     }
 
-    /// Notes and tells how something ended that was tried since the last.
-    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), Fault>) {
+    /// Notes and tells how something ended.
+    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), Fault>, took: Duration) {
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(chain(&error)),
         };
-        self.note(operation, what, verdict);
+        self.note(operation, what, verdict, took);
     }
 
     /// Notes and tells that something was not tried, and what it would take.
     pub(super) fn skipped(&mut self, operation: Operation, why: &str) {
-        self.note(operation, "not tried", Verdict::Skipped(why.to_owned()));
+        self.note(operation, "not tried", Verdict::Skipped(why.to_owned()), Duration::ZERO);
     }
 
-    fn note(&mut self, operation: Operation, what: &str, verdict: Verdict) {
-        let took = self.since.elapsed();
-        self.since = Instant::now();
+    fn note(&mut self, operation: Operation, what: &str, verdict: Verdict, took: Duration) {
         let (word, why) = match &verdict {
             Verdict::Passed => ("ok", String::new()),
             Verdict::Failed(why) => ("FAILED", format!(": {why}")),
@@ -109,7 +103,7 @@ impl Report {
         ));
     }
 
-    /// As JUnit's XML (the form that `https://github.com/testmoapp/junitxml` describes).
+    /// As XML of `JUnit` (the form that `https://github.com/testmoapp/junitxml` describes).
     pub(super) fn junit(&self) -> String {
         let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let _ = writeln!(
@@ -166,6 +160,8 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mooring_contract::operation::Operation;
 
     use super::Report;
@@ -174,10 +170,10 @@ mod tests {
     #[test]
     fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {
         let mut report = Report::new();
-        report.tried(Operation::Provision, "makes", Ok(()));
+        report.tried(Operation::Provision, "makes", Ok(()), Duration::ZERO);
         assert!(report.passed());
         let said = Fault::Image("\"a\" < b & c\u{7}\nd".to_owned());
-        report.tried(Operation::Delete, "removes", Err(said));
+        report.tried(Operation::Delete, "removes", Err(said), Duration::ZERO);
         report.skipped(Operation::Clone, "why");
         assert!(!report.passed());
         let xml = report.junit();

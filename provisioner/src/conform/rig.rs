@@ -259,7 +259,7 @@ impl Runs for Rig {
 
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.user.clone(), &self.namespace);
-        let name = format!("conform-{:x}", Timestamp::now().as_microsecond());
+        let name = format!("conform-{:x}", Timestamp::now().as_nanosecond());
         let wanted = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {

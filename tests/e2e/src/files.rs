@@ -84,6 +84,7 @@ pub const FILES: &[File] = &[
     file("mount", "sshfs", Needs::Cluster, 40),
     file("provision", "clone", Needs::Cluster, 50),
     file("provision", "config", Needs::Cluster, 40),
+    file("provision", "conform", Needs::Cluster, 60),
     file("provision", "contract", Needs::Cluster, 40),
     file("provision", "deleted", Needs::Cluster, 40),
     file("provision", "expand", Needs::Cluster, 60),

@@ -29,6 +29,7 @@ pub mod credentials;
 mod drop_in;
 pub mod guest_node;
 pub mod hidden;
+pub mod kit;
 mod leaks;
 pub mod lots;
 pub mod nodes;

@@ -94,9 +94,10 @@ impl Fake {
         if !fresh && self.is(Planted::FailsWhenThere) {
             return self.failed(Outcome::Retry, "there is one already");
         }
-        let name = match self.is(Planted::AnotherVolumeEachTime) {
-            true => format!("{uid}-{}", self.next()),
-            false => uid.to_owned(),
+        let name = if self.is(Planted::AnotherVolumeEachTime) {
+            format!("{uid}-{}", self.next())
+        } else {
+            uid.to_owned()
         };
         let printed = match self.planted {
             Planted::PrintsNothing => String::new(),
@@ -183,18 +184,19 @@ impl Runs for Fake {
             Kind::Expand if !there && !self.is(Planted::ExpandLies) => self.failed(Outcome::GiveUp, "no such volume"),
             Kind::Expand => {
                 let before = self.sizes.borrow_mut().insert(uid, ask.size.unwrap());
-                match before == ask.size && self.is(Planted::ExpandFailsTwice) {
-                    true => self.failed(Outcome::Retry, "it has that size"),
-                    false => finish(Outcome::Done, Category::Done, ""),
+                if before == ask.size && self.is(Planted::ExpandFailsTwice) {
+                    self.failed(Outcome::Retry, "it has that size")
+                } else {
+                    finish(Outcome::Done, Category::Done, "")
                 }
             }
             Kind::Clone => {
                 let source = ask.source.unwrap().claim.uid().unwrap();
-                match self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {
-                    true => {}
-                    false => return Ok(self.failed(Outcome::GiveUp, "no such source")),
+                if self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {
+                    self.made(&uid)
+                } else {
+                    self.failed(Outcome::GiveUp, "no such source")
                 }
-                self.made(&uid)
             }
         })
     }

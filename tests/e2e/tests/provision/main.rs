@@ -2,6 +2,7 @@
 
 mod clone;
 mod config;
+mod conform;
 mod contract;
 mod deleted;
 mod expand;
