@@ -196,6 +196,11 @@ impl Theatre {
             read(state.all("volumes")),
             &pods,
             vec![class(&json!({}))],
+            (
+                read(state.all("contents")),
+                read(state.all("snapshots")),
+                read(state.all("snapshotclasses")),
+            ),
         );
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
@@ -287,10 +292,13 @@ impl Theatre {
             if self.script.deleted_after == Some(turn) {
                 self.api.lock().delete("claims", "default/data");
             }
+            let faults = self.api.lock().faults;
             let before = self.api.lock().log.len();
             self.turn().await;
             let writes = self.api.lock().log.len() - before;
-            quiet = if writes == 0 { quiet + 1 } else { 0 };
+            // A call that failed may have been the one that a write was to come after.
+            let rests = writes == 0 && faults == self.api.lock().faults;
+            quiet = if rests { quiet + 1 } else { 0 };
             if quiet > 1 && self.script.deleted_after.is_none_or(|at| turn > at) {
                 return;
             }

@@ -92,6 +92,7 @@ pub const FILES: &[File] = &[
     file("provision", "outcomes", Needs::Cluster, 60),
     file("provision", "refusals", Needs::Cluster, 90),
     file("provision", "smb", Needs::Cluster, 40),
+    file("provision", "snapshot", Needs::Cluster, 60),
     file("scale", "bench", Needs::Plain, 200),
     file("scale", "claims", Needs::Quiet, 180),
     file("security", "boundaries", Needs::Cluster, 40),

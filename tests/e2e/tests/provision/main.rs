@@ -10,3 +10,4 @@ mod lost;
 mod outcomes;
 mod refusals;
 mod smb;
+mod snapshot;
