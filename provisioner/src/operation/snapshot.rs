@@ -675,3 +675,6 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
         say: Some(waiting(Kind::DeleteSnapshot, text)),
     }
 }
+
+#[cfg(test)]
+mod tests;
