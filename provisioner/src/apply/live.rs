@@ -56,7 +56,7 @@ pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<b
         let name = &snapshot.content_name;
         let content = contents.get_metadata_opt(name).await;
         let content = content.map_err(|source| CallError::new("read", SubjectKind::Snapshot.name(), name, source))?;
-        return Ok(!content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid)));
+        return Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)));
     }
     if let Some((namespace, name)) = run.claim() {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);

@@ -21,7 +21,7 @@ use crate::process::call::is_not_found;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// How often the controller looks whether the snapshot API has come. It is one small request; a watch of the cluster's
-/// CustomResourceDefinitions would need rights on all of them.
+/// `CustomResourceDefinition`s would need rights on all of them.
 const LOOK_FOR_API: Duration = Duration::from_secs(10);
 
 /// How long the watches wait after an error.
@@ -127,6 +127,7 @@ fn queue_restores(cache: &Cache, queue: &WorkQueue, namespace: &str, name: &str)
 }
 
 /// What one of the three watches has brought.
+#[allow(clippy::large_enum_variant)] // each lives for a moment only
 enum Brought {
     Content(Event<VolumeSnapshotContent>),
     Snapshot(Event<VolumeSnapshot>),

@@ -38,7 +38,7 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
     let cache = &shared.cache;
     let uid = content.uid().unwrap_or_default();
     let there = cache.snapshots.content(&content.name_any());
-    if !there.is_some_and(|there| there.uid() == content.uid()) {
+    if there.is_none_or(|there| there.uid() != content.uid()) {
         return Ok(Action::await_change());
     }
     let record = match record_on(shared, content) {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
+use super::describe::{Answer, Description, Given, SubjectKind, Words, action, describe, waiting};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use super::request::{self, Surroundings};
@@ -461,15 +461,10 @@ fn fail(
         Err(_) => String::new(),
     };
     let run = run.map(Run::to_remove);
-    Decision::Fail(Box::new(failed(
-        record,
-        finish,
-        seen.uid(),
-        state,
-        seen.limits,
-        now,
-        run,
-    )))
+    let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
+    // external-snapshotter has one reason for all of them.
+    failed.say.reason = describe(record.operation).words.failed;
+    Decision::Fail(Box::new(failed))
 }
 
 /// A hash of all that decides a run.
