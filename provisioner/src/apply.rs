@@ -26,11 +26,12 @@ use crate::cache::store::Cache;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
     Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, Grown, LetGo, OrphanDecision, Refuse, Reschedule,
-    Undone, VolumeDecision,
+    Settled, SnapshotDecision, Undone, VolumeDecision,
 };
 use crate::operation::describe::{SubjectKind, waiting};
 use crate::operation::observed::Limits;
 use crate::operation::record::Record;
+use crate::operation::snapshot::error_status;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
 use crate::process::context::Context;
 use crate::process::events::Note;
@@ -39,6 +40,7 @@ use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
 use crate::run::{Kind, Run, RunRef};
 use crate::time::elapsed;
+use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What both controllers work with.
 #[derive(Clone)]
@@ -94,6 +96,24 @@ pub async fn volume(
     match apply.common(decision).await? {
         ControlFlow::Break(action) => Ok(action),
         ControlFlow::Continue(ForVolume::LetGo(let_go)) => apply.let_go(*let_go).await,
+    }
+}
+
+/// Carries out what was decided for a `VolumeSnapshotContent`, as it was seen, with this record.
+pub async fn snapshot(
+    shared: &Shared,
+    content: &VolumeSnapshotContent,
+    record: Option<Record>,
+    decision: SnapshotDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Snapshot(Box::new(content.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(settled) => apply.settled(settled).await,
     }
 }
 
@@ -183,6 +203,12 @@ impl Apply<'_> {
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
+        // First, since the record ends the attempt: what the image said is not to be lost.
+        if let (Subject::Snapshot(content), Kind::Snapshot) = (&self.subject, failed.record.operation)
+            && let Some(status) = error_status(content, &failed.say.text, Timestamp::now())
+        {
+            self.write_status(status).await?;
+        }
         self.write_record(&failed.record).await?;
         let result = if failed.record.gave_up {
             OperationResult::GivenUp
@@ -236,7 +262,7 @@ impl Apply<'_> {
                     return Ok(Action::requeue(Duration::from_secs(1)));
                 }
             }
-            Subject::Volume(_) | Subject::Orphan(_) => {}
+            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Orphan(_) => {}
         }
         for run in runs {
             self.remove(run).await?;
@@ -356,6 +382,36 @@ impl Apply<'_> {
             self.remove(run).await?;
         }
         Ok(Action::await_change())
+    }
+
+    async fn write_status(&mut self, status: Value) -> Result<(), ApplyError> {
+        let version = self.subject.meta().resource_version.clone();
+        self.patch(json!({"metadata": {"resourceVersion": version}, "status": status}))
+            .await
+    }
+
+    async fn settled(&mut self, settled: Settled) -> Result<Action, ApplyError> {
+        if let Some(status) = settled.status {
+            self.write_status(status).await?;
+        }
+        if settled.release {
+            // By the other way: that of the status writes nothing else of what a CRD defines.
+            let mut patch = if settled.let_go {
+                self.subject.release_patch()
+            } else {
+                self.subject.taken_patch()
+            };
+            patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = Value::Null;
+            self.patch(patch).await?;
+        }
+        self.say(settled.say);
+        if let Some((kind, took)) = settled.done {
+            self.count(kind, OperationResult::Done, Category::Done, Some(took));
+        }
+        for run in &settled.runs {
+            self.remove(run).await?;
+        }
+        Ok(self.wait(settled.after, None))
     }
 
     async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {

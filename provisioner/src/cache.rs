@@ -7,6 +7,7 @@
 pub mod expectations;
 pub mod limiter;
 pub mod mirror;
+pub mod snapshots;
 pub mod store;
 pub mod watches;
 pub mod work_queue;

@@ -1,8 +1,9 @@
 //! The loops that reconcile. Each observes its objects, has a pure plan decide, and has the decision carried out.
 //!
-//! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs and orphaned runs, and the
-//! watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume when the claim is gone,
-//! both in the loop of `reconcile`; `orphan` settles runs that have neither. All three plan with [`crate::operation`]
+//! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs, snapshots and orphaned runs,
+//! and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume when the claim is
+//! gone, `snapshot` takes and deletes snapshots, all in the loop of `reconcile`; `orphan` settles runs that have none of
+//! them. All plan with [`crate::operation`]
 //! and act through [`crate::apply`]. [`config`] keeps ConfigMaps and StorageClasses in step and has nothing to do with
 //! volumes. [`retry`] says when an object that failed is looked at again.
 
@@ -15,6 +16,7 @@ mod reconcile;
 mod rehearsal;
 pub mod retry;
 mod serving;
+mod snapshot;
 mod volume;
 
 use tokio_util::sync::CancellationToken;

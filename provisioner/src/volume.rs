@@ -6,4 +6,5 @@
 pub mod acceptance;
 pub mod capacity;
 pub mod persistent_volume;
+pub mod snapshot;
 pub mod topology;

@@ -137,9 +137,10 @@ pub mod annotations {
     pub const USERNAME: &str = "mooring.dev/username";
     /// On a claim: the creator's groups, comma-separated, stamped at admission.
     pub const GROUPS: &str = "mooring.dev/groups";
-    /// On a claim or a PV: the record of the operation in flight, JSON.
+    /// On a claim, a PV or a `VolumeSnapshotContent`: the record of the operation in flight, JSON.
     pub const OPERATION: &str = "mooring.dev/operation";
-    /// On a PV: the request that made it, JSON without secrets, so that a later `delete` can say the same.
+    /// On a PV or a `VolumeSnapshotContent`: the request that made it, JSON without secrets, so that a later operation
+    /// can say the same.
     pub const REQUEST: &str = "mooring.dev/request";
     /// On a PV: `namespace/name` of the provisioner ConfigMap.
     pub const CONFIG: &str = "mooring.dev/config";
@@ -177,6 +178,12 @@ pub mod annotations {
     /// Kubernetes' own, on a claim: who has begun to expand its volume (`VolumeResizerKey` in
     /// `pkg/volume/util/types/types.go`).
     pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+    /// external-snapshotter's own, on a `VolumeSnapshotContent`: its snapshot is being taken
+    /// (`AnnVolumeSnapshotBeingCreated` in its `pkg/utils/util.go`).
+    pub const SNAPSHOT_BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+    /// external-snapshotter's own, on a `VolumeSnapshotContent`: its `VolumeSnapshot` is being deleted
+    /// (`AnnVolumeSnapshotBeingDeleted` in its `pkg/utils/util.go`).
+    pub const SNAPSHOT_BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
     /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves
@@ -228,6 +235,9 @@ pub mod finalizers {
     pub const CLAIM: &str = "mooring.dev/provisioning";
     /// On a PV until its volume is deleted.
     pub const VOLUME: &str = "mooring.dev/volume";
+    /// external-snapshotter's own, on a `VolumeSnapshotContent`: taken off by what deletes the snapshot
+    /// (`VolumeSnapshotContentFinalizer` in its `pkg/utils/util.go`).
+    pub const SNAPSHOT_CONTENT: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
     /// Kubernetes' own, on every PV: taken off as soon as the PV is to go and is not in use.
     pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 }

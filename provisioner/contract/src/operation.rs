@@ -14,14 +14,14 @@ pub enum Operation {
     Expand,
     /// Make the volume as a copy of another.
     Clone,
-    /// Take a snapshot.
+    /// Take a snapshot of the volume.
     Snapshot,
     /// Remove a snapshot.
     DeleteSnapshot,
+    /// Make the volume with the content of a snapshot.
+    Restore,
     /// Copy the volume elsewhere.
     Backup,
-    /// Bring a backup back.
-    Restore,
     /// Make the volume reachable from a node.
     Attach,
     /// Undo [`Operation::Attach`].
@@ -39,8 +39,8 @@ impl Operation {
         Self::Clone,
         Self::Snapshot,
         Self::DeleteSnapshot,
-        Self::Backup,
         Self::Restore,
+        Self::Backup,
         Self::Attach,
         Self::Detach,
         Self::Discover,

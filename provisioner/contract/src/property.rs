@@ -44,10 +44,15 @@ pub mod keys {
     /// Address of the Kubernetes API, `https://host:port`.
     pub const KUBE_API: &str = "kube-api";
 
-    /// For `clone`: name of the PV to copy. Not set for any other operation.
+    /// For `clone`: name of the PV to copy; for `restore`: of the PV that the snapshot was taken of, empty where nobody
+    /// knows. Not set for any other operation.
     pub const SOURCE_PV_NAME: &str = "source-pv-name";
-    /// For `clone`: capacity of the volume to copy, in bytes. Not set for any other operation.
+    /// For `clone`: capacity of the volume to copy, in bytes; for `restore`: of the volume that the snapshot was taken
+    /// of, 0 where nobody knows. Not set for any other operation.
     pub const SOURCE_SIZE: &str = "source-size";
+    /// For `snapshot`, `delete-snapshot` and `restore`: the snapshot's name, the same at every retry. Not set for any
+    /// other operation.
+    pub const SNAPSHOT_NAME: &str = "snapshot-name";
 
     /// All of the above, in the contract's order.
     pub const ALL: &[&str] = &[
@@ -73,6 +78,7 @@ pub mod keys {
         KUBE_API,
         SOURCE_PV_NAME,
         SOURCE_SIZE,
+        SNAPSHOT_NAME,
     ];
 }
 

@@ -58,12 +58,28 @@ pub struct Request {
     /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
     #[serde(default)]
     pub volume: BTreeMap<String, String>,
-    /// For `clone`: the volume to copy.
+    /// For `clone`: the volume to copy. For `restore`: the volume that the snapshot was taken of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// For `snapshot`, `delete-snapshot` and `restore`: the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Snapshot>,
 }
 
-/// The volume that a `clone` copies.
+/// The snapshot that an operation is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Snapshot {
+    /// Its name on the storage: the same at every retry.
+    pub name: String,
+    /// Name of its `VolumeSnapshotContent`.
+    pub content_name: String,
+    /// The uid of that.
+    pub content_uid: String,
+}
+
+/// The volume that a `clone` copies, or that a snapshot was taken of. Of a snapshot that an administrator has named,
+/// nothing is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Source {

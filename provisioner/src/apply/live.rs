@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
-use mooring_contract::request::Source;
+use mooring_contract::request::{Request, Snapshot, Source};
 
 use super::{ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::describe::SubjectKind;
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_conflict};
-use crate::run::observed::Carrier;
+use crate::run::observed::{Carrier, selector_of};
 use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// Makes a PV; one that is there already is judged like any other.
 pub(crate) async fn make(
@@ -44,9 +45,19 @@ pub(crate) async fn look_up(
     Ok(live.map(Arc::new).into_iter().chain(others).collect())
 }
 
-/// Whether neither claim nor PV is there, read as they are now.
+/// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
 pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
     let client = &shared.context.client;
+    if let Some(Kind::Snapshot | Kind::DeleteSnapshot) = run.kind() {
+        let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
+            return Ok(false);
+        };
+        let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+        let name = &snapshot.content_name;
+        let content = contents.get_metadata_opt(name).await;
+        let content = content.map_err(|source| CallError::new("read", SubjectKind::Snapshot.name(), name, source))?;
+        return Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)));
+    }
     if let Some((namespace, name)) = run.claim() {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
         let claim = claims.get_metadata_opt(name).await;
@@ -75,9 +86,71 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
     }))
 }
 
-/// The claim whose volume is being made as a copy of this PV, whose own claim is gone.
-pub(crate) async fn copied_by(shared: &Shared, volume: &PersistentVolume) -> Result<Option<String>, ApplyError> {
+/// Whether the content of what is to be restored is there and stays, read as it is now.
+///
+/// The run is there before this, without its properties. So whoever sees that the content is going finds the run, or
+/// this has said no: see [`restored_by`].
+pub(crate) async fn is_there_to_restore(client: &Client, snapshot: &Snapshot) -> Result<bool, ApplyError> {
+    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+    let name = &snapshot.content_name;
+    let content = contents.get_metadata_opt(name).await;
+    let content = content.map_err(|error| CallError::new("read", SubjectKind::Snapshot.name(), name, error))?;
+    Ok(content.is_some_and(|content| {
+        content.metadata.uid.as_deref() == Some(&snapshot.content_uid) && content.metadata.deletion_timestamp.is_none()
+    }))
+}
+
+/// Whether the claim of which a snapshot is to be taken is there and stays; see [`is_there_to_restore`].
+pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> Result<bool, ApplyError> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &request.pvc_namespace);
+    let claim = claims.get_metadata_opt(&request.pvc_name).await;
+    let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), &request.pvc_name, error))?;
+    // One that is being deleted stays for as long as snapshot-controller holds it for the sake of the snapshot.
+    Ok(claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(&request.pvc_uid)))
+}
+
+/// The claim whose volume is being made of this snapshot, which is to go: `namespace/name`.
+pub(crate) async fn restored_by(
+    shared: &Shared,
+    content: &VolumeSnapshotContent,
+    namespace: &str,
+) -> Result<Option<String>, ApplyError> {
+    let uid = content.uid().unwrap_or_default();
+    let of = |request: &Request| {
+        let snapshot = request.snapshot.as_ref();
+        snapshot.is_some_and(|snapshot| snapshot.content_uid == uid)
+    };
+    let request = going_on(shared, namespace, Kind::Restore, of).await?;
+    Ok(request.map(|request| format!("{}/{}", request.pvc_namespace, request.pvc_name)))
+}
+
+/// What is asked of a run of this kind that has not ended, read as it is now.
+async fn going_on(
+    shared: &Shared,
+    namespace: &str,
+    kind: Kind,
+    wanted: impl Fn(&Request) -> bool,
+) -> Result<Option<Request>, ApplyError> {
+    let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
+    let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
+    let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
+    let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());
+    Ok(open.filter_map(|run| run.request().ok()).find(wanted))
+}
+
+/// What is being made as a copy of this PV, whose own claim is gone: a claim, or a snapshot.
+pub(crate) async fn copied_by(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    runs_in: Option<&str>,
+) -> Result<Option<String>, ApplyError> {
     let name = volume.name_any();
+    if let Some(namespace) = runs_in.filter(|_| shared.cache.has_snapshots()) {
+        let taken = going_on(shared, namespace, Kind::Snapshot, |request| request.pv_name == name).await?;
+        if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
+            return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
+        }
+    }
     let Some(of) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
         return Ok(None);
     };
@@ -91,7 +164,7 @@ pub(crate) async fn copied_by(shared: &Shared, volume: &PersistentVolume) -> Res
             continue;
         }
         if record.copies(&name) || runs(shared, &copy, &record).await? {
-            return Ok(Some(key(&*copy)));
+            return Ok(Some(format!("claim {}", key(&*copy))));
         }
     }
     Ok(None)

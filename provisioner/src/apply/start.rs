@@ -7,7 +7,7 @@ use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
 use tracing::info;
 
-use super::live::is_there_to_copy;
+use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
@@ -80,6 +80,11 @@ impl Apply<'_> {
             return Ok(Some(uid));
         }
         let supplied = async {
+            if !self.is_source_there(&start).await? {
+                // Whoever deletes it may not have seen this run, which was not there at the time.
+                self.remove(&run.to_remove()).await?;
+                return Ok(());
+            }
             let prepared = Prepared::new(&self.shared.context.client, order(&start)).await?;
             prepared.hand_over(&run, false).await?;
             Ok(())
@@ -110,7 +115,10 @@ impl Apply<'_> {
         // All that can be wrong with the input is found before anything is written.
         let prepared = Prepared::new(&client, order(start)).await?;
         match start.intent {
-            Intent::ToRecord => self.write_record(&start.record).await?,
+            Intent::ToRecord => {
+                self.patch(self.subject.intent_patch(start)).await?;
+                self.record = Some(start.record.clone());
+            }
             // What fails from here on is an attempt that failed, and is written down as one.
             Intent::Released => self.record = Some(start.record.clone()),
             Intent::Recorded | Intent::Run => {}
@@ -148,13 +156,28 @@ impl Apply<'_> {
         Ok(begun)
     }
 
+    /// Whether what a run reads is there and stays for as long as the run is there.
+    async fn is_source_there(&self, start: &Start) -> Result<bool, ApplyError> {
+        let (client, request) = (&self.shared.context.client, &start.request);
+        match start.run.kind {
+            Kind::Clone => match &request.source {
+                Some(source) => is_there_to_copy(client, &request.pvc_namespace, source).await,
+                None => Ok(true),
+            },
+            Kind::Restore => match &request.snapshot {
+                Some(snapshot) => is_there_to_restore(client, snapshot).await,
+                None => Ok(true),
+            },
+            Kind::Snapshot => is_there_to_snapshot(client, request).await,
+            Kind::Provision | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot => Ok(true),
+        }
+    }
+
     /// Whether the API still has the intent of this run.
     async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
         let live = self.subject.live(&self.shared.context.client).await?;
         let Some(live) = live else { return Ok(false) };
-        if let Some(source) = &start.request.source
-            && !is_there_to_copy(&self.shared.context.client, &start.request.pvc_namespace, source).await?
-        {
+        if !self.is_source_there(start).await? {
             return Ok(false);
         }
         let text = live

@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 
 use super::ApplyError;
 use crate::cache::work_queue::Target;
+use crate::operation::decision::Start;
 use crate::operation::describe::SubjectKind;
 use crate::operation::expand;
 use crate::operation::record::Record;
 use crate::process::call::{CallError, code};
 use crate::run::{Kind, Run};
+use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// The object that carries the record.
 #[derive(Debug, Clone)]
@@ -26,7 +28,9 @@ pub(super) enum Subject {
     Claim(Box<PersistentVolumeClaim>),
     /// A PV.
     Volume(Box<PersistentVolume>),
-    /// A run that has neither; it is its own record, and nothing is written on it.
+    /// A `VolumeSnapshotContent`.
+    Snapshot(Box<VolumeSnapshotContent>),
+    /// A run that has none of them; it is its own record, and nothing is written on it.
     Orphan(Run),
 }
 
@@ -36,13 +40,22 @@ impl Subject {
         match self {
             Self::Claim(_) => Some(SubjectKind::Claim),
             Self::Volume(_) => Some(SubjectKind::Volume),
+            Self::Snapshot(_) => Some(SubjectKind::Snapshot),
             Self::Orphan(_) => None,
         }
     }
 
-    /// The object that its Events are about.
+    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one.
     pub(super) fn reference(&self) -> ObjectReference {
         match self {
+            Self::Snapshot(content) => {
+                let of = &content.spec.volume_snapshot_ref;
+                if of.uid.as_deref().unwrap_or_default().is_empty() {
+                    content.object_ref(&())
+                } else {
+                    of.clone()
+                }
+            }
             Self::Claim(claim) => claim.object_ref(&()),
             Self::Volume(volume) => volume.object_ref(&()),
             Self::Orphan(run) => run.object_ref(),
@@ -53,6 +66,7 @@ impl Subject {
         match self {
             Self::Claim(claim) => &claim.metadata,
             Self::Volume(volume) => &volume.metadata,
+            Self::Snapshot(content) => &content.metadata,
             Self::Orphan(run) => run.meta(),
         }
     }
@@ -62,6 +76,7 @@ impl Subject {
         match self {
             Self::Claim(claim) => Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
             Self::Volume(volume) => Target::Volume(volume.name_any()),
+            Self::Snapshot(content) => Target::Snapshot(content.name_any()),
             Self::Orphan(_) => Target::Volume(request.pv_name.clone()),
         }
     }
@@ -81,6 +96,12 @@ impl Subject {
                     patched(&api, SubjectKind::Volume, &volume.name_any(), patch).await?,
                 ))
             }
+            Self::Snapshot(content) => {
+                let api = Api::all(client.clone());
+                Self::Snapshot(Box::new(
+                    patched(&api, SubjectKind::Snapshot, &content.name_any(), patch).await?,
+                ))
+            }
             Self::Orphan(run) => Self::Orphan(run.clone()),
         })
     }
@@ -96,6 +117,10 @@ impl Subject {
             Self::Volume(volume) => {
                 let api: Api<PersistentVolume> = Api::all(client.clone());
                 read(&api, SubjectKind::Volume, &volume.name_any()).await?
+            }
+            Self::Snapshot(content) => {
+                let api: Api<VolumeSnapshotContent> = Api::all(client.clone());
+                read(&api, SubjectKind::Snapshot, &content.name_any()).await?
             }
             Self::Orphan(run) => Some(run.meta().clone()),
         };
@@ -124,8 +149,31 @@ impl Subject {
                 patch["status"] = expand::of_record(claim, record, Timestamp::now());
                 patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
             }
-            (Self::Claim(_), Kind::Provision | Kind::Clone | Kind::Delete) | (Self::Volume(_) | Self::Orphan(_), _) => {
+            // While the mark is there, other tools know that there may be a snapshot already.
+            (Self::Snapshot(_), Kind::Snapshot) => {
+                patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
             }
+            (
+                Self::Claim(_),
+                Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
+            )
+            | (
+                Self::Snapshot(_),
+                Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot,
+            )
+            | (Self::Volume(_) | Self::Orphan(_), _) => {}
+        }
+        patch
+    }
+
+    /// The patch that writes the record before a run. What is asked to take a snapshot stays on its content: by then
+    /// the volume may be gone.
+    pub(super) fn intent_patch(&self, start: &Start) -> Value {
+        let mut patch = self.record_patch(&start.record);
+        if let (Self::Snapshot(_), Kind::Snapshot) = (self, start.run.kind) {
+            let notes = &mut patch["metadata"]["annotations"];
+            notes[annotations::REQUEST] = json!(json!(start.request).to_string());
+            notes[annotations::CONFIG] = json!(start.config.reference.to_string());
         }
         patch
     }
@@ -140,6 +188,14 @@ impl Subject {
             "resourceVersion": meta.resource_version,
             "finalizers": others,
             "annotations": {annotations::OPERATION: null},
+        }})
+    }
+
+    /// The patch that takes off only the record of a snapshot that is there now.
+    pub(super) fn taken_patch(&self) -> Value {
+        json!({"metadata": {
+            "resourceVersion": self.meta().resource_version,
+            "annotations": {annotations::OPERATION: null, annotations::SNAPSHOT_BEING_CREATED: null},
         }})
     }
 }

@@ -13,18 +13,21 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 #[cfg(test)]
 use kube::runtime::watcher::Event;
-use mooring_contract::names::finalizers;
+use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
 use super::limiter::InFlight;
+use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{Target, WorkQueue};
 use crate::operation::describe::{Answer, describe};
 use crate::operation::expand;
 use crate::operation::source::{Content, ObservedSource};
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
-use crate::run::{Run, RunId};
+use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
+#[cfg(test)]
+use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::{HOSTNAME, Node};
 
 /// How long the first list of a namespace's runs is waited for; after that the others are served without it.
@@ -43,6 +46,8 @@ pub struct Cache {
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
     /// All classes.
     pub classes: Store<StorageClass>,
+    /// The snapshots, where the cluster has any.
+    pub snapshots: Snapshots,
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
@@ -60,6 +65,7 @@ pub struct Writers {
     pub(super) volumes: Writer<PersistentVolume>,
     pub(super) carriers: BTreeMap<String, Writer<Carrier>>,
     pub(super) classes: Writer<StorageClass>,
+    pub(super) snapshots: SnapshotWriters,
     pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
 }
 
@@ -77,12 +83,14 @@ impl Cache {
         }
         let (classes, classes_writer) = store();
         let (nodes, nodes_writer) = store();
+        let (snapshots, snapshot_writers) = Snapshots::new();
         let cache = Self {
             claims,
             volumes,
             carriers,
             listed: Arc::default(),
             classes,
+            snapshots,
             nodes,
             by_claim: Arc::default(),
             by_source: Arc::default(),
@@ -94,13 +102,14 @@ impl Cache {
             volumes: volumes_writer,
             carriers: carriers_writers,
             classes: classes_writer,
+            snapshots: snapshot_writers,
             nodes: nodes_writer,
         };
         (cache, writers)
     }
 
-    /// Returns when everything has been listed once, but for runs: a namespace without rights would hold up the others,
-    /// so see [`Self::knows_runs_of`]. Before that, what is not known may be there all the same.
+    /// Returns when everything has been listed once, but for snapshots and runs: what there are no rights for would
+    /// hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
         let _ = tokio::join!(
@@ -109,6 +118,7 @@ impl Cache {
             self.classes.wait_until_ready(),
             self.nodes.wait_until_ready(),
             tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
+            tokio::time::timeout(PATIENCE, self.snapshots.ready()),
         );
     }
 
@@ -222,10 +232,17 @@ impl Cache {
         departed.remove(claim.metadata.uid.as_deref().unwrap_or_default());
     }
 
-    /// The uids of claims that have runs, but of which there is neither the claim nor a PV that Mooring holds.
+    /// The uids of claims that have runs, but of which there is neither the claim nor a PV that Mooring holds, and those
+    /// of contents that have runs and are gone.
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
+            if let Some(Kind::Snapshot | Kind::DeleteSnapshot) = run.kind() {
+                let snapshot = run.request().ok()?.snapshot?;
+                let content = self.snapshots.content(&snapshot.content_name);
+                let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
+                return (!there).then(|| uid.to_owned());
+            }
             let (namespace, name) = run.claim()?;
             let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));
             let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
@@ -254,8 +271,17 @@ impl Cache {
 
     /// What a claim is to be a copy of, as far as it is there.
     pub fn source_of(&self, claim: &PersistentVolumeClaim) -> ObservedSource {
-        let Content::Claim(name) = Content::of(claim) else {
-            return ObservedSource::default();
+        let name = match Content::of(claim) {
+            Content::Claim(name) => name,
+            Content::Snapshot(name) => {
+                let (snapshot, content) = self.snapshots.source_of(claim, name);
+                return ObservedSource {
+                    snapshot,
+                    content,
+                    ..ObservedSource::default()
+                };
+            }
+            Content::Empty | Content::Elsewhere(_) | Content::Populated => return ObservedSource::default(),
         };
         let namespace = claim.namespace().unwrap_or_default();
         let claim = self.claims.get(&ObjectRef::new(name).within(&namespace));
@@ -265,7 +291,24 @@ impl Cache {
         ObservedSource {
             volume: volume.and_then(|volume| self.volumes.get(&ObjectRef::new(volume))),
             claim,
+            ..ObservedSource::default()
         }
+    }
+
+    /// Whether there are snapshots, or may be.
+    pub fn has_snapshots(&self) -> bool {
+        self.snapshots.may_be_there()
+    }
+
+    /// The PV of this handle of a CSI volume of Mooring's.
+    pub fn volume_of_handle(&self, handle: &str) -> Option<Arc<PersistentVolume>> {
+        let is = |volume: &PersistentVolume| {
+            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+            csi.is_some_and(|csi| csi.driver == CSI_DRIVER && csi.volume_handle == handle)
+        };
+        let named = self.volumes.get(&ObjectRef::new(handle)).filter(|volume| is(volume));
+        // One that an image made itself may have another.
+        named.or_else(|| self.volumes.find(is))
     }
 
     /// The claims that are to be copies of this one's volume, and are there.
@@ -334,6 +377,7 @@ impl Cache {
         for volume in self.volumes.state_filter(is_ours) {
             queue.add(&Target::Volume(volume.name_any()));
         }
+        self.snapshots.queue(queue, None);
     }
 }
 
@@ -347,6 +391,11 @@ impl Cache {
         volumes: Vec<PersistentVolume>,
         carriers: &[Carrier],
         classes: Vec<StorageClass>,
+        snapshots: (
+            Vec<VolumeSnapshotContent>,
+            Vec<VolumeSnapshot>,
+            Vec<VolumeSnapshotClass>,
+        ),
     ) -> Self {
         fn fill<K: kube::Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
             writer.apply_watcher_event(&Event::Init);
@@ -364,6 +413,10 @@ impl Cache {
         fill(&mut writers.claims, claims);
         fill(&mut writers.volumes, volumes);
         fill(&mut writers.classes, classes);
+        fill(&mut writers.snapshots.contents, snapshots.0);
+        fill(&mut writers.snapshots.snapshots, snapshots.1);
+        fill(&mut writers.snapshots.classes, snapshots.2);
+        self.snapshots.note(true);
         for (namespace, writer) in &mut writers.carriers {
             fill(writer, carriers.to_vec());
             self.listed.write().unwrap().insert(namespace.clone());

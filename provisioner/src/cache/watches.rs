@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::expectations::Expectations;
 use super::limiter::Limiter;
+use super::snapshots::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{Target, WorkQueue};
 use crate::process::context::Context;
@@ -60,6 +61,10 @@ pub async fn watch(
                     queue.add(&claim_target(&claim));
                     cache.queue_copies(&queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
                     cache.queue_sources(&queue, &claim);
+                    if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
+                        // A snapshot may be waiting for the end of what was done to it.
+                        cache.snapshots.queue(&queue, Some(volume));
+                    }
                 }
                 Event::Delete(claim) => {
                     cache.note_copy(&claim, false);
@@ -190,21 +195,27 @@ pub async fn watch(
             },
         )
     };
+    let snapshots = watch_all(client.clone(), cache.clone(), writers.snapshots, queue.clone());
     let by_config = async {
         let mut changes = configs.subscribe();
         while changes.changed().await.is_ok() {
             cache.queue_all(&queue);
         }
     };
-    tokio::join!(claims, volumes, runs, classes, nodes, by_config);
+    tokio::join!(claims, volumes, runs, classes, nodes, snapshots, by_config);
 }
 
 /// What a run was begun for.
 fn targets(run: &Run) -> Vec<Target> {
     // What was copied may be waiting for the end of that.
-    let copied = (run.kind() == Some(Kind::Clone))
-        .then(|| run.request().ok()?.source)
-        .flatten();
+    let copied = match run.kind() {
+        Some(Kind::Clone) => run.request().ok().and_then(|request| request.source),
+        _ => None,
+    };
+    let snapshot = match run.kind() {
+        Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore) => run.request().ok(),
+        _ => None,
+    };
     run.claim()
         .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
@@ -213,6 +224,11 @@ fn targets(run: &Run) -> Vec<Target> {
                 .map(|uid| Target::Volume(persistent_volume::name_for(uid))),
         )
         .chain(copied.map(|source| Target::Volume(source.pv_name)))
+        .chain(snapshot.iter().flat_map(|request| {
+            let content = request.snapshot.as_ref();
+            let content = content.map(|snapshot| Target::Snapshot(snapshot.content_name.clone()));
+            content.into_iter().chain([Target::Volume(request.pv_name.clone())])
+        }))
         .collect()
 }
 

@@ -1,17 +1,21 @@
-//! The queue of claims and PVs that a controller is to look at again.
+//! The queue of claims, PVs and snapshots that a controller is to look at again.
 
 use futures::Stream;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 
-/// A claim or a PV.
+use crate::volume::snapshot::VolumeSnapshotContent;
+
+/// What a controller looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The claim of this namespace and name.
     Claim(String, String),
     /// The PV of this name.
     Volume(String),
+    /// The `VolumeSnapshotContent` of this name.
+    Snapshot(String),
 }
 
 /// The end of the queue that watches add to. Without a limit: what is sent is two strings, and the controllers merge
@@ -20,6 +24,7 @@ pub enum Target {
 pub struct WorkQueue {
     claims: UnboundedSender<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedSender<ObjectRef<PersistentVolume>>,
+    snapshots: UnboundedSender<ObjectRef<VolumeSnapshotContent>>,
 }
 
 /// The end of the queue that the controllers take from.
@@ -27,17 +32,19 @@ pub struct WorkQueue {
 pub struct Queued {
     claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
+    snapshots: UnboundedReceiver<ObjectRef<VolumeSnapshotContent>>,
 }
 
 impl Queued {
-    /// The claims to be looked at, and the PVs.
+    /// The claims to be looked at, the PVs, and the contents.
     pub fn split(
         self,
     ) -> (
         impl Stream<Item = ObjectRef<PersistentVolumeClaim>>,
         impl Stream<Item = ObjectRef<PersistentVolume>>,
+        impl Stream<Item = ObjectRef<VolumeSnapshotContent>>,
     ) {
-        (self.claims, self.volumes)
+        (self.claims, self.volumes, self.snapshots)
     }
 }
 
@@ -46,16 +53,22 @@ impl WorkQueue {
     pub fn new() -> (Self, Queued) {
         let (claims, queued_claims) = unbounded();
         let (volumes, queued_volumes) = unbounded();
+        let (snapshots, queued_snapshots) = unbounded();
         (
-            Self { claims, volumes },
+            Self {
+                claims,
+                volumes,
+                snapshots,
+            },
             Queued {
                 claims: queued_claims,
                 volumes: queued_volumes,
+                snapshots: queued_snapshots,
             },
         )
     }
 
-    /// Has a claim or a PV looked at. After the controllers have stopped it does nothing.
+    /// Has an object looked at. After the controllers have stopped it does nothing.
     pub fn add(&self, target: &Target) {
         match target {
             Target::Claim(namespace, name) => {
@@ -63,6 +76,9 @@ impl WorkQueue {
             }
             Target::Volume(name) => {
                 let _ = self.volumes.unbounded_send(ObjectRef::new(name));
+            }
+            Target::Snapshot(name) => {
+                let _ = self.snapshots.unbounded_send(ObjectRef::new(name));
             }
         }
     }

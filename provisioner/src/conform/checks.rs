@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use mooring_contract::request::Request;
+use mooring_contract::request::{Request, Snapshot};
 
 use super::report::Report;
 use super::rig::{RigError, kinds};
@@ -37,6 +37,7 @@ pub(super) struct Ask<'a> {
     /// In place of the claim's.
     pub(super) size: Option<u64>,
     pub(super) source: Option<&'a Made>,
+    pub(super) snapshot: Option<Snapshot>,
     pub(super) unreachable: bool,
 }
 
@@ -49,6 +50,7 @@ impl<'a> Ask<'a> {
             volume: BTreeMap::new(),
             size: None,
             source: None,
+            snapshot: None,
             unreachable: false,
         }
     }
@@ -177,6 +179,9 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Kind::Delete => self.of_delete(),
                 Kind::Expand => self.of_expand(),
                 Kind::Clone => self.of_clone(),
+                Kind::Snapshot => self.of_snapshot(),
+                Kind::DeleteSnapshot => self.of_delete_snapshot(),
+                Kind::Restore => self.of_restore(),
             });
         }
         if self.rig.can_be_unreachable() {
@@ -254,6 +259,57 @@ impl<'r, R: Runs> Kit<'r, R> {
             ),
             check("gives a copy after it was killed", self.clone_cut_off().boxed_local()),
             check("fails on a source that is gone", self.clone_of_nothing().boxed_local()),
+        ]
+    }
+
+    fn of_snapshot(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::Snapshot, what, check);
+        vec![
+            check(
+                "succeeds again on what it has taken",
+                self.snapshot_twice().boxed_local(),
+            ),
+            check("is done after it was killed", self.snapshot_cut_off().boxed_local()),
+            check(
+                "fails on a volume that is gone",
+                self.snapshot_of_nothing().boxed_local(),
+            ),
+        ]
+    }
+
+    fn of_delete_snapshot(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::DeleteSnapshot, what, check);
+        vec![
+            check(
+                "succeeds again on what it has removed",
+                self.delete_snapshot_twice().boxed_local(),
+            ),
+            check(
+                "succeeds on what was never taken",
+                self.delete_no_snapshot().boxed_local(),
+            ),
+        ]
+    }
+
+    fn of_restore(&self) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(Operation::Restore, what, check);
+        vec![
+            check(
+                "gives the same volume when it is run again",
+                self.restore_twice().boxed_local(),
+            ),
+            check(
+                "gives a volume after it was killed",
+                self.restore_cut_off().boxed_local(),
+            ),
+            check(
+                "outlives the volume that the snapshot is of",
+                self.restore_without_volume().boxed_local(),
+            ),
+            check(
+                "fails on a snapshot that is gone",
+                self.restore_of_nothing().boxed_local(),
+            ),
         ]
     }
 
@@ -493,6 +549,117 @@ impl<'r, R: Runs> Kit<'r, R> {
         let claim = self.rig.claim().await?;
         let finish = self.rig.run(&Self::copy(&claim, &source)).await?;
         must_fail(&finish, "the volume to copy is gone")
+    }
+
+    /// The snapshot of a volume that the contract has one name for.
+    fn snapshot_of<'m>(kind: Kind, made: &'m Made) -> Ask<'m> {
+        let uid = made.claim.uid().unwrap_or_default();
+        Ask {
+            snapshot: Some(Snapshot {
+                name: format!("snapshot-{uid}"),
+                content_name: format!("snapcontent-{uid}"),
+                content_uid: uid,
+            }),
+            ..Ask::on(kind, made)
+        }
+    }
+
+    fn restore<'m>(claim: &'m PersistentVolumeClaim, source: &'m Made) -> Ask<'m> {
+        Ask {
+            source: Some(source),
+            snapshot: Self::snapshot_of(Kind::Snapshot, source).snapshot,
+            ..Ask::of(Kind::Restore, claim)
+        }
+    }
+
+    async fn new_snapshot(&self) -> Result<Made, Fault> {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
+        Ok(made)
+    }
+
+    async fn remove_snapshot(&self, made: &Made) -> Passed {
+        if !self.rig.promised().contains(&Operation::DeleteSnapshot) {
+            return Ok(());
+        }
+        self.must_be_done(&Self::snapshot_of(Kind::DeleteSnapshot, made)).await
+    }
+
+    async fn snapshot_twice(&self) -> Passed {
+        let made = self.new_snapshot().await?;
+        self.must_be_done(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
+        self.remove_snapshot(&made).await?;
+        self.remove(&made).await
+    }
+
+    async fn snapshot_cut_off(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Self::snapshot_of(Kind::Snapshot, &made);
+        self.rig.cut_off(&ask, Duration::ZERO).await?;
+        self.must_be_done(&ask).await?;
+        self.remove_snapshot(&made).await?;
+        self.remove(&made).await
+    }
+
+    async fn snapshot_of_nothing(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        let finish = self.rig.run(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
+        must_fail(&finish, "the volume is gone")
+    }
+
+    async fn delete_snapshot_twice(&self) -> Passed {
+        let made = self.new_snapshot().await?;
+        let ask = Self::snapshot_of(Kind::DeleteSnapshot, &made);
+        self.must_be_done(&ask).await?;
+        self.must_be_done(&ask).await?;
+        self.remove(&made).await
+    }
+
+    async fn delete_no_snapshot(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Self::snapshot_of(Kind::DeleteSnapshot, &made))
+            .await?;
+        self.remove(&made).await
+    }
+
+    async fn restore_twice(&self) -> Passed {
+        let source = self.new_snapshot().await?;
+        let claim = self.rig.claim().await?;
+        let ask = Self::restore(&claim, &source);
+        let restored = self.made_by(&ask).await?;
+        same(&restored, &self.made_by(&ask).await?)?;
+        self.remove(&restored).await?;
+        self.remove_snapshot(&source).await?;
+        self.remove(&source).await
+    }
+
+    async fn restore_cut_off(&self) -> Passed {
+        let source = self.new_snapshot().await?;
+        let claim = self.rig.claim().await?;
+        let ask = Self::restore(&claim, &source);
+        self.rig.cut_off(&ask, Duration::ZERO).await?;
+        let restored = self.made_by(&ask).await?;
+        self.remove(&restored).await?;
+        self.remove_snapshot(&source).await?;
+        self.remove(&source).await
+    }
+
+    async fn restore_without_volume(&self) -> Passed {
+        let source = self.new_snapshot().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &source)).await?;
+        let claim = self.rig.claim().await?;
+        let restored = self.made_by(&Self::restore(&claim, &source)).await?;
+        self.remove_snapshot(&source).await?;
+        self.remove(&restored).await
+    }
+
+    async fn restore_of_nothing(&self) -> Passed {
+        let source = self.new_volume().await?;
+        let claim = self.rig.claim().await?;
+        let finish = self.rig.run(&Self::restore(&claim, &source)).await?;
+        must_fail(&finish, "the snapshot is gone")?;
+        self.remove(&source).await
     }
 
     async fn provision_unreachable(&self) -> Passed {

@@ -152,6 +152,7 @@ impl Rig {
                 size: source.request.size,
                 volume: source.options.clone(),
             }),
+            snapshot: ask.snapshot.clone(),
             ..request
         })
     }

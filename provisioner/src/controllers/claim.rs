@@ -53,7 +53,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     // Of a claim that has its volume, that one says it.
     let is_standing = match record.as_ref().map(|record| record.operation) {
         None | Some(Kind::Expand) => true,
-        Some(Kind::Provision | Kind::Clone | Kind::Delete) => false,
+        Some(Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot) => {
+            false
+        }
     };
     let volume = expand::standing(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
@@ -73,7 +75,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let from = cache.source_of(claim);
     let grows = volume.filter(|_| expand::is_asked(claim));
     let copied_by = match grows {
-        Some(volume) => copied_by(shared, volume).await?,
+        Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
         None => None,
     };
     let departed = cache.departed(&uid);

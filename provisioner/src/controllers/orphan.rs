@@ -4,11 +4,13 @@
 //! claim that another replica has brought to its end meanwhile. Such a run is found here by what it says of itself,
 //! what it may have made is deleted, and only then it is removed: it is the record.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -124,8 +126,10 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
-    let made = of(Kind::Provision).or_else(|| of(Kind::Clone));
-    let (provision, delete, expand) = (made, of(Kind::Delete), of(Kind::Expand));
+    let made = [Kind::Provision, Kind::Clone, Kind::Restore, Kind::Snapshot];
+    let made = made.into_iter().find_map(of);
+    let delete = of(Kind::Delete).or_else(|| of(Kind::DeleteSnapshot));
+    let (provision, expand) = (made, of(Kind::Expand));
     let decided = plan(provision, delete, expand, &shared.limits, Timestamp::now());
     let Some(run) = provision.or(delete).or(expand) else {
         return Ok(());
@@ -159,20 +163,33 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
     let reference = provision.config()?.parse().ok()?;
     let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
     let made_by = provision.request().ok()?;
+    let kind = match provision.kind()? {
+        Kind::Snapshot => Kind::DeleteSnapshot,
+        Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot => {
+            Kind::Delete
+        }
+    };
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
         attempt,
         node: node.clone().unwrap_or_default(),
         may_exist: true,
-        ..Record::first(Kind::Delete, provision.place(), provision.made(), &config)
+        ..Record::first(kind, provision.place(), provision.made(), &config)
     };
     let around = Surroundings {
         class: None,
         config: &config,
         kube_api: &shared.context.settings.kube_api,
     };
-    let run = RunId::new(Kind::Delete, &made_by.pvc_uid);
-    let request = request::remembered(Kind::Delete, made_by, [].into(), around);
+    let run = RunId::new(kind, provision.claim_uid()?);
+    let (snapshot, volume) = match kind {
+        Kind::DeleteSnapshot => (made_by.snapshot.clone(), made_by.volume.clone()),
+        _ => (None, BTreeMap::new()),
+    };
+    let request = Request {
+        snapshot,
+        ..request::remembered(kind, made_by, volume, around)
+    };
     Some(Start {
         run,
         request,

@@ -1,4 +1,4 @@
-//! The two controllers of volumes, and the watches that they share.
+//! The controllers of claims, volumes and snapshots, and the watches that they share.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         context: context.clone(),
     };
     let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);
-    let (queued_claims, queued_volumes) = queued.split();
+    let (queued_claims, queued_volumes, queued_snapshots) = queued.split();
     let controllers = async {
         tokio::select! {
             () = cache.ready() => {}
@@ -46,6 +46,12 @@ pub async fn run(context: Context, stop: CancellationToken) {
         tokio::join!(
             reconcile::run(shared.clone(), cache.claims.clone(), queued_claims, stop.clone()),
             reconcile::run(shared.clone(), cache.volumes.clone(), queued_volumes, stop.clone()),
+            reconcile::run(
+                shared.clone(),
+                cache.snapshots.contents.clone(),
+                queued_snapshots,
+                stop.clone()
+            ),
             orphan::run(shared, resync, stop.clone()),
         );
     };

@@ -8,6 +8,7 @@
 mod clone;
 mod expand;
 mod fake_api;
+mod snapshot;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::process::context::{Context, Settings};
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
+use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What the image and the user do.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +69,10 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     } else {
         &[
             ("volume-source", "flexVolume"),
-            ("operations", "provision,delete,expand,clone"),
+            (
+                "operations",
+                "provision,delete,expand,clone,snapshot,delete-snapshot,restore",
+            ),
         ]
     };
     let good = Arc::new(config(source));
@@ -145,7 +150,7 @@ impl Theatre {
 
     /// One look of the controllers at everything there is.
     async fn turn_of_controllers(&mut self) {
-        for kind in ["claims", "volumes"] {
+        for kind in ["claims", "volumes", "contents"] {
             let keys: Vec<String> = self.api.lock().all(kind).iter().map(key_of).collect();
             for key in keys {
                 self.watch();
@@ -155,6 +160,9 @@ impl Theatre {
                 let result = if kind == "claims" {
                     let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
                     Box::pin(look(&claim, &self.shared)).await
+                } else if kind == "contents" {
+                    let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
+                    Box::pin(look(&content, &self.shared)).await
                 } else {
                     let volume: PersistentVolume = serde_json::from_value(object).unwrap();
                     Box::pin(look(&volume, &self.shared)).await
@@ -196,6 +204,11 @@ impl Theatre {
             read(state.all("volumes")),
             &pods,
             vec![class(&json!({}))],
+            (
+                read(state.all("contents")),
+                read(state.all("snapshots")),
+                read(state.all("snapshotclasses")),
+            ),
         );
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
@@ -287,10 +300,13 @@ impl Theatre {
             if self.script.deleted_after == Some(turn) {
                 self.api.lock().delete("claims", "default/data");
             }
+            let faults = self.api.lock().faults;
             let before = self.api.lock().log.len();
             self.turn().await;
             let writes = self.api.lock().log.len() - before;
-            quiet = if writes == 0 { quiet + 1 } else { 0 };
+            // A call that failed may have been the one that a write was to come after.
+            let rests = writes == 0 && faults == self.api.lock().faults;
+            quiet = if rests { quiet + 1 } else { 0 };
             if quiet > 1 && self.script.deleted_after.is_none_or(|at| turn > at) {
                 return;
             }

@@ -65,7 +65,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let copied_by = if claimed {
         None
     } else {
-        copied_by(shared, volume).await?
+        copied_by(shared, volume, namespace.as_deref()).await?
     };
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {

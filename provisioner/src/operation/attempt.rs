@@ -10,7 +10,7 @@ use mooring_contract::outcome::Outcome;
 use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
-use super::describe::describe;
+use super::describe::{SubjectKind, describe};
 use super::observed::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -65,7 +65,10 @@ pub(crate) fn failed(
         next.gave_up = true;
         next.not_before = None;
         reason = reasons::GIVEN_UP;
-        "not tried again until the ConfigMap or the claim changes"
+        match describe(record.operation).subject {
+            SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
+            SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
+        }
     } else {
         "it will be tried again"
     };

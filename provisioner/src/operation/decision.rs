@@ -56,6 +56,9 @@ pub type ClaimDecision = Decision<ForClaim>;
 /// What to do about a PV.
 pub type VolumeDecision = Decision<ForVolume>;
 
+/// What to do about a `VolumeSnapshotContent`.
+pub type SnapshotDecision = Decision<Settled>;
+
 /// What to do about a run that has neither claim nor PV.
 pub type OrphanDecision = Decision<Infallible>;
 
@@ -278,6 +281,25 @@ pub struct LetGo {
     pub say: Option<Note>,
     /// How long it took, if something was run.
     pub took: Option<Duration>,
+}
+
+/// What is written of a snapshot that is there, or is not to be there any more, in this order.
+#[derive(Debug, Clone, Default)]
+pub struct Settled {
+    /// What the content's status is to say, if that is new.
+    pub status: Option<Value>,
+    /// The record goes.
+    pub release: bool,
+    /// The finalizer goes too.
+    pub let_go: bool,
+    /// The runs to remove.
+    pub runs: Vec<RunRef>,
+    /// What users are told, if anything.
+    pub say: Option<Note>,
+    /// The operation that is done with it, and how long it took, if something was run.
+    pub done: Option<(Kind, Duration)>,
+    /// When to come back.
+    pub after: Option<Duration>,
 }
 
 /// Those of these runs that are not being removed already.

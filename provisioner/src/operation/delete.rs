@@ -69,9 +69,9 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !released || seen.claimed || uid.is_empty() {
         return Decision::Rest;
     }
-    if let Some(claim) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
-        // Whatever becomes of the copy, the claim's change wakes this.
-        let text = format!("claim {claim} is being made as a copy of the volume: it is deleted when that has ended");
+    if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
+        // Whatever becomes of the copy, its change wakes this.
+        let text = format!("{copy} is being made as a copy of the volume: it is deleted when that has ended");
         return Decision::wait_for(waiting(Kind::Delete, text));
     }
     let let_go = |text: String| {

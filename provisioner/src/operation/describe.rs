@@ -6,7 +6,7 @@
 //! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
 
 use super::decision::Intent;
-use super::{clone, delete, expand, provision};
+use super::{clone, delete, expand, provision, restore, snapshot};
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -45,6 +45,8 @@ pub enum SubjectKind {
     Claim,
     /// A PV.
     Volume,
+    /// A `VolumeSnapshotContent`.
+    Snapshot,
 }
 
 impl SubjectKind {
@@ -53,6 +55,7 @@ impl SubjectKind {
         match self {
             Self::Claim => finalizers::CLAIM,
             Self::Volume => finalizers::VOLUME,
+            Self::Snapshot => finalizers::SNAPSHOT_CONTENT,
         }
     }
 
@@ -61,6 +64,7 @@ impl SubjectKind {
         match self {
             Self::Claim => "claim",
             Self::Volume => "PersistentVolume",
+            Self::Snapshot => "VolumeSnapshotContent",
         }
     }
 }
@@ -103,6 +107,9 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Delete => &delete::DESCRIPTION,
         Kind::Expand => &expand::DESCRIPTION,
         Kind::Clone => &clone::DESCRIPTION,
+        Kind::Snapshot => &snapshot::DESCRIPTION,
+        Kind::DeleteSnapshot => &snapshot::DELETION,
+        Kind::Restore => &restore::DESCRIPTION,
     }
 }
 

@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::outcome::Outcome;
-use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::clients::Growth;
 use serde_json::{Value, json};
 
@@ -25,7 +24,7 @@ use super::decision::{ClaimDecision, Decision, ForClaim, Grown, Intent, Start, r
 use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request::{self, ClaimError};
+use super::request::{self, ClaimError, of_size};
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -265,7 +264,7 @@ fn begin(
     record: Record,
 ) -> ClaimDecision {
     if let Some(copy) = seen.copied_by {
-        let text = format!("claim {copy} is being made as a copy of this one: its end is waited for");
+        let text = format!("{copy} is being made of the claim's volume: its end is waited for");
         return Decision::Wait {
             after: Some(AWAY_PERIOD),
             say: Some(waiting(Kind::Expand, text)),
@@ -327,14 +326,6 @@ fn node_of(
              back"
         )
     })
-}
-
-fn of_size(request: Request, size: u64) -> Request {
-    Request {
-        size,
-        size_gi: gib_rounded_up(size),
-        ..request
-    }
 }
 
 /// The run that stands, so that its properties can be handed over if they were not.

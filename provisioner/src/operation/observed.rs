@@ -16,6 +16,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
 use crate::run::{Kind, Run, RunId};
+use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
 /// What is known of a claim and all that belongs to it.
@@ -48,7 +49,7 @@ pub struct ObservedClaim<'a> {
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// What it is to be a copy of.
     pub source: &'a ObservedSource,
-    /// The claim whose volume is being made as a copy of its volume, `namespace/name`. Known of one that is to grow.
+    /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to grow.
     pub copied_by: Option<&'a str>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
@@ -114,7 +115,7 @@ pub struct ObservedVolume<'a> {
     pub expand_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
-    /// The claim whose volume is being made as a copy of it, `namespace/name`.
+    /// What is being made as a copy of it: `claim namespace/name`, or the snapshot.
     pub copied_by: Option<&'a str>,
     /// The node with this value of the label `kubernetes.io/hostname`.
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
@@ -124,6 +125,48 @@ pub struct ObservedVolume<'a> {
     pub kube_api: &'a str,
     /// Limits of waiting.
     pub limits: &'a Limits,
+}
+
+/// What is known of a `VolumeSnapshotContent` and all that belongs to it.
+pub struct ObservedSnapshot<'a> {
+    /// The content.
+    pub content: &'a VolumeSnapshotContent,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class, if it is there.
+    pub class: Option<&'a VolumeSnapshotClass>,
+    /// The PV of which it is to be taken.
+    pub volume: Option<&'a PersistentVolume>,
+    /// The claim that this is bound to.
+    pub claim: Option<&'a PersistentVolumeClaim>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The run that takes it.
+    pub snapshot_run: Option<&'a Run>,
+    /// The run of its deletion.
+    pub delete_run: Option<&'a Run>,
+    /// The claim whose volume is being made of it, `namespace/name`.
+    pub restored_by: Option<&'a str>,
+    /// The node with this value of the label `kubernetes.io/hostname`.
+    pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// Since when the node that the snapshot lives on has been seen to be missing, if it is.
+    pub away_since: Option<Timestamp>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+impl ObservedSnapshot<'_> {
+    /// The content's uid.
+    pub(crate) fn uid(&self) -> &str {
+        self.content.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Which run an operation on it is.
+    pub(crate) fn run(&self, kind: Kind) -> RunId {
+        RunId::new(kind, self.uid())
+    }
 }
 
 /// Limits of waiting.

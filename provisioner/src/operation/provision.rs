@@ -56,7 +56,11 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     match seen.record.map(|record| (record, record.operation)) {
         Some((record, Kind::Expand)) => return Ok(expand::ongoing(seen, record, now)),
-        Some((_, Kind::Provision | Kind::Clone | Kind::Delete)) | None => {}
+        Some((
+            _,
+            Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
+        ))
+        | None => {}
     }
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return Ok(undo::plan_undo(seen, now));
@@ -278,7 +282,7 @@ fn begin(
     mut record: Record,
     write: bool,
 ) -> ClaimDecision {
-    let (request, beside) = match asked(seen, config, node) {
+    let Asked { request, beside, from } = match asked(seen, config, node) {
         Ok(asked) => asked,
         Err(ClaimError::Source(error)) if error.is_wait() => {
             return Decision::wait_for(waiting(seen.making(), error.to_string()));
@@ -297,8 +301,8 @@ fn begin(
     if let Some(node) = node.or(beside.as_ref()) {
         record.node.clone_from(&node.name);
     }
-    if let Some(source) = &request.source {
-        record.source.clone_from(&source.pv_name);
+    if let Some(from) = from {
+        record.source = from;
     }
     // A volume on a node's own disk is made where it will be used, and retried where it was begun.
     let pinned = config.is_node_local() && !record.node.is_empty();
@@ -328,22 +332,42 @@ fn allowed(class: Option<&StorageClass>, config: &ProvisionerConfig, pinned: boo
         .unwrap_or_default()
 }
 
-/// What the image is asked to make, and the only node where it can, if what it copies lives on one.
-fn asked(
-    seen: &ObservedClaim<'_>,
-    config: &ProvisionerConfig,
-    node: Option<&Node>,
-) -> Result<(Request, Option<Node>), ClaimError> {
+/// What the image is asked to make.
+struct Asked {
+    request: Request,
+    /// The only node where it can, if what it copies lives on one.
+    beside: Option<Node>,
+    /// What it copies, for the record.
+    from: Option<String>,
+}
+
+fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Node>) -> Result<Asked, ClaimError> {
     let kind = seen.making();
     if !config.operations.contains(&kind.into()) {
         return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
     }
     let request = request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?;
-    let (source, beside) = match source::find(seen, config)? {
-        Some(Found { source, node }) => (Some(source), node),
-        None => (None, None),
-    };
-    Ok((Request { source, ..request }, beside))
+    Ok(match source::find(seen, config)? {
+        Some(Found {
+            source,
+            node,
+            snapshot,
+            name,
+        }) => Asked {
+            request: Request {
+                source: Some(source),
+                snapshot,
+                ..request
+            },
+            beside: node,
+            from: Some(name),
+        },
+        None => Asked {
+            request,
+            beside: None,
+            from: None,
+        },
+    })
 }
 
 /// The run that stands, so that its properties can be handed over if they were not.
@@ -606,7 +630,7 @@ enum Unfit {
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
-    /// This node is not the second, which has the volume to copy.
+    /// This node is not the second, which has what is to be copied.
     Elsewhere(String, String),
 }
 
@@ -620,7 +644,7 @@ impl std::fmt::Display for Unfit {
             ),
             Self::Elsewhere(node, source) => write!(
                 f,
-                "node {node} does not have the volume to copy, which is on node {source} (tie the Pod to that node with a nodeSelector)"
+                "node {node} does not have what is to be copied, which is on node {source} (tie the Pod to that node with a nodeSelector)"
             ),
         }
     }

@@ -1,4 +1,5 @@
-//! The record of an operation: what the annotation `mooring.dev/operation` on a claim or a PV says.
+//! The record of an operation: what the annotation `mooring.dev/operation` on a claim, a PV or a
+//! `VolumeSnapshotContent` says.
 //!
 //! It is written before the first run is made and is all that the controller knows after a restart.
 
@@ -59,7 +60,7 @@ pub struct Record {
     /// Of an expansion: how the last run ended is not known, so the storage may have grown to [`Self::size`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
-    /// Of a copy: name of the PV that is copied.
+    /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
 }
@@ -99,15 +100,17 @@ impl Record {
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
         match self.operation {
-            Kind::Provision | Kind::Clone => true,
-            Kind::Delete | Kind::Expand => false,
+            Kind::Provision | Kind::Clone | Kind::Restore => true,
+            Kind::Delete | Kind::Expand | Kind::Snapshot | Kind::DeleteSnapshot => false,
         }
     }
 
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
         match self.operation {
-            Kind::Provision | Kind::Expand | Kind::Clone => false,
+            Kind::Provision | Kind::Expand | Kind::Clone | Kind::Restore | Kind::Snapshot | Kind::DeleteSnapshot => {
+                false
+            }
             Kind::Delete => true,
         }
     }

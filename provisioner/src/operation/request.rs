@@ -114,6 +114,7 @@ pub fn for_claim(
         parameters,
         volume,
         source: None,
+        snapshot: None,
     })
 }
 
@@ -142,7 +143,48 @@ pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>
         parameters,
         volume,
         source: None,
+        snapshot: None,
         ..made_by
+    }
+}
+
+/// The request of an operation on something of which nothing is remembered but its name.
+pub fn unremembered(kind: Kind, around: Surroundings<'_>) -> Request {
+    let Surroundings { config, kube_api, .. } = around;
+    Request {
+        contract: CONTRACT_VERSION,
+        operation: kind.into(),
+        pv_name: String::new(),
+        username: String::new(),
+        groups: Vec::new(),
+        size: 0,
+        size_gi: 0,
+        pvc_name: String::new(),
+        pvc_namespace: String::new(),
+        pvc_uid: String::new(),
+        storage_class: String::new(),
+        access_modes: Vec::new(),
+        volume_mode: String::new(),
+        fs_type: String::new(),
+        mount_options: Vec::new(),
+        reclaim_policy: String::new(),
+        node_name: String::new(),
+        topology: BTreeMap::new(),
+        service_account: config.service_account.clone().unwrap_or_default(),
+        kube_api: kube_api.to_owned(),
+        parameters: config.pass_through.clone(),
+        volume: BTreeMap::new(),
+        source: None,
+        snapshot: None,
+    }
+}
+
+/// The request with another size.
+pub fn of_size(request: Request, size: u64) -> Request {
+    Request {
+        size,
+        size_gi: gib_rounded_up(size),
+        ..request
     }
 }
 
@@ -173,9 +215,13 @@ fn fs_type(class: &StorageClass) -> Option<String> {
 
 /// The class's parameters that are for the image.
 fn class_parameters(class: &StorageClass) -> BTreeMap<String, String> {
-    class
-        .parameters
-        .iter()
+    parameters_of(class.parameters.as_ref())
+}
+
+/// Those of a class's parameters that are for the image, whatever it is a class of.
+pub fn parameters_of(parameters: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    parameters
+        .into_iter()
         .flatten()
         .filter(|(key, _)| *key != keys::FS_TYPE && !OWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
         .map(|(key, value)| (key.clone(), value.clone()))

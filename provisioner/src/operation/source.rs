@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mooring_contract::names::{annotations, finalizers};
-use mooring_contract::request::Source;
+use mooring_contract::request::{Snapshot, Source};
 
 use super::observed::ObservedClaim;
 use super::record::Record;
@@ -17,10 +17,12 @@ use crate::run::Kind;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::snapshot::{self, Handle, HandleError, VolumeSnapshot, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
-/// The API group of snapshots.
-const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+/// external-snapshotter's own, on a content: volumes of another mode may be made of it
+/// (`AnnAllowVolumeModeChange` in external-provisioner's `pkg/controller/controller.go`).
+const MODE_MAY_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 
 /// What a claim says that its volume is to be filled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +56,7 @@ impl<'a> Content<'a> {
         };
         let known = match (group.unwrap_or_default(), kind.as_str()) {
             ("", "PersistentVolumeClaim") => Self::Claim(name),
-            (SNAPSHOTS, "VolumeSnapshot") => Self::Snapshot(name),
+            (snapshot::GROUP, "VolumeSnapshot") => Self::Snapshot(name),
             _ => return Self::Populated,
         };
         match namespace.filter(|namespace| claim.metadata.namespace.as_deref() != Some(namespace)) {
@@ -68,27 +70,87 @@ impl<'a> Content<'a> {
 pub fn making(claim: &PersistentVolumeClaim) -> Kind {
     match Content::of(claim) {
         Content::Claim(_) => Kind::Clone,
-        Content::Empty | Content::Snapshot(_) | Content::Elsewhere(_) | Content::Populated => Kind::Provision,
+        Content::Snapshot(_) => Kind::Restore,
+        Content::Empty | Content::Elsewhere(_) | Content::Populated => Kind::Provision,
     }
 }
 
-/// The claim and the PV that are to be copied, as far as they are there.
+/// What is to be copied, as far as it is there: a claim and its PV, or a snapshot and its content.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedSource {
     /// The claim.
     pub claim: Option<Arc<PersistentVolumeClaim>>,
     /// The PV that it is bound to.
     pub volume: Option<Arc<PersistentVolume>>,
+    /// The snapshot.
+    pub snapshot: Option<Arc<VolumeSnapshot>>,
+    /// The content that it is bound to.
+    pub content: Option<Arc<VolumeSnapshotContent>>,
 }
 
 /// Why a claim's volume can't be made of what it names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Of a snapshot.
+    /// There is no such snapshot.
+    #[error("VolumeSnapshot {0:?}, of which the volume is to be made, does not exist: it is waited for")]
+    NoSnapshot(String),
+    /// It has not been taken.
     #[error(
-        "the claim's dataSource is a VolumeSnapshot, which this version can't fill a volume from: name a claim, or make it without one"
+        "VolumeSnapshot {0:?}, of which the volume is to be made, is not ready yet (see its Events): it is waited for"
     )]
-    Snapshot,
+    Unready(String),
+    /// It is about to go.
+    #[error(
+        "VolumeSnapshot {0:?}, of which the volume is to be made, is being deleted: delete this claim, and make it of another"
+    )]
+    SnapshotGoing(String),
+    /// Another driver's.
+    #[error(
+        "VolumeSnapshot {0:?} was taken by CSI driver {1:?}, and the class's volumes are Mooring's: ask for a class of that driver"
+    )]
+    OtherDriver(String, String),
+    /// Its name on the storage makes no sense.
+    #[error("the handle of VolumeSnapshot {0:?} can't be used: {1}")]
+    Handle(String, #[source] HandleError),
+    /// Another snapshot was restored before.
+    #[error(
+        "VolumeSnapshot {0:?} is another one than {1}, of which a volume was begun: delete this claim, and make it again"
+    )]
+    AnotherSnapshot(String, String),
+    /// Another ConfigMap took it.
+    #[error(
+        "VolumeSnapshot {snapshot:?} was taken by ConfigMap {taken_by}, and this claim's class is served by {serves}: ask for a class of the same ConfigMap"
+    )]
+    SnapshotOfOtherConfig {
+        /// The snapshot.
+        snapshot: String,
+        /// The ConfigMap that took it.
+        taken_by: String,
+        /// The ConfigMap of the claim's class.
+        serves: String,
+    },
+    /// It does not fit.
+    #[error(
+        "the claim asks for {asked} bytes, and VolumeSnapshot {snapshot:?} is of a volume with {size}: ask for at least as much"
+    )]
+    SmallerThanSnapshot {
+        /// The snapshot.
+        snapshot: String,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that it takes.
+        size: u64,
+    },
+    /// It is of a volume that is used in another way.
+    #[error(
+        "VolumeSnapshot {snapshot:?} is of a volume with volumeMode {mode}: ask for the same, or have an administrator annotate its content with {MODE_MAY_CHANGE}=true"
+    )]
+    SnapshotMode {
+        /// The snapshot.
+        snapshot: String,
+        /// The mode.
+        mode: String,
+    },
     /// Of another namespace.
     #[error(
         "the claim's dataSourceRef is in namespace {0:?}, and only claims of its own namespace can be copied: name one of those"
@@ -166,8 +228,19 @@ impl SourceError {
     /// Whether it passes by itself.
     pub fn is_wait(&self) -> bool {
         match self {
-            Self::Missing(_) | Self::Unbound(_) | Self::Busy(_) | Self::NodeGone(_) => true,
-            Self::Snapshot
+            Self::Missing(_)
+            | Self::Unbound(_)
+            | Self::Busy(_)
+            | Self::NodeGone(_)
+            | Self::NoSnapshot(_)
+            | Self::Unready(_) => true,
+            Self::SnapshotGoing(_)
+            | Self::OtherDriver(..)
+            | Self::Handle(..)
+            | Self::AnotherSnapshot(..)
+            | Self::SnapshotOfOtherConfig { .. }
+            | Self::SmallerThanSnapshot { .. }
+            | Self::SnapshotMode { .. }
             | Self::Elsewhere(_)
             | Self::Itself
             | Self::Going(_)
@@ -188,6 +261,10 @@ pub struct Found {
     pub source: Source,
     /// The node.
     pub node: Option<Node>,
+    /// The snapshot, for the image.
+    pub snapshot: Option<Snapshot>,
+    /// What the record calls it: the PV's name, or the snapshot's handle.
+    pub name: String,
 }
 
 /// What the claim's volume is to be a copy of; `None` if it is to be empty.
@@ -195,7 +272,7 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
     let name = match Content::of(seen.claim) {
         // A populated claim does not come this far.
         Content::Empty | Content::Populated => return Ok(None),
-        Content::Snapshot(_) => return Err(SourceError::Snapshot),
+        Content::Snapshot(name) => return of_snapshot(seen, config, name).map(Some),
         Content::Elsewhere(namespace) => return Err(SourceError::Elsewhere(namespace.to_owned())),
         Content::Claim(name) => name,
     };
@@ -271,6 +348,8 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
     fits(seen, name, volume, &pv_name).and_then(|size| {
         Ok(Some(Found {
             node: node_of(seen, config, volume)?,
+            snapshot: None,
+            name: pv_name.clone(),
             source: Source {
                 pv_name: pv_name.clone(),
                 pvc_name: claim(),
@@ -279,6 +358,96 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
                 volume: persistent_volume::options(volume),
             },
         }))
+    })
+}
+
+/// The snapshot that the claim's volume is to be made of.
+fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str) -> Result<Found, SourceError> {
+    let named = || name.to_owned();
+    let from = seen.source.snapshot.as_ref();
+    let from = from.ok_or_else(|| SourceError::NoSnapshot(named()))?;
+    if from.metadata.deletion_timestamp.is_some() {
+        return Err(SourceError::SnapshotGoing(named()));
+    }
+    let content = seen.source.content.as_ref();
+    // Either may say that it is the other's, so both have to.
+    let content = content.filter(|content| content.is_bound_to(from));
+    let content = content.ok_or_else(|| SourceError::Unready(named()))?;
+    if !content.is_ours() {
+        return Err(SourceError::OtherDriver(named(), content.spec.driver.clone()));
+    }
+    if content.metadata.deletion_timestamp.is_some() {
+        return Err(SourceError::SnapshotGoing(named()));
+    }
+    let said = from
+        .status
+        .as_ref()
+        .is_some_and(|status| status.ready_to_use == Some(true));
+    let handle = content.handle().filter(|_| said && content.is_ready());
+    let handle = handle.ok_or_else(|| SourceError::Unready(named()))?;
+    if let Some(begun) = seen
+        .record
+        .filter(|record| !record.source.is_empty() && record.source != handle)
+    {
+        return Err(SourceError::AnotherSnapshot(named(), begun.source.clone()));
+    }
+    let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
+    if read.config != config.reference {
+        return Err(SourceError::SnapshotOfOtherConfig {
+            snapshot: named(),
+            taken_by: read.config.to_string(),
+            serves: config.reference.to_string(),
+        });
+    }
+    let taken_by = content.taken_by();
+    let size = content.status.as_ref().and_then(|status| status.restore_size);
+    let size = size.or(taken_by.as_ref().map(|request| request.size)).unwrap_or(0);
+    let asked = asked_bytes(seen.claim).unwrap_or(0);
+    if asked < size {
+        return Err(SourceError::SmallerThanSnapshot {
+            snapshot: named(),
+            asked,
+            size,
+        });
+    }
+    let mode = taken_by.as_ref().map(|request| request.volume_mode.clone());
+    let mode = content.spec.source_volume_mode.clone().or(mode);
+    let may_change = content
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, value)| key == MODE_MAY_CHANGE && value == "true");
+    let wanted = seen.claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
+    if let Some(mode) = mode.filter(|mode| !may_change && mode != wanted.unwrap_or("Filesystem")) {
+        return Err(SourceError::SnapshotMode {
+            snapshot: named(),
+            mode,
+        });
+    }
+    let node = match read.host.as_deref().filter(|_| config.is_node_local()) {
+        None => None,
+        Some(host) => {
+            let node = (seen.by_host)(host);
+            Some(node.ok_or_else(|| SourceError::NodeGone(host.to_owned()))?)
+        }
+    };
+    let of = |read: fn(&mooring_contract::request::Request) -> &String| taken_by.as_ref().map(read).cloned();
+    Ok(Found {
+        node,
+        source: Source {
+            pv_name: of(|request| &request.pv_name).unwrap_or_default(),
+            pvc_name: of(|request| &request.pvc_name).unwrap_or_default(),
+            pvc_uid: of(|request| &request.pvc_uid).unwrap_or_default(),
+            size,
+            volume: taken_by.map(|request| request.volume).unwrap_or_default(),
+        },
+        snapshot: Some(Snapshot {
+            name: read.name,
+            content_name: content.metadata.name.clone().unwrap_or_default(),
+            content_uid: content.metadata.uid.clone().unwrap_or_default(),
+        }),
+        name: handle.to_owned(),
     })
 }
 

@@ -51,6 +51,11 @@ pub mod reasons {
     pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
     /// An expansion that failed is not asked for any more.
     pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
+    /// A run that takes a snapshot failed, or there can be none; the reasons about snapshots are those of
+    /// external-snapshotter.
+    pub const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";
+    /// A run that removes a snapshot failed and will be tried again.
+    pub const SNAPSHOT_DELETE_FAILED: &str = "SnapshotDeleteError";
     /// The volume went with its node.
     pub const NODE_GONE: &str = "VolumeLostWithNode";
     /// The selected node can't mount the volume.

@@ -15,11 +15,25 @@ pub enum Kind {
     Expand,
     /// Make the volume as a copy of another.
     Clone,
+    /// Take a snapshot of the volume.
+    Snapshot,
+    /// Remove a snapshot.
+    DeleteSnapshot,
+    /// Make the volume with the content of a snapshot.
+    Restore,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Provision, Self::Delete, Self::Expand, Self::Clone];
+    pub const ALL: [Self; 7] = [
+        Self::Provision,
+        Self::Delete,
+        Self::Expand,
+        Self::Clone,
+        Self::Snapshot,
+        Self::DeleteSnapshot,
+        Self::Restore,
+    ];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
     ///
@@ -31,15 +45,12 @@ impl Kind {
             Operation::Delete => Some(Self::Delete),
             Operation::Expand => Some(Self::Expand),
             Operation::Clone => Some(Self::Clone),
-            // To be asked for by a claim or its PersistentVolume (the first four), by a VolumeSnapshotContent, by the
-            // attachment of a volume to a node, and by a provisioner ConfigMap.
-            Operation::Backup
-            | Operation::Restore
-            | Operation::Snapshot
-            | Operation::DeleteSnapshot
-            | Operation::Attach
-            | Operation::Detach
-            | Operation::Discover => None,
+            Operation::Snapshot => Some(Self::Snapshot),
+            Operation::DeleteSnapshot => Some(Self::DeleteSnapshot),
+            Operation::Restore => Some(Self::Restore),
+            // To be asked for by a VolumeSnapshotContent, by the attachment of a volume to a node, and by a provisioner
+            // ConfigMap.
+            Operation::Backup | Operation::Attach | Operation::Detach | Operation::Discover => None,
         }
     }
 
@@ -61,6 +72,9 @@ impl From<Kind> for Operation {
             Kind::Delete => Self::Delete,
             Kind::Expand => Self::Expand,
             Kind::Clone => Self::Clone,
+            Kind::Snapshot => Self::Snapshot,
+            Kind::DeleteSnapshot => Self::DeleteSnapshot,
+            Kind::Restore => Self::Restore,
         }
     }
 }
@@ -77,7 +91,7 @@ mod tests {
             assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
-        assert_eq!(Kind::of_label("snapshot"), None);
+        assert_eq!(Kind::of_label("attach"), None);
         assert_eq!(Kind::of_label("no operation"), None);
     }
 

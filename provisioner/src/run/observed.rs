@@ -25,6 +25,11 @@ pub fn selector() -> String {
     format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING)
 }
 
+/// The same, of one operation.
+pub fn selector_of(kind: Kind) -> String {
+    format!("{},{}={}", selector(), labels::OPERATION, kind.as_str())
+}
+
 /// A run that was seen in the cluster.
 #[derive(Debug, Clone)]
 pub struct Run(Arc<Carrier>);

@@ -142,6 +142,9 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         own.push((keys::SOURCE_PV_NAME, source.pv_name.clone()));
         own.push((keys::SOURCE_SIZE, source.size.to_string()));
     }
+    if let Some(snapshot) = &request.snapshot {
+        own.push((keys::SNAPSHOT_NAME, snapshot.name.clone()));
+    }
     own
 }
 
@@ -170,7 +173,7 @@ pub(crate) mod tests {
     use super::{Properties, PropertiesError, REQUEST_KEY, variables};
     use k8s_openapi::ByteString;
     use mooring_contract::operation::Operation;
-    use mooring_contract::request::{Request, Source};
+    use mooring_contract::request::{Request, Snapshot, Source};
     use proptest::prelude::*;
     use secrecy::SecretString;
 
@@ -202,6 +205,7 @@ pub(crate) mod tests {
                 .into(),
             volume: BTreeMap::new(),
             source: None,
+            snapshot: None,
         }
     }
 
@@ -249,8 +253,14 @@ pub(crate) mod tests {
             size: 1 << 30,
             volume: [("source".to_owned(), "pvc-old.img".to_owned())].into(),
         });
+        request.snapshot = Some(Snapshot {
+            name: "snapshot-1".into(),
+            content_name: "snapcontent-1".into(),
+            content_uid: "s1".into(),
+        });
         let properties = data(Properties::new(&request, &none(), None).unwrap());
         assert_eq!(properties["source-pv-name"], "pvc-old");
+        assert_eq!(properties["snapshot-name"], "snapshot-1");
         assert_eq!(properties["source-size"], "1073741824");
         let read: Request = serde_json::from_str(&properties[REQUEST_KEY]).unwrap();
         assert_eq!(read, request);

@@ -94,6 +94,7 @@ pub const FILES: &[File] = &[
     file("provision", "populate", Needs::Cluster, 20),
     file("provision", "refusals", Needs::Cluster, 90),
     file("provision", "smb", Needs::Cluster, 40),
+    file("provision", "snapshot", Needs::Cluster, 60),
     file("scale", "bench", Needs::Plain, 200),
     file("scale", "claims", Needs::Quiet, 180),
     file("security", "boundaries", Needs::Cluster, 40),

@@ -42,6 +42,7 @@ pub mod rollout;
 pub mod server;
 mod skip;
 pub mod smb;
+pub mod snapshots;
 pub mod ssh;
 mod time_limit;
 pub mod volumes;

@@ -89,6 +89,20 @@ const FOR_IMAGES: &[Module] = &[Module {
     flags: &["-ldflags", "-s -w"],
 }];
 
+/// The controller of the snapshot API, which a cluster has once, whoever takes its snapshots. Only the tests of
+/// snapshots need it.
+const SNAPSHOT_CONTROLLER: Module = Module {
+    name: "external-snapshotter",
+    programs: &[(
+        "snapshot-controller",
+        "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
+    )],
+    flags: &["-ldflags", "-s -w -X main.version=v8.7.0"],
+};
+
+/// The module that has the CRDs of the snapshot API, a dependency of that controller.
+const SNAPSHOT_API: &str = "github.com/kubernetes-csi/external-snapshotter/client/v8";
+
 /// Kubernetes' own end-to-end tests. Only `cargo testbed conform` needs them.
 const E2E_TEST: Module = Module {
     name: "conformance",
@@ -160,6 +174,25 @@ pub fn ensure_binaries() -> Result<Binaries> {
 /// Finds local-path-provisioner in the cache, or builds it. It is alone in its folder.
 pub fn ensure_peer() -> Result<PathBuf> {
     ensure_alone(&PEER)
+}
+
+/// Finds snapshot-controller in the cache, or builds it.
+pub fn ensure_snapshot_controller() -> Result<PathBuf> {
+    ensure_alone(&SNAPSHOT_CONTROLLER)
+}
+
+/// The CRDs of the snapshot API, as that controller's own module pins them.
+pub fn snapshot_crds() -> Result<Vec<PathBuf>> {
+    let mut list = go(&repository().join("tests/go").join(SNAPSHOT_CONTROLLER.name))?;
+    // Downloads it if the controller was found in the cache.
+    list.args(["mod", "download", "-json", SNAPSHOT_API]);
+    let said = output(&mut list)?;
+    let said: serde_json::Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
+    let folder = said["Dir"].as_str().context("go mod download named no folder")?;
+    let kinds = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
+    Ok(kinds
+        .map(|kind| Path::new(folder).join(format!("config/crd/snapshot.storage.k8s.io_{kind}.yaml")))
+        .into())
 }
 
 /// Finds Kubernetes' own end-to-end tests in the cache, or builds them.
@@ -316,7 +349,7 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, pins_hash};
+    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, SNAPSHOT_CONTROLLER, pins_hash};
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
@@ -348,7 +381,11 @@ mod tests {
 
     #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in MODULES.iter().chain(FOR_IMAGES).chain([&PEER, &E2E_TEST, &AGNHOST]) {
+        for module in MODULES
+            .iter()
+            .chain(FOR_IMAGES)
+            .chain([&PEER, &E2E_TEST, &AGNHOST, &SNAPSHOT_CONTROLLER])
+        {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {
                 let tools = std::fs::read_to_string(source.join("tools.go")).unwrap();

@@ -214,11 +214,7 @@ fn oddities_are_warned_of() {
             "use-nfs-server",
             ProblemKind::MissingSpace,
         ),
-        (
-            "operations: provision,delete,snapshot",
-            "operations",
-            ProblemKind::NotYet,
-        ),
+        ("operations: provision,delete,attach", "operations", ProblemKind::NotYet),
         (
             "backend-volume: client=pool",
             "volume-binding-mode",

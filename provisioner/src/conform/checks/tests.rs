@@ -35,6 +35,10 @@ enum Planted {
     ExpandLies,
     ExpandFailsTwice,
     CloneLies,
+    SnapshotFailsTwice,
+    SnapshotLies,
+    SnapshotGoesWithItsVolume,
+    RestoreLies,
     Silent,
     Hangs,
     PrintsNothing,
@@ -47,6 +51,7 @@ struct Fake {
     made: RefCell<BTreeSet<String>>,
     killed: RefCell<BTreeSet<String>>,
     sizes: RefCell<BTreeMap<String, u64>>,
+    snapshots: RefCell<BTreeSet<String>>,
     count: Cell<u32>,
 }
 
@@ -56,7 +61,7 @@ impl Fake {
             "metadata": {"name": "a", "namespace": "mooring", "labels": {"type": "provisioner-config"}},
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
-                "operations": "provision, delete, expand, clone", "volume-source": "flexVolume",
+                "operations": "provision, delete, expand, clone, snapshot, delete-snapshot, restore", "volume-source": "flexVolume",
             },
         });
         let map = serde_json::from_value(map).unwrap();
@@ -66,6 +71,7 @@ impl Fake {
             made: RefCell::default(),
             killed: RefCell::default(),
             sizes: RefCell::default(),
+            snapshots: RefCell::default(),
             count: Cell::default(),
         }
     }
@@ -179,6 +185,9 @@ impl Runs for Fake {
             }
             Kind::Delete => {
                 self.made.borrow_mut().remove(&uid);
+                if self.is(Planted::SnapshotGoesWithItsVolume) {
+                    self.snapshots.borrow_mut().remove(&format!("snapshot-{uid}"));
+                }
                 finish(Outcome::Done, Category::Done, "")
             }
             Kind::Expand if !there && !self.is(Planted::ExpandLies) => self.failed(Outcome::GiveUp, "no such volume"),
@@ -188,6 +197,29 @@ impl Runs for Fake {
                     self.failed(Outcome::Retry, "it has that size")
                 } else {
                     finish(Outcome::Done, Category::Done, "")
+                }
+            }
+            Kind::Snapshot if !there && !self.is(Planted::SnapshotLies) => {
+                self.failed(Outcome::GiveUp, "no such volume")
+            }
+            Kind::Snapshot => {
+                let fresh = self.snapshots.borrow_mut().insert(ask.snapshot.clone().unwrap().name);
+                if !fresh && self.is(Planted::SnapshotFailsTwice) {
+                    self.failed(Outcome::Retry, "it was taken before")
+                } else {
+                    finish(Outcome::Done, Category::Done, "")
+                }
+            }
+            Kind::DeleteSnapshot => {
+                self.snapshots.borrow_mut().remove(&ask.snapshot.clone().unwrap().name);
+                finish(Outcome::Done, Category::Done, "")
+            }
+            Kind::Restore => {
+                let taken = self.snapshots.borrow().contains(&ask.snapshot.clone().unwrap().name);
+                if taken || self.is(Planted::RestoreLies) {
+                    self.made(&uid)
+                } else {
+                    self.failed(Outcome::GiveUp, "no such snapshot")
                 }
             }
             Kind::Clone => {
@@ -221,6 +253,7 @@ async fn an_image_without_a_fault_passes_and_leaves_nothing() {
     Kit::new(&fake).try_all(&mut report).await;
     assert!(report.passed(), "{}", report.junit());
     assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);
+    assert!(fake.snapshots.borrow().is_empty(), "{:?}", fake.snapshots);
 }
 
 #[tokio::test]
@@ -236,6 +269,10 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::ExpandLies, "the volume is gone"),
         (Planted::ExpandFailsTwice, "it has that size"),
         (Planted::CloneLies, "the volume to copy is gone"),
+        (Planted::SnapshotFailsTwice, "it was taken before"),
+        (Planted::SnapshotLies, "the volume is gone"),
+        (Planted::SnapshotGoesWithItsVolume, "no such snapshot"),
+        (Planted::RestoreLies, "the snapshot is gone"),
         (Planted::Silent, "said nothing"),
         (Planted::Hangs, "give up by itself"),
         (Planted::PrintsNothing, "no termination message"),

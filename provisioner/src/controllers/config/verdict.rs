@@ -240,7 +240,7 @@ mod tests {
             let status = good.status(claim.as_ref());
             assert!(status.contains(text), "{status}");
         }
-        let odd = judge(&config_map("operations: 'provision,delete,snapshot'"), None).status(None);
+        let odd = judge(&config_map("operations: 'provision,delete,attach'"), None).status(None);
         assert!(odd.starts_with("in force; note operations: "), "{odd}");
         let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None);
         assert!(

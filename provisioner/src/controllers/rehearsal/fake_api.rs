@@ -35,6 +35,8 @@ pub(super) struct State {
     calls: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
+    /// How many calls have gone wrong.
+    pub(super) faults: usize,
     /// What somebody else deletes just before this call: its number, kind and key.
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
     /// What was asked to be written.
@@ -50,7 +52,8 @@ impl FakeApi {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap_or_default();
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (status, answer) = api.lock().call(&parts.method, parts.uri.path(), &body);
+                let query = parts.uri.query().unwrap_or_default();
+                let (status, answer) = api.lock().call(&parts.method, parts.uri.path(), query, &body);
                 let response = Response::builder().status(status);
                 Ok::<_, Infallible>(response.body(Body::from(answer.to_string().into_bytes())).unwrap())
             }
@@ -121,7 +124,7 @@ impl State {
         }
     }
 
-    fn call(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    fn call(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
         self.calls += 1;
         if let Some((_, kind, key)) = self.meanwhile.filter(|(nth, ..)| *nth == self.calls) {
             self.delete(kind, key);
@@ -130,6 +133,7 @@ impl State {
             self.log.push(format!("{method} {path}"));
         }
         let fault = self.fault.filter(|(nth, _)| *nth == self.calls).map(|(_, fault)| fault);
+        self.faults += usize::from(fault.is_some());
         if fault == Some(Fault::Conflict) {
             return status(StatusCode::CONFLICT, "as you wished");
         }
@@ -140,8 +144,28 @@ impl State {
         if fault == Some(Fault::Before) {
             return failed;
         }
-        let answer = self.carry_out(method, path, body);
+        let answer = self.carry_out(method, path, query, body);
         if fault == Some(Fault::After) { failed } else { answer }
+    }
+
+    /// The objects of a kind with the labels that are asked for.
+    fn list(&self, kind: &str, query: &str) -> Value {
+        let selector = query.split('&').find_map(|part| part.strip_prefix("labelSelector="));
+        let selector = selector
+            .unwrap_or_default()
+            .replace("%2F", "/")
+            .replace("%3D", "=")
+            .replace("%2C", ",");
+        let wanted: Vec<_> = selector.split(',').filter_map(|part| part.split_once('=')).collect();
+        let items: Vec<Value> = self
+            .all(kind)
+            .into_iter()
+            .filter(|object| {
+                let labels = &object["metadata"]["labels"];
+                wanted.iter().all(|(key, value)| labels[*key] == *value)
+            })
+            .collect();
+        json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
     }
 
     /// Puts what a patch has made of an object; gone, if it was only held by what the patch took off.
@@ -156,9 +180,11 @@ impl State {
         (StatusCode::OK, patched)
     }
 
-    fn carry_out(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
-        let mut parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
-        let by_status = parts.len() == 5 && parts.last() == Some(&"status");
+    fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
+        let path = path.trim_start_matches("/api/v1/");
+        let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+        let mut parts: Vec<&str> = path.split('/').collect();
+        let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
         if by_status {
             parts.pop();
         }
@@ -174,8 +200,12 @@ impl State {
             "persistentvolumes" => "volumes",
             "pods" => "pods",
             "secrets" => "secrets",
+            "volumesnapshotcontents" => "contents",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
+        if *method == Method::GET && name.is_none() {
+            return (StatusCode::OK, self.list(kind, query));
+        }
         let name = name.or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
         let key = format!("{namespace}/{name}");
         let found = self.get(kind, &key);
@@ -215,10 +245,15 @@ impl State {
                     held.retain(|name| !less.contains(name));
                 }
             }
-            if kind == "claims" {
-                // By one way, no status can be written, by the other no spec.
-                let not_written = if by_status { "spec" } else { "status" };
-                body.as_object_mut().map(|body| body.remove(not_written));
+            // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
+            let not_written: &[_] = match (kind, by_status) {
+                ("claims", true) => &["spec"],
+                ("contents", true) => &["spec", "metadata"],
+                ("claims" | "contents", false) => &["status"],
+                _ => &[],
+            };
+            for part in not_written {
+                body.as_object_mut().map(|body| body.remove(*part));
             }
             merge(&mut object, &body);
             return self.patched(kind, &key, object);

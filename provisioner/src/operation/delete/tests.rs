@@ -315,7 +315,7 @@ fn a_released_volume_is_deleted_with_what_made_it() {
 #[test]
 fn a_volume_is_not_deleted_while_it_is_copied() {
     let mut world = Released::new();
-    world.copied_by = Some("default/copy");
+    world.copied_by = Some("claim default/copy");
     let Decision::Wait {
         after: None,
         say: Some(say),

@@ -41,7 +41,7 @@ fn both_fields_say_the_same_and_what_they_name_decides() {
             json!({"dataSourceRef": there("other")}),
             "Elsewhere(\"other\") provision",
         ),
-        (json!({"dataSource": snapshot}), "Snapshot(\"s\") provision"),
+        (json!({"dataSource": snapshot}), "Snapshot(\"s\") restore"),
         (json!({"dataSourceRef": foreign}), "Populated provision"),
     ] {
         assert_eq!(content(&spec), want, "{spec}");
@@ -75,6 +75,7 @@ fn see(world: &mut World, claim: &Value, from: &Value) {
     world.source = ObservedSource {
         claim: serde_json::from_value(claim.clone()).ok().map(Arc::new),
         volume: serde_json::from_value(from.clone()).ok().map(Arc::new),
+        ..ObservedSource::default()
     };
 }
 
@@ -191,7 +192,7 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         ),
         (
             reasons::BAD_CLAIM,
-            "VolumeSnapshot",
+            "does not list \"restore\"",
             Box::new(|world, _, _| {
                 let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
                 world.claim["spec"]["dataSourceRef"] = snapshot;
@@ -234,7 +235,7 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
         (Some("node-a"), "clone-u1 on \"node-a\""),
         (
             Some("node-b"),
-            "node node-b does not have the volume to copy, which is on node node-a",
+            "node node-b does not have what is to be copied, which is on node node-a",
         ),
     ] {
         let (world, claim, mut from) = world();

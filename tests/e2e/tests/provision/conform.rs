@@ -11,7 +11,10 @@ fn the_image_of_class_local_passes_the_vendor_s_kit() {
             .key("image", "mooring.dev/provisioner-local:0.1.0")
             .key("backend-volume", "client=pool")
             .key("volume-source", "csi")
-            .key("operations", "provision, delete, expand, clone");
+            .key(
+                "operations",
+                "provision, delete, expand, clone, snapshot, delete-snapshot, restore",
+            );
         let judgement = scope.judged_by_kit(&provisioner, &[])?;
         ensure!(judgement.passed, "{}", judgement.said);
         ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);

@@ -12,3 +12,4 @@ mod outcomes;
 mod populate;
 mod refusals;
 mod smb;
+mod snapshot;

@@ -1,0 +1,420 @@
+//! The life of a snapshot, and of a claim that is made of it, rehearsed like that of a claim, with everything deleted at
+//! every moment. It ends with one snapshot on the storage for a content that stands and none for one that is gone; and
+//! neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made of it.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::fake_api::{Fault, key_of};
+use super::{PV, Script, Theatre};
+use crate::cache::limiter::Limiter;
+use crate::run::properties::tests::silver;
+use crate::volume::snapshot::tests::content;
+
+const SOURCE_PV: &str = "pvc-u0";
+const CONTENT: &str = "/snapcontent-s1";
+const SNAPSHOT: &str = "snapshot-v1";
+const HANDLE: &str = "admin/custom-isci-provisioner/snapshot-v1";
+
+/// How many turns it takes to copy.
+const TURNS: usize = 3;
+
+/// What the image, the user and snapshot-controller do.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taking {
+    /// The first attempt takes the snapshot and then fails.
+    first_fails: bool,
+    /// The snapshot is to stay when its objects go.
+    retain: bool,
+    /// A claim is to be made of the snapshot.
+    restore: bool,
+    /// The snapshot is deleted after so many turns, whatever holds it.
+    deleted_after: Option<usize>,
+    /// The claim of which it is taken is deleted after so many turns, whatever holds it.
+    source_deleted_after: Option<usize>,
+}
+
+struct Stage {
+    theatre: Theatre,
+    taking: Taking,
+    runs: usize,
+    /// For how many turns the present run has gone on.
+    going: usize,
+    /// The snapshot was ready when it was deleted.
+    was_ready: bool,
+}
+
+impl Stage {
+    fn open(taking: Taking) -> Self {
+        let theatre = Theatre::open(Script {
+            image_makes_pv: false,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+        });
+        let mut made_by = silver();
+        (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
+        (made_by.pvc_namespace, made_by.pvc_name) = ("default".into(), "old".into());
+        let mut volume = crate::volume::acceptance::tests::volume();
+        volume["metadata"] = json!({"name": SOURCE_PV, "finalizers": ["mooring.dev/volume"], "annotations": {
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(made_by).to_string(),
+        }});
+        volume["spec"].as_object_mut().unwrap().remove("flexVolume");
+        volume["spec"]["csi"] = json!({"driver": "vcs.mooring.dev", "volumeHandle": SOURCE_PV,
+                                       "volumeAttributes": {"client": "nfs", "source": "h:/x"}});
+        volume["spec"]["claimRef"]["name"] = json!("old");
+        volume["spec"]["claimRef"]["uid"] = json!("u0");
+        volume["status"] = json!({"phase": "Bound"});
+        let policy = if taking.retain { "Retain" } else { "Delete" };
+        {
+            let mut api = theatre.api.lock();
+            api.put("volumes", volume);
+            api.put(
+                "claims",
+                json!({
+                    "metadata": {"name": "old", "namespace": "default", "uid": "u0"},
+                    "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"], "volumeName": SOURCE_PV,
+                             "resources": {"requests": {"storage": "1Gi"}}},
+                }),
+            );
+            api.put(
+                "snapshotclasses",
+                json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev"}),
+            );
+            api.put(
+                "snapshots",
+                json!({"metadata": {"namespace": "default", "name": "monday", "uid": "v1"}}),
+            );
+            // snapshot-controller holds it a moment after it was made.
+            let change = json!({"metadata": {"finalizers": []},
+                                "spec": {"deletionPolicy": policy, "source": {"volumeHandle": SOURCE_PV}}});
+            api.put("contents", content(&change));
+            if taking.restore {
+                let mut claim = api.get("claims", "default/data").unwrap();
+                let snapshot =
+                    json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+                claim["spec"]["dataSource"] = snapshot.clone();
+                claim["spec"]["dataSourceRef"] = snapshot;
+                api.put("claims", claim);
+            } else {
+                api.delete("claims", "default/data");
+            }
+        }
+        let mut stage = Self {
+            theatre,
+            taking,
+            runs: 0,
+            going: 0,
+            was_ready: false,
+        };
+        stage.theatre.storage.insert(SOURCE_PV.to_owned());
+        stage
+    }
+
+    async fn turn(&mut self) {
+        self.theatre.shared.limiter = Arc::new(Limiter::new(8));
+        self.theatre.turn_of_controllers().await;
+        self.kubelet();
+        self.theatre.garbage_collector();
+        self.binder();
+        self.snapshot_controller();
+    }
+
+    /// Runs every Pod that has its Secret. What copies takes long enough for everybody else to go on meanwhile.
+    fn kubelet(&mut self) {
+        let pods = self.theatre.api.lock().all("pods");
+        let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
+        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+        let going = |operation: &str| pods.iter().any(|pod| of(pod, operation) && runs(pod));
+        let (takes, restores) = (going("snapshot"), going("restore"));
+        for mut pod in pods.clone() {
+            let secrets = self.theatre.api.lock().all("secrets");
+            let owned = secrets
+                .iter()
+                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
+            if !owned {
+                continue;
+            }
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let copies = of(&pod, "snapshot") || of(&pod, "restore");
+            let from = if of(&pod, "snapshot") { SOURCE_PV } else { SNAPSHOT };
+            if pod["status"]["phase"].is_null() {
+                assert!(
+                    !(name == "delete-u0" && takes),
+                    "the volume is deleted while its snapshot is taken"
+                );
+                assert!(
+                    !(of(&pod, "delete-snapshot") && restores),
+                    "the snapshot is deleted while it is restored"
+                );
+                assert!(!(of(&pod, "delete-snapshot") && takes), "two runs on one snapshot");
+                assert!(
+                    !copies || self.theatre.storage.contains(from),
+                    "a copy of nothing is begun: {name}"
+                );
+                pod["status"] = crate::operation::tests::running();
+                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
+            } else if runs(&pod) {
+                if copies && self.going < TURNS {
+                    self.going += 1;
+                    pod["status"]["message"] = json!(format!("turn {}", self.going));
+                    self.theatre.api.lock().put("pods", pod);
+                    continue;
+                }
+                let (code, message) = self.end(&pod, &name, from, copies);
+                pod["status"] = crate::operation::tests::ended(code, &message);
+            } else {
+                continue;
+            }
+            pod["spec"]["nodeName"] = json!("node-a");
+            self.theatre.api.lock().put("pods", pod);
+        }
+    }
+
+    /// What a run leaves on the storage.
+    fn end(&mut self, pod: &Value, name: &str, from: &str, copies: bool) -> (i32, String) {
+        let storage = &mut self.theatre.storage;
+        if copies {
+            self.going = 0;
+            self.runs += 1;
+            assert!(storage.contains(from), "what {name} copies went meanwhile");
+        }
+        let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
+        match operation {
+            "snapshot" => {
+                storage.insert(SNAPSHOT.to_owned());
+                if self.taking.first_fails && self.runs == 1 {
+                    return (75, "busy".to_owned());
+                }
+            }
+            "restore" => {
+                storage.insert(PV.to_owned());
+                return (0, json!({"client": "nfs", "source": "h:/x"}).to_string());
+            }
+            "delete-snapshot" => {
+                let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
+                assert!(request.contains(SNAPSHOT) && request.contains("h:/x"), "{request}");
+                storage.remove(SNAPSHOT);
+            }
+            "delete" => {
+                storage.remove(if name == "delete-u0" { SOURCE_PV } else { PV });
+            }
+            other => panic!("{other}"),
+        }
+        (0, String::new())
+    }
+
+    /// What kube-controller-manager does to PVs.
+    fn binder(&self) {
+        let mut state = self.theatre.api.lock();
+        let claims = state.all("claims");
+        for mut volume in state.all("volumes") {
+            let (name, uid) = (&volume["metadata"]["name"], &volume["spec"]["claimRef"]["uid"]);
+            let claim = claims.iter().find(|claim| claim["metadata"]["uid"] == *uid);
+            let phase = match claim {
+                None => "Released",
+                Some(claim) if claim["spec"]["volumeName"] == *name => "Bound",
+                Some(_) => "Pending",
+            };
+            if volume["status"]["phase"] != phase {
+                volume["status"]["phase"] = json!(phase);
+                state.put("volumes", volume);
+            }
+        }
+    }
+
+    /// What snapshot-controller does: holds the content, and says on the snapshot what the content says.
+    fn snapshot_controller(&self) {
+        let mut state = self.theatre.api.lock();
+        let Some(mut content) = state.get("contents", CONTENT) else {
+            return;
+        };
+        let held = content["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|held| !held.is_empty());
+        if !held && content["metadata"]["deletionTimestamp"].is_null() {
+            content["metadata"]["finalizers"] =
+                json!(["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]);
+            state.put("contents", content.clone());
+        }
+        let Some(mut snapshot) = state.get("snapshots", "default/monday") else {
+            return;
+        };
+        let status = json!({"boundVolumeSnapshotContentName": "snapcontent-s1",
+                            "readyToUse": content["status"]["readyToUse"] == true});
+        if snapshot["status"] != status {
+            snapshot["status"] = status;
+            state.put("snapshots", snapshot);
+        }
+    }
+
+    fn delete_snapshot(&mut self) {
+        let mut state = self.theatre.api.lock();
+        state.delete("snapshots", "default/monday");
+        let mut content = state.get("contents", CONTENT).unwrap();
+        self.was_ready = content["status"]["readyToUse"] == true;
+        content["metadata"]["annotations"]["snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"] =
+            json!("yes");
+        state.put("contents", content);
+        // With Retain the administrator does that.
+        state.delete("contents", CONTENT);
+    }
+
+    /// Plays until nothing changes any more.
+    async fn play(&mut self) {
+        let mut quiet = 0;
+        for turn in 0..160 {
+            if self.taking.deleted_after == Some(turn) {
+                self.delete_snapshot();
+            }
+            if self.taking.source_deleted_after == Some(turn) {
+                self.theatre.api.lock().delete("claims", "default/old");
+            }
+            let before = self.theatre.api.lock().version;
+            let faults = self.theatre.api.lock().faults;
+            self.turn().await;
+            let after = self.theatre.api.lock().version;
+            let rests = before == after && faults == self.theatre.api.lock().faults;
+            quiet = if rests { quiet + 1 } else { 0 };
+            let over = |at: Option<usize>| at.is_none_or(|at| turn > at);
+            if quiet > 1 && over(self.taking.deleted_after) && over(self.taking.source_deleted_after) {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.theatre.api.lock());
+    }
+
+    fn check(&self, what: &str) {
+        let state = self.theatre.api.lock();
+        let names = |kind: &str| state.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let storage = &self.theatre.storage;
+        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
+        let source_stands = self.taking.source_deleted_after.is_none();
+        assert_eq!(storage.contains(SOURCE_PV), source_stands, "{what}: the source");
+        let content = state.get("contents", CONTENT);
+        if self.taking.deleted_after.is_some() {
+            assert_eq!(content, None, "{what}: the content hangs");
+            let stays = self.taking.retain && self.was_ready;
+            assert_eq!(storage.contains(SNAPSHOT), stays, "{what}: the snapshot");
+        } else {
+            let content = content.unwrap();
+            let annotations = &content["metadata"]["annotations"];
+            let ready = content["status"]["readyToUse"] == true;
+            // Without a source an attempt that failed can't be repeated: its record stays, so that what it may have made
+            // goes with the snapshot.
+            assert!(ready || !source_stands, "{what}: no snapshot: {content:#}");
+            if ready {
+                assert_eq!(annotations["mooring.dev/operation"], Value::Null, "{what}: still held");
+                let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+                assert_eq!(annotations[mark], Value::Null, "{what}: still marked");
+                assert!(storage.contains(SNAPSHOT), "{what}: no snapshot");
+                assert_eq!(content["status"]["snapshotHandle"], HANDLE, "{what}");
+                assert_eq!(content["status"]["restoreSize"], 1_u64 << 30, "{what}");
+                assert_eq!(content["status"]["error"], Value::Null, "{what}");
+            }
+        }
+        if self.taking.restore {
+            let claim = state.get("claims", "default/data").unwrap();
+            let bound = claim["spec"]["volumeName"] == PV;
+            assert!(bound || self.taking.deleted_after.is_some(), "{what}: not restored");
+            assert_eq!(storage.contains(PV), bound, "{what}: the restored volume");
+        }
+    }
+}
+
+/// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
+async fn rehearse(taking: Taking) {
+    let mut stage = Stage::open(taking);
+    stage.play().await;
+    stage.check(&format!("{taking:?}"));
+    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+        for nth in 1.. {
+            let mut stage = Stage::open(taking);
+            stage.theatre.api.fail(nth, fault);
+            stage.play().await;
+            stage.check(&format!("{taking:?}, call {nth} failed {fault:?}"));
+            if stage.theatre.api.lock().calls() < nth {
+                break;
+            }
+        }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_snapshot_that_stands_is_there_once_whatever_fails() {
+    for first_fails in [false, true] {
+        for restore in [false, true] {
+            rehearse(Taking {
+                first_fails,
+                restore,
+                ..Taking::default()
+            })
+            .await;
+        }
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_snapshot_that_is_deleted_goes_from_the_storage_unless_it_is_to_stay() {
+    for turn in 1..12 {
+        rehearse(Taking {
+            first_fails: turn % 2 == 1,
+            retain: turn % 3 == 1,
+            deleted_after: Some(turn),
+            ..Taking::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_snapshot_is_never_deleted_while_a_volume_is_made_of_it() {
+    for turn in 6..14 {
+        rehearse(Taking {
+            restore: true,
+            deleted_after: Some(turn),
+            ..Taking::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_volume_is_never_deleted_while_its_snapshot_is_taken() {
+    for turn in 0..8 {
+        rehearse(Taking {
+            first_fails: turn % 2 == 1,
+            source_deleted_after: Some(turn),
+            ..Taking::default()
+        })
+        .await;
+    }
+}
+
+/// API writes that a snapshot may cost until it is ready and its Pod gone, and until nothing of it is left.
+const TAKEN: usize = 6;
+const WHOLE_LIFE: usize = 11;
+
+/// Proves: P7
+#[tokio::test]
+async fn a_snapshot_costs_no_more_writes_than_its_budget() {
+    let mut stage = Stage::open(Taking::default());
+    stage.play().await;
+    let log = stage.theatre.api.lock().log.clone();
+    assert!(log.len() <= TAKEN, "{log:#?}");
+    let mut stage = Stage::open(Taking {
+        deleted_after: Some(20),
+        ..Taking::default()
+    });
+    stage.play().await;
+    let log = stage.theatre.api.lock().log.clone();
+    assert!(log.len() <= WHOLE_LIFE, "{log:#?}");
+}

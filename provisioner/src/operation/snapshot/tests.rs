@@ -1,0 +1,270 @@
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::plan_snapshot;
+use crate::config::ProvisionerConfig;
+use crate::operation::decision::{Decision, SnapshotDecision};
+use crate::operation::observed::{Limits, ObservedSnapshot};
+use crate::operation::record::Record;
+use crate::operation::tests::{ago, config, ended, no_image, now, record, run, running};
+use crate::process::events::reasons;
+use crate::run::properties::tests::silver;
+use crate::run::{Kind, Run};
+use crate::volume::acceptance;
+use crate::volume::snapshot::tests::content;
+use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
+use crate::volume::topology::Node;
+
+const ALL: (&str, &str) = ("operations", "provision,delete,snapshot,delete-snapshot,restore");
+
+/// All that a plan sees of a content, to be changed by each test.
+struct World {
+    content: Value,
+    volume: Value,
+    claim: Value,
+    config: ProvisionerConfig,
+    class: Option<VolumeSnapshotClass>,
+    record: Option<Record>,
+    snapshot_run: Option<Run>,
+    delete_run: Option<Run>,
+    restored_by: Option<&'static str>,
+}
+
+fn world() -> World {
+    let mut volume = acceptance::tests::volume();
+    let mut made_by = silver();
+    (made_by.pv_name, made_by.pvc_uid) = ("pvc-u1".into(), "u1".into());
+    volume["metadata"] = json!({"name": "pvc-u1", "finalizers": ["mooring.dev/volume"], "annotations": {
+        "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+        "mooring.dev/request": json!(made_by).to_string()}});
+    World {
+        content: content(&json!({})),
+        volume,
+        claim: json!({"metadata": {"name": "data", "namespace": "default", "uid": "u1"}}),
+        config: config(&[ALL]),
+        class: Some(VolumeSnapshotClass {
+            parameters: Some(
+                [("tier", "cold"), ("csi.storage.k8s.io/snapshotter-secret-name", "s")]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+            ),
+            ..VolumeSnapshotClass::default()
+        }),
+        record: None,
+        snapshot_run: None,
+        delete_run: None,
+        restored_by: None,
+    }
+}
+
+impl World {
+    fn plan(&self) -> SnapshotDecision {
+        let content: VolumeSnapshotContent = serde_json::from_value(self.content.clone()).unwrap();
+        let volume: Option<PersistentVolume> = serde_json::from_value(self.volume.clone()).unwrap();
+        let claim: Option<PersistentVolumeClaim> = serde_json::from_value(self.claim.clone()).unwrap();
+        let seen = ObservedSnapshot {
+            content: &content,
+            record: self.record.as_ref(),
+            class: self.class.as_ref(),
+            volume: volume.as_ref(),
+            claim: claim.as_ref(),
+            config: &Ok(Arc::new(self.config.clone())),
+            snapshot_run: self.snapshot_run.as_ref(),
+            delete_run: self.delete_run.as_ref(),
+            restored_by: self.restored_by,
+            by_host: &|host| {
+                (host == "node-a").then(|| Node {
+                    name: host.to_owned(),
+                    labels: [].into(),
+                })
+            },
+            away_since: None,
+            kube_api: "https://k:1",
+            limits: &Limits::default(),
+        };
+        plan_snapshot(&seen, now())
+    }
+
+    fn going(&mut self) {
+        self.content["metadata"]["deletionTimestamp"] = json!(ago(1));
+        self.content["metadata"]["annotations"] =
+            json!({"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"});
+    }
+}
+
+fn word(decision: &SnapshotDecision) -> String {
+    match decision {
+        Decision::Wait { say: Some(say), .. } => format!("{}: {}", say.reason, say.text),
+        Decision::Start(start) => format!("start {}", start.run.name()),
+        Decision::Own(settled) if settled.let_go => format!("let go, {} runs", settled.runs.len()),
+        Decision::Own(settled) => match (&settled.status, &settled.say) {
+            (Some(status), Some(say)) => format!("{}: {} {}", say.reason, say.text, status["readyToUse"]),
+            (Some(status), None) => format!("ready as {}", status["snapshotHandle"]),
+            (None, _) => "release".to_owned(),
+        },
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_image_is_told_of_what_to_take_it_under_which_name() {
+    let Decision::Start(start) = world().plan() else {
+        panic!()
+    };
+    assert_eq!(
+        (start.run.kind, start.record.operation),
+        (Kind::Snapshot, Kind::Snapshot)
+    );
+    assert_eq!(start.record.source, "admin/custom-isci-provisioner/snapshot-v1");
+    let request = start.request;
+    assert_eq!(
+        (request.operation, request.pv_name.as_str()),
+        (Operation::Snapshot, "pvc-u1")
+    );
+    assert_eq!(request.snapshot.unwrap().name, "snapshot-v1");
+    assert_eq!(request.parameters["tier"], "cold");
+    assert!(!request.parameters.keys().any(|key| key.contains("secret")));
+    assert!(!request.volume.is_empty());
+}
+
+type Change = Box<dyn Fn(&mut World)>;
+
+#[test]
+fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
+    let table: Vec<(&str, &str, Change)> = vec![
+        (
+            reasons::SNAPSHOT_FAILED,
+            "has no PersistentVolume: delete the snapshot false",
+            Box::new(|world| world.volume = Value::Null),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "was not made by Mooring",
+            Box::new(|world| world.volume["metadata"]["annotations"] = json!({})),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "has no claim any more",
+            Box::new(|world| world.claim = Value::Null),
+        ),
+        (
+            reasons::WAITING,
+            "has an operation going on",
+            Box::new(|world| world.claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"])),
+        ),
+        (
+            reasons::WAITING,
+            "VolumeSnapshotClass \"silver\" does not exist",
+            Box::new(|world| world.class = None),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "does not list \"snapshot\"",
+            Box::new(|world| world.config = config(&[("operations", "provision,delete")])),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "does not list \"delete-snapshot\"",
+            Box::new(|world| world.config = config(&[("operations", "provision,delete,snapshot")])),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "is no handle of a snapshot",
+            Box::new(|world| world.content["spec"]["source"] = json!({"snapshotHandle": "../x"})),
+        ),
+    ];
+    for (at, (reason, text, change)) in table.iter().enumerate() {
+        let mut world = world();
+        change(&mut world);
+        let said = word(&world.plan());
+        assert!(said.starts_with(reason) && said.contains(text), "row {at}: {said}");
+    }
+    // What would be retained needs no way to delete it.
+    let mut world = world();
+    world.config = config(&[("operations", "provision,delete,snapshot")]);
+    world.content["spec"]["deletionPolicy"] = json!("Retain");
+    assert_eq!(word(&world.plan()), "start snapshot-s1");
+}
+
+#[test]
+fn the_content_of_another_driver_or_a_group_is_nothing_of_mooring_s() {
+    let mut world = world();
+    world.content["spec"]["driver"] = json!("example.com");
+    assert!(matches!(world.plan(), Decision::Rest));
+    let mut world = self::world();
+    world.content["metadata"]["annotations"] = json!({super::OF_GROUP: "g"});
+    assert!(matches!(world.plan(), Decision::Rest));
+}
+
+#[test]
+fn a_snapshot_that_an_administrator_has_named_is_ready_without_a_run() {
+    let mut world = world();
+    world.content["spec"]["source"] = json!({"snapshotHandle": "admin/gold/old@node-a"});
+    assert_eq!(word(&world.plan()), "ready as \"admin/gold/old@node-a\"");
+    // It can be deleted, though nobody remembers of what it was taken.
+    world.going();
+    world.config = config(&[ALL, ("backend-volume", "client=pool")]);
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(
+        (start.run.kind, start.node.as_deref()),
+        (Kind::DeleteSnapshot, Some("node-a"))
+    );
+    assert_eq!(start.request.snapshot.unwrap().name, "old");
+    assert_eq!(start.request.pv_name, "");
+    world.content["spec"]["deletionPolicy"] = json!("Retain");
+    assert_eq!(word(&world.plan()), "let go, 0 runs");
+}
+
+#[test]
+fn what_is_half_made_goes_whatever_the_policy_and_what_never_ran_needs_no_image() {
+    let begun = json!({"operation": "snapshot", "pod": "admin/snapshot-s1", "source": "admin/gold/snapshot-v1"});
+    for policy in ["Retain", "Delete"] {
+        let mut world = world();
+        world.content["spec"]["deletionPolicy"] = json!(policy);
+        world.record = Some(record(&begun));
+        world.going();
+        world.snapshot_run = Some(run("snapshot", 1, 10, &running()));
+        assert!(matches!(world.plan(), Decision::Stop(_)), "{policy}");
+        world.snapshot_run = None;
+        assert_eq!(word(&world.plan()), "start delete-snapshot-s1", "{policy}");
+
+        world.snapshot_run = Some(run("snapshot", 1, 10, &no_image()));
+        let Decision::Note(noted) = world.plan() else {
+            panic!("{policy}")
+        };
+        assert!(noted.cancelled);
+        world.record = Some(*noted);
+        let Decision::Stop(stopped) = world.plan() else {
+            panic!("{policy}")
+        };
+        assert!(stopped.is_exact(), "it may run after all");
+        world.snapshot_run = None;
+        assert_eq!(word(&world.plan()), "let go, 0 runs", "{policy}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_and_a_deletion_that_was_done_lets_the_content_go() {
+    let mut world = world();
+    let begun = json!({"operation": "snapshot", "pod": "admin/snapshot-s1", "source": "admin/gold/snapshot-v1"});
+    world.record = Some(record(&begun));
+    world.snapshot_run = Some(run("snapshot", 1, 10, &ended(75, "pool full")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert_eq!(failed.say.reason, reasons::SNAPSHOT_FAILED);
+    assert!(failed.say.text.contains("pool full"), "{}", failed.say.text);
+
+    let mut world = self::world();
+    world.content["status"] = json!({"snapshotHandle": "admin/gold/snapshot-v1", "readyToUse": true});
+    assert!(matches!(world.plan(), Decision::Rest));
+    world.going();
+    world.restored_by = Some("default/new");
+    assert!(word(&world.plan()).contains("claim default/new is being made of the snapshot"));
+    world.restored_by = None;
+    let deleting = json!({"operation": "delete-snapshot", "pod": "admin/delete-snapshot-s1"});
+    world.record = Some(record(&deleting));
+    world.delete_run = Some(run("delete-snapshot", 1, 10, &ended(0, "")));
+    assert_eq!(word(&world.plan()), "let go, 1 runs");
+}

@@ -1,0 +1,395 @@
+//! The objects of the snapshot API, as far as Mooring reads them, and what a snapshot's handle says.
+//!
+//! The types are those of kubernetes-csi/external-snapshotter, `client/apis/volumesnapshot/v1/types.go`. They are
+//! written out here since a crate for them would bind Mooring to its own version of kube.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::{CSI_DRIVER, annotations};
+use mooring_contract::request::Request;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigRef;
+
+/// The API group of snapshots.
+pub const GROUP: &str = "snapshot.storage.k8s.io";
+
+/// What there is of a snapshot on the storage, and how it is to be taken. One is made by snapshot-controller for each
+/// `VolumeSnapshot`, or by an administrator for a snapshot that is there already.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotContent {
+    /// As everywhere.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    pub spec: ContentSpec,
+    /// What there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ContentStatus>,
+}
+
+/// What a [`VolumeSnapshotContent`] asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContentSpec {
+    /// The `VolumeSnapshot` that it is for. The uid of a content that an administrator made is empty until they are
+    /// bound.
+    pub volume_snapshot_ref: ObjectReference,
+    /// Whether the snapshot goes with its objects.
+    pub deletion_policy: DeletionPolicy,
+    /// The CSI driver.
+    pub driver: String,
+    /// The class, with the image's parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_class_name: Option<String>,
+    /// What the snapshot is of, or is.
+    pub source: ContentSource,
+    /// The volume mode of what it is of, where snapshot-controller says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_volume_mode: Option<String>,
+}
+
+/// What becomes of a snapshot whose `VolumeSnapshot` is deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeletionPolicy {
+    /// It goes too.
+    Delete,
+    /// It stays on the storage.
+    #[default]
+    Retain,
+}
+
+/// What a snapshot is of, or is: one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContentSource {
+    /// The handle of a volume, of which a snapshot is to be taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_handle: Option<String>,
+    /// The handle of a snapshot that is there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_handle: Option<String>,
+}
+
+/// What there is of a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContentStatus {
+    /// See [`Handle`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_handle: Option<String>,
+    /// Whether volumes can be made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// The least size of such a volume, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<u64>,
+    /// Why there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SnapshotError>,
+}
+
+/// Why there is no snapshot yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotError {
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What a user asks for: a snapshot of a claim's volume.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshot {
+    /// As everywhere.
+    pub metadata: ObjectMeta,
+    /// What there is, as snapshot-controller says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<SnapshotStatus>,
+}
+
+/// What there is of a [`VolumeSnapshot`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// Name of the [`VolumeSnapshotContent`] that it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_volume_snapshot_content_name: Option<String>,
+    /// Whether volumes can be made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+}
+
+/// How snapshots are taken.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotClass {
+    /// As everywhere.
+    pub metadata: ObjectMeta,
+    /// The CSI driver.
+    pub driver: String,
+    /// For the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<BTreeMap<String, String>>,
+}
+
+/// Has kube and its watches know a kind of the group.
+macro_rules! kind {
+    ($type:ty, $scope:ty, $kind:literal, $plural:literal) => {
+        impl Resource for $type {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind((): &()) -> Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> Cow<'_, str> {
+                GROUP.into()
+            }
+
+            fn version((): &()) -> Cow<'_, str> {
+                "v1".into()
+            }
+
+            fn plural((): &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+kind!(
+    VolumeSnapshotContent,
+    ClusterResourceScope,
+    "VolumeSnapshotContent",
+    "volumesnapshotcontents"
+);
+kind!(
+    VolumeSnapshot,
+    NamespaceResourceScope,
+    "VolumeSnapshot",
+    "volumesnapshots"
+);
+kind!(
+    VolumeSnapshotClass,
+    ClusterResourceScope,
+    "VolumeSnapshotClass",
+    "volumesnapshotclasses"
+);
+
+impl VolumeSnapshotContent {
+    /// Whether it is for Mooring.
+    pub fn is_ours(&self) -> bool {
+        let source = &self.spec.source;
+        self.spec.driver == CSI_DRIVER && (source.volume_handle.is_some() || source.snapshot_handle.is_some())
+    }
+
+    /// Whether volumes can be made of it.
+    pub fn is_ready(&self) -> bool {
+        self.status
+            .as_ref()
+            .is_some_and(|status| status.ready_to_use == Some(true) && status.snapshot_handle.is_some())
+    }
+
+    /// Whether the snapshot is to go, or to be left, now: as csi-snapshotter decides it (`shouldDelete` in
+    /// `pkg/sidecar-controller/snapshot_controller.go` of external-snapshotter). A content that somebody deletes while
+    /// its `VolumeSnapshot` stands waits for that.
+    pub fn is_over(&self) -> bool {
+        let unbound = self.spec.source.snapshot_handle.is_some()
+            && self
+                .spec
+                .volume_snapshot_ref
+                .uid
+                .as_deref()
+                .unwrap_or_default()
+                .is_empty();
+        self.metadata.deletion_timestamp.is_some()
+            && (unbound || self.annotations().contains_key(annotations::SNAPSHOT_BEING_DELETED))
+    }
+
+    /// Which snapshot it is on the storage, if there is one.
+    pub fn handle(&self) -> Option<&str> {
+        let taken = self
+            .status
+            .as_ref()
+            .and_then(|status| status.snapshot_handle.as_deref());
+        taken.or(self.spec.source.snapshot_handle.as_deref())
+    }
+
+    /// Whether it and a `VolumeSnapshot` are each other's.
+    pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
+        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
+        let status = snapshot.status.as_ref();
+        of.name == meta.name
+            && of.namespace == meta.namespace
+            && of.uid == meta.uid
+            && meta.uid.is_some()
+            && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
+                == self.metadata.name.as_ref()
+    }
+
+    /// What took the snapshot, as the content remembers it, if that is about this very snapshot.
+    pub fn taken_by(&self) -> Option<Request> {
+        let request: Request = serde_json::from_str(self.annotations().get(annotations::REQUEST)?).ok()?;
+        let of_this = request
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| Some(&snapshot.content_uid) == self.metadata.uid.as_ref());
+        of_this.then_some(request)
+    }
+}
+
+/// A snapshot on the storage: all that it takes to find it again, with nothing else of the cluster left. Administrators
+/// write one to name a snapshot that is there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    /// The ConfigMap that took it.
+    pub config: ConfigRef,
+    /// Its name.
+    pub name: String,
+    /// The host name of the node that it lives on, if it lives on one.
+    pub host: Option<String>,
+}
+
+/// A handle that names no snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives on a node"
+)]
+pub struct HandleError(String);
+
+/// Longest name of a snapshot: it becomes a file's.
+const MAX_NAME: usize = 200;
+
+impl FromStr for Handle {
+    type Err = HandleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = || {
+            let (config, last) = text.rsplit_once('/')?;
+            let (name, host) = match last.split_once('@') {
+                Some((name, host)) => (name, Some(host)),
+                None => (last, None),
+            };
+            let plain = |text: &str| {
+                !text.is_empty()
+                    && text.len() <= MAX_NAME
+                    && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    && text
+                        .chars()
+                        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+            };
+            (plain(name) && host.is_none_or(plain)).then_some(())?;
+            Some(Self {
+                config: config.parse().ok()?,
+                name: name.to_owned(),
+                host: host.map(str::to_owned),
+            })
+        };
+        read().ok_or_else(|| HandleError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.config, self.name)?;
+        match &self.host {
+            Some(host) => write!(f, "@{host}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Name on the storage of the snapshot that is taken for a content: that which csi-snapshotter would give it. The uid is
+/// the `VolumeSnapshot`'s.
+pub fn name_for(content: &VolumeSnapshotContent) -> String {
+    let of = content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default();
+    format!("snapshot-{of}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Handle, VolumeSnapshotContent};
+    use serde_json::{Value, json};
+
+    /// A content as snapshot-controller makes it, with changes to its parts.
+    pub(crate) fn content(change: &Value) -> Value {
+        let mut content = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "snapcontent-s1", "uid": "s1",
+                         "finalizers": ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]},
+            "spec": {
+                "driver": "vcs.mooring.dev", "deletionPolicy": "Delete", "source": {"volumeHandle": "pvc-u1"},
+                "volumeSnapshotClassName": "silver",
+                "volumeSnapshotRef": {"kind": "VolumeSnapshot", "namespace": "default", "name": "monday", "uid": "v1",
+                                      "apiVersion": "snapshot.storage.k8s.io/v1"},
+            },
+        });
+        for (part, new) in change.as_object().unwrap() {
+            for (key, value) in new.as_object().unwrap() {
+                content[part][key] = value.clone();
+            }
+        }
+        content
+    }
+
+    #[test]
+    fn a_handle_says_all_that_it_takes_to_find_the_snapshot() {
+        for text in [
+            "admin/gold/snapshot-1",
+            "admin/gold/snapshot-1@node-a",
+            "a/b/s_1.img@n.example",
+        ] {
+            assert_eq!(text.parse::<Handle>().unwrap().to_string(), text);
+        }
+        let handle: Handle = "admin/gold/snapshot-1@node-a".parse().unwrap();
+        assert_eq!(
+            (handle.config.to_string().as_str(), handle.name.as_str()),
+            ("admin/gold", "snapshot-1")
+        );
+        for text in [
+            "",
+            "gold/x",
+            "admin/gold/",
+            "admin/gold/..",
+            "admin/gold/a b",
+            "admin/gold/x@",
+            "a/b/-rf",
+            "a/b/x@/etc",
+        ] {
+            assert!(text.parse::<Handle>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_content_is_over_when_its_snapshot_is() {
+        let over = |change: &Value| {
+            let content: VolumeSnapshotContent = serde_json::from_value(content(change)).unwrap();
+            content.is_over()
+        };
+        let going = json!("2026-11-21T00:00:00Z");
+        let marked = json!({"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"});
+        assert!(!over(&json!({})));
+        assert!(!over(&json!({"metadata": {"deletionTimestamp": going}})));
+        assert!(!over(&json!({"metadata": {"annotations": marked}})), "retained");
+        assert!(over(
+            &json!({"metadata": {"deletionTimestamp": going, "annotations": marked}})
+        ));
+        let unbound = json!({"metadata": {"deletionTimestamp": going}, "spec": {
+            "source": {"snapshotHandle": "a/b/c"}, "volumeSnapshotRef": {"name": "x", "namespace": "y"}}});
+        assert!(over(&unbound));
+    }
+}
