@@ -74,6 +74,7 @@ use waiting::wait_for;
 pub use results::RESULTS_VARIABLE;
 pub use skip::{SKIPPED_MARK, skip};
 pub use time_limit::TEST_LIMIT;
+pub use waiting::WAITS_VARIABLE;
 pub use waits::wait_until;
 
 /// Environment variable: keep the namespaces of failed tests for a person to look at.
