@@ -80,7 +80,6 @@ pub const FILES: &[File] = &[
     file("mount", "s3", Needs::Cluster, 100),
     file("mount", "served", Needs::Cluster, 40),
     file("mount", "shim", Needs::Cluster, 40),
-    file("mount", "silent", Needs::Cluster, 40),
     file("mount", "sshfs", Needs::Cluster, 40),
     file("provision", "clone", Needs::Cluster, 50),
     file("provision", "config", Needs::Cluster, 40),
