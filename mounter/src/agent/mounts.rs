@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::kernel::{self, KernelError};
@@ -24,8 +25,13 @@ use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::{Target, TargetError};
 
-/// Longest cleanup by a program after an unmount.
-const CLEAR_UP_LIMIT: Duration = Duration::from_secs(20);
+/// Longest that a caller waits for a cleanup after an unmount.
+pub(super) const CLEAR_UP_WAIT: Duration = Duration::from_secs(20);
+
+/// Longest cleanup by a program. While a server is silent, the kernel takes each of its steps until that has a time limit
+/// of its own: it writes what it has, gives locks back, and ends its session. Ending the program would interrupt the
+/// step, and what the server keeps for this node would stay there.
+const UNDO_LIMIT: Duration = Duration::from_mins(5);
 
 /// How long a mounted file system may take to answer. If it takes longer, its server is slow, but its daemon is not
 /// dead.
@@ -222,7 +228,7 @@ impl Mounts {
         for call in self.store.all()? {
             let health = match self.begin(&call.target) {
                 Err(_) => Health::Busy,
-                Ok(_busy) => match self.look_seldom(&call.target).await {
+                Ok(busy) => match self.look_seldom(&call.target).await {
                     // A mount that can't be checked must not hide the others.
                     Err(error) => {
                         warn!(target.path = call.target, error = %Failure::from(&error).message, "could not look at it");
@@ -235,12 +241,15 @@ impl Mounts {
                         Health::Dead
                     }
                     Ok(Found::Nothing) if !self.is_gone_for_good(&call.target) => Health::Busy,
-                    Ok(Found::Nothing) => {
-                        if let Err(error) = self.clear_up(&call).await {
-                            warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+                    Ok(Found::Nothing) => match self.clear_up(&call, busy, LOOK_LIMIT).await {
+                        Err(AgentError::InProgress(_)) => Health::Busy,
+                        cleared => {
+                            if let Err(error) = cleared {
+                                warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+                            }
+                            continue;
                         }
-                        continue;
-                    }
+                    },
                 },
             };
             if health == Health::Mounted {
@@ -283,7 +292,7 @@ impl Mounts {
     pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
         let target = self.target(&call.target)?;
         check_secrets(&call)?;
-        let _busy = self.begin(&call.target)?;
+        let busy = self.begin(&call.target)?;
         match self.look(&call.target).await? {
             Found::Nothing => {}
             Found::Alive if self.recorded_as(&call) => return Ok(()),
@@ -304,7 +313,7 @@ impl Mounts {
         let mounted = self.mount_first(&call, &target).await;
         if mounted.is_err() {
             // The caller gets the first failure.
-            if let Err(error) = self.clear_up(&call).await {
+            if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
                 warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
             }
         }
@@ -346,14 +355,14 @@ impl Mounts {
     /// Cleans up after a volume of this agent, and unmounts it if it is still mounted. Leaves others' volumes alone.
     pub async fn unmount(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
         let target = self.target(path)?;
-        let _busy = self.begin(path)?;
+        let busy = self.begin(path)?;
         let Some(call) = self.store.recorded(path) else {
             return Ok(());
         };
         thread::run(move || kernel::unmount_target(&target, false))
             .await
             .map_err(no_thread(path))??;
-        self.clear_up(&call).await
+        self.clear_up(&call, busy, CLEAR_UP_WAIT).await
     }
 
     async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
@@ -401,14 +410,14 @@ impl Mounts {
         Ok(run::run(&invocation, limit).await?)
     }
 
-    /// Undoes what a program did besides mounting. The caller repeats it until it succeeds.
-    pub(super) async fn undo(&self, call: &MountCall) -> Result<(), AgentError> {
+    /// Undoes what a program did besides mounting, within `limit`. The caller repeats it until it succeeds.
+    pub(super) async fn undo(&self, call: &MountCall, limit: Duration) -> Result<(), AgentError> {
         let volume = store::id(&call.target);
         self.services.release(&volume).await?;
         if program::override_path(&call.client).exists() {
             let mut invocation = program::unmount(call, &self.store.staging(&call.target))?;
             invocation.env.extend(self.services.environment(&volume));
-            run::run(&invocation, CLEAR_UP_LIMIT).await?;
+            run::run(&invocation, limit).await?;
         }
         Ok(())
     }
@@ -426,10 +435,17 @@ impl Mounts {
         gone.entry(target.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLED
     }
 
-    /// Undoes what a mount did besides mounting, and forgets it. The caller repeats it until it succeeds.
-    async fn clear_up(&self, call: &MountCall) -> Result<(), AgentError> {
+    /// Undoes what a mount did besides mounting, and forgets it. The caller repeats it until it succeeds. It goes on
+    /// after `wait`, however the caller ends, and the target is busy until its end: no other try interrupts it.
+    async fn clear_up(self: &Arc<Self>, call: &MountCall, busy: Busy, wait: Duration) -> Result<(), AgentError> {
+        let (mounts, of) = (Arc::clone(self), call.clone());
+        let work = async move { mounts.clear_up_all(&of).await };
+        to_its_end(&call.target, busy, wait, work).await
+    }
+
+    async fn clear_up_all(&self, call: &MountCall) -> Result<(), AgentError> {
         self.store.unstage(&call.target)?;
-        self.undo(call).await?;
+        self.undo(call, UNDO_LIMIT).await?;
         self.store.discard(&call.target)?;
         self.gone
             .lock()
@@ -516,6 +532,28 @@ impl Mounts {
     }
 }
 
+/// Does something about a target that goes on after `wait`, and after its caller. Until its end, `busy` is kept.
+async fn to_its_end(
+    target: &str,
+    busy: impl Send + 'static,
+    wait: Duration,
+    work: impl Future<Output = Result<(), AgentError>> + Send + 'static,
+) -> Result<(), AgentError> {
+    let (sender, done) = oneshot::channel();
+    let of = target.to_owned();
+    tokio::spawn(async move {
+        let ended = work.await;
+        drop(busy);
+        if let Err(Err(error)) = sender.send(ended) {
+            warn!(target.path = of, error = %Failure::from(&error).message, "could not clear up");
+        }
+    });
+    match tokio::time::timeout(wait, done).await {
+        Ok(Ok(ended)) => ended,
+        Ok(Err(_)) | Err(_) => Err(AgentError::InProgress(target.to_owned())),
+    }
+}
+
 /// In milliseconds.
 fn in_ms(silence: Duration) -> u64 {
     u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
@@ -593,6 +631,40 @@ mod tests {
         for bad in ["", ".", "..", "..x", "a/b", "/etc/passwd", "a\0", "ä"] {
             assert!(!is_file_name(bad), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_takes_longer_than_its_caller_waits_or_lives_goes_on_and_keeps_the_target_busy() {
+        let wait = Duration::from_millis(20);
+        // The receiver waits as long as the guard is there.
+        let (busy, mut free) = tokio::sync::mpsc::channel::<()>(1);
+        let (go, gone) = oneshot::channel::<()>();
+        let work = async move {
+            let _ = gone.await;
+            Ok(())
+        };
+        let answer = to_its_end("/t", busy, wait, work).await;
+        assert!(matches!(answer, Err(AgentError::InProgress(_))), "{answer:?}");
+        assert!(tokio::time::timeout(wait, free.recv()).await.is_err());
+        go.send(()).unwrap();
+        assert_eq!(free.recv().await, None);
+
+        let (go, gone) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let work = async move {
+            let _ = gone.await;
+            end.send(()).unwrap();
+            Ok(())
+        };
+        let caller = tokio::spawn(to_its_end("/t", (), Duration::from_mins(1), work));
+        tokio::time::sleep(wait).await;
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+        go.send(()).unwrap();
+        ended.await.unwrap();
+
+        let failed = to_its_end("/t", (), wait, async { Err(AgentError::Draining) }).await;
+        assert!(matches!(failed, Err(AgentError::Draining)), "{failed:?}");
     }
 
     #[test]

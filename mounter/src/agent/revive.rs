@@ -12,7 +12,7 @@ use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
 use super::kernel;
-use super::mounts::{AgentError, LOOK_LIMIT, Mounts, flags, no_thread};
+use super::mounts::{AgentError, CLEAR_UP_WAIT, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program::{self, Brings};
 use super::protocol::{Failure, MountCall};
 use super::revivals::End;
@@ -104,7 +104,7 @@ impl Mounts {
         let staging = self.store.staging(&call.target);
         if brings == Brings::Program {
             // What the program did besides mounting may prevent it from doing so again.
-            self.undo(call).await?;
+            self.undo(call, CLEAR_UP_WAIT).await?;
         }
         self.store.restage(&call.target)?;
         let secrets = self.store.secrets(&call.target);

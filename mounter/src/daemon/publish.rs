@@ -27,7 +27,10 @@ use crate::node::readiness::clients::Readiness;
 use crate::volume::registry::Registry;
 
 /// How often the node is looked at.
-const PERIOD: Duration = Duration::from_secs(15);
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Shortest wait after a failed try.
+const MIN_WAIT: Duration = Duration::from_secs(15);
 
 /// How often to check whether the kubelet's endpoint was tried yet: before that there is nothing to publish.
 const START_PERIOD: Duration = Duration::from_millis(500);
@@ -123,7 +126,7 @@ impl Publisher {
                         PERIOD
                     }
                     Err(error) => {
-                        let wait = PERIOD.saturating_mul(1 << failures).min(MAX_WAIT);
+                        let wait = MIN_WAIT.saturating_mul(1 << failures).min(MAX_WAIT);
                         warn!("{error}; trying again in {wait:?}");
                         failures = (failures + 1).min(8);
                         wait

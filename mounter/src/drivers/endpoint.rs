@@ -17,7 +17,7 @@ use crate::drivers::socket::SocketError;
 use crate::node::args::NodeArgs;
 
 /// How often the kubelet's directory is looked at, and one that could not be used is tried again.
-const PERIOD: Duration = Duration::from_secs(15);
+const PERIOD: Duration = Duration::from_secs(5);
 
 /// Why the kubelet has no endpoint to call.
 #[derive(Debug, thiserror::Error)]

@@ -32,6 +32,7 @@ pub mod hidden;
 pub mod kit;
 mod leaks;
 pub mod lots;
+mod namespace;
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;
@@ -58,8 +59,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::FutureExt;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume};
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde_json::json;
@@ -76,6 +77,7 @@ use waiting::wait_for;
 pub use results::RESULTS_VARIABLE;
 pub use skip::{SKIPPED_MARK, skip};
 pub use time_limit::TEST_LIMIT;
+pub use waiting::WAITS_VARIABLE;
 pub use waits::wait_until;
 
 /// Environment variable: keep the namespaces of failed tests for a person to look at.
@@ -363,25 +365,7 @@ impl Scope {
     async fn close(&self) -> Result<()> {
         let claims = self.claims().await?;
         leaks::remember(claims.iter().cloned().chain([self.namespace.clone()]));
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        namespaces
-            .delete(&self.namespace, &DeleteParams::default())
-            .await
-            .with_context(|| format!("failed to delete the namespace {}", self.namespace))?;
-        // Kubernetes itself starts to delete the namespace's content only after five seconds.
-        self.api::<Pod>()
-            .delete_collection(&DeleteParams::default(), &ListParams::default())
-            .await
-            .context("failed to delete the test's Pods")?;
-        self.api::<PersistentVolumeClaim>()
-            .delete_collection(&DeleteParams::default(), &ListParams::default())
-            .await
-            .context("failed to delete the test's claims")?;
-        let what = format!("the namespace {} to be gone", self.namespace);
-        wait_until(&what, self.limit(GONE_LIMIT), async || {
-            Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
-        })
-        .await?;
+        self.namespace_gone().await?;
         self.clean_volumes().await?;
         self.clean_nodes().await?;
         self.volumes_gone().await?;

@@ -8,7 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use mooring_testbed::progress::spoken;
+use mooring_testbed::progress::{note, spoken};
+
+/// Environment variable: say how long each wait took, to find what takes the time of a test.
+pub const WAITS_VARIABLE: &str = "MOORING_TESTBED_WAITS";
+
+/// The shortest wait that is worth a line.
+const NOTED: Duration = Duration::from_secs(1);
 
 /// A running test.
 #[derive(Debug, Clone)]
@@ -119,7 +125,11 @@ impl Running {
     /// Several waits of one test may end in any order.
     fn remove(&mut self, number: u64) {
         if let Some(index) = self.waits.iter().position(|wait| wait.number == number) {
-            self.before = Some(self.waits.remove(index).what);
+            let wait = self.waits.remove(index);
+            if std::env::var_os(WAITS_VARIABLE).is_some() && wait.since.elapsed() >= NOTED {
+                note(format!("waited {} for {}", spoken(wait.since.elapsed()), wait.what));
+            }
+            self.before = Some(wait.what);
         }
     }
 

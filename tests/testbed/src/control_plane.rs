@@ -27,6 +27,10 @@ const AUDIT_POLICY: &str = r#"{
 }
 "#;
 
+/// Most requests a second of each of Kubernetes' own clients, and at once: more than the machine can do.
+const API_QPS: &str = "200";
+const API_BURST: &str = "400";
+
 /// The API server's address, `https://host:port`.
 pub fn server(block: Block) -> String {
     format!("https://{}:6443", block.control_plane())
@@ -187,6 +191,9 @@ fn controller_manager(
             ),
             // There is only one: an election would only take time.
             ("leader-elect", "false".into()),
+            // By default, each controller sends 20 requests a second.
+            ("kube-api-qps", API_QPS.into()),
+            ("kube-api-burst", API_BURST.into()),
             ("v", "1".into()),
         ],
     ))
@@ -202,6 +209,8 @@ fn scheduler(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
             ("kubeconfig", kubeconfig(layout, authority, block, name, &identity)?),
             ("bind-address", block.control_plane().to_string()),
             ("leader-elect", "false".into()),
+            ("kube-api-qps", API_QPS.into()),
+            ("kube-api-burst", API_BURST.into()),
             ("v", "1".into()),
         ],
     ))

@@ -23,7 +23,7 @@ use build::Wanted;
 
 use crate::base_images::{self, Archive};
 use crate::binaries::{ensure_for_image, host_target, names_for_images};
-use crate::command::{cargo, watched};
+use crate::command::{cargo, output, watched};
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::lock::Lock;
 use crate::progress::{Step, say};
@@ -58,6 +58,7 @@ pub fn build_programs() -> Result<()> {
     let target = host_target()?;
     let compiled = compiled_programs()?;
     let flags = flags_of_programs(target);
+    leave_nothing_of_other_work_trees(&compiled, target)?;
     let mut build = cargo([
         "build",
         "--profile",
@@ -82,6 +83,31 @@ pub fn build_programs() -> Result<()> {
     write_file(&folder.join(notices::FILE), notices()?)?;
     step.done("");
     Ok(())
+}
+
+/// The file that says which work tree's crates were compiled last.
+const WORK_TREE: &str = "work-tree";
+
+/// Removes what was compiled from another work tree. cargo names the crates of a work tree by their places within it,
+/// and compares times: it would take another work tree's crates for this one's where they were compiled after this
+/// one's last change.
+fn leave_nothing_of_other_work_trees(compiled: &Path, target: &str) -> Result<()> {
+    let (record, this) = (compiled.join(WORK_TREE), repository().to_string_lossy().into_owned());
+    if std::fs::read_to_string(&record).is_ok_and(|last| last == this) {
+        return Ok(());
+    }
+    make_folder(compiled)?;
+    let mut clean = cargo([
+        "clean",
+        "--workspace",
+        "--profile",
+        "dist",
+        "--target",
+        target,
+        "--target-dir",
+    ])?;
+    output(clean.arg(compiled))?;
+    write_file(&record, this)
 }
 
 /// Where cargo compiles programs for images, for this commit and for an earlier one.

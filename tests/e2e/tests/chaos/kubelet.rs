@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// Longest wait for shim and socket to be where the kubelet looks: the mounter checks every 15 s.
+/// Longest wait for shim and socket to be where the kubelet looks: the mounter checks every 5 s.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// The other directory.

@@ -18,7 +18,7 @@ use mooring_testbed::command::output_with_input;
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
-/// Longest wait for a node to be marked: its mounter checks every 15 s.
+/// Longest wait for a node to be marked: its mounter checks every 5 s.
 const LIMIT: Duration = Duration::from_mins(2);
 
 fn key(client: &str) -> String {

@@ -1,6 +1,8 @@
 //! Servers that hang, that are slow, or that go away: only their own volumes are affected, and the Pods' Events name
 //! the server.
 
+mod silent;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

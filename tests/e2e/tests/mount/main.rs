@@ -11,5 +11,4 @@ mod local;
 mod s3;
 mod served;
 mod shim;
-mod silent;
 mod sshfs;

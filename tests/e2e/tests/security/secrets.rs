@@ -1,6 +1,8 @@
 //! Secrets with recognizable values go every way that secrets go. Then the test searches for them everywhere they must
 //! not be.
 
+mod client_logs;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -15,13 +17,15 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
-use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, labels};
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE};
 use mooring_harness::ceph::WRONG_KEY;
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::CONFIG_NAMESPACE;
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::layout::Layout;
 use serde_json::{Value, json};
+
+use client_logs::ClientLogs;
 
 /// Longest until the log of a container can be read, or its Pod is gone: the container may just be restarting.
 const LOG_LIMIT: Duration = Duration::from_secs(30);
@@ -252,6 +256,7 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
         );
 
         let watch = Watch::start(Arc::clone(&canaries));
+        let client_logs = ClientLogs::follow(&scope);
         let secret = format!("{}-keys", scope.namespace);
         scope.apply_anywhere(
             &json!({"apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
@@ -303,6 +308,7 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
 
         objects(&scope, &canaries, &provisioner.name)?;
         logs(&scope, &canaries).await?;
+        logs_of_clients(&client_logs, &canaries).await?;
         metrics_and_mounts(&scope, &canaries).await?;
         for pod in ["user", "bad"]
             .into_iter()
@@ -342,29 +348,13 @@ fn objects(scope: &Scope, canaries: &Canaries, config: &str) -> Result<()> {
 
 /// Logs of all Pods that are involved, and of all programs of the testbed.
 async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
-    let mut read_of = BTreeSet::new();
-    let mut found = Ok(());
-    // A client Pod whose mounts all fail is deleted once it is idle, and started for the next try.
-    wait_until("a log of a client Pod of each client", CLIENTS_LIMIT, async || {
-        for namespace in [NAMESPACE, CONFIG_NAMESPACE, &scope.namespace] {
-            let pods: Api<Pod> = Api::namespaced(scope.client.clone(), namespace);
-            for pod in pods.list(&ListParams::default()).await?.items {
-                let text = logs_of(scope, &pods, namespace, &pod).await?;
-                found = canaries.check(&format!("a log of Pod {}", pod.name_any()), &text);
-                if found.is_err() {
-                    return Ok(Some(()));
-                }
-                if !text.is_empty() {
-                    read_of.extend(pod.labels().get(labels::CLIENT).cloned());
-                }
-            }
+    for namespace in [NAMESPACE, CONFIG_NAMESPACE, &scope.namespace] {
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), namespace);
+        for pod in pods.list(&ListParams::default()).await?.items {
+            let text = logs_of(scope, &pods, namespace, &pod).await?;
+            canaries.check(&format!("a log of Pod {}", pod.name_any()), &text)?;
         }
-        let unread: Vec<_> = IN_PODS.iter().filter(|client| !read_of.contains(**client)).collect();
-        ensure!(unread.is_empty(), "no client Pod for {unread:?} has a log: {read_of:?}");
-        Ok(Some(()))
-    })
-    .await?;
-    found?;
+    }
     let mut found = 0;
     for role in std::fs::read_dir(Layout::from_env()?.logs(""))?.flatten() {
         for log in std::fs::read_dir(role.path()).into_iter().flatten().flatten() {
@@ -377,6 +367,23 @@ async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
         found > 0,
         "the kubelet's log has nothing about the mount that failed: is this the right log?"
     );
+    Ok(())
+}
+
+/// Whatever client Pods have logged, also those that are gone.
+async fn logs_of_clients(logs: &ClientLogs, canaries: &Canaries) -> Result<()> {
+    wait_until("a log of a client Pod of each client", CLIENTS_LIMIT, async || {
+        let logs = logs.so_far();
+        let read = logs.iter().filter(|(_, log)| !log.text.is_empty());
+        let read_of: BTreeSet<_> = read.map(|(_, log)| log.client.as_str()).collect();
+        let unread: Vec<_> = IN_PODS.iter().filter(|client| !read_of.contains(**client)).collect();
+        ensure!(unread.is_empty(), "no client Pod for {unread:?} has a log: {read_of:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    for (pod, log) in logs.so_far() {
+        canaries.check(&format!("a log of Pod {pod}"), &log.text)?;
+    }
     Ok(())
 }
 

@@ -27,9 +27,15 @@ const SEEN: &str = "not-to-be-seen";
 /// Longest for what a container does when it starts there: starting a process takes thirty times as long.
 const START_LIMIT: Duration = Duration::from_mins(3);
 
-/// Longest until a Pod whose server hangs is gone: the kernel waits two minutes for the server, and the kubelet may
-/// have to try again.
-const HANG_LIMIT: Duration = Duration::from_mins(5);
+/// How long the kernel waits for a server that hangs, in seconds, as the client's image sets it.
+const PATIENCE: u32 = 120;
+
+/// How long it waits here.
+const SHORT_PATIENCE: u32 = 20;
+
+/// Longest until a Pod whose server hangs is gone: the kernel waits [`SHORT_PATIENCE`] for the server, and the kubelet
+/// may have to try again.
+const HANG_LIMIT: Duration = Duration::from_mins(3);
 
 /// An iscsid as hosts run it.
 fn iscsid_of_the_host() -> Value {
@@ -261,6 +267,11 @@ async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) ->
     scope.pod_ready("writer").await?;
     let mounts = scope.mounts_on_machine()?;
     ensure!(mounts.len() == 1 && mounts[0].contains(" - xfs "), "{mounts:?}");
+    let patience = "/sys/class/iscsi_session/*/recovery_tmo";
+    let before = scope.on_machine(&format!(
+        "cat {patience}; echo {SHORT_PATIENCE} | tee {patience} >/dev/null"
+    ))?;
+    ensure!(before.trim() == PATIENCE.to_string(), "the kernel waits {before}");
 
     let stopped = scope.stop("tgt").await?;
     scope.deleted_within(&["writer"], HANG_LIMIT).await?;
@@ -312,13 +323,16 @@ async fn locks(scope: &Scope) -> Result<()> {
         "command": ["sleep", "1000000"],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }]});
-    scope.pod("locker", MACHINE_NODE, "three", flocks)?;
-    scope.event("locker", "configmaps/nfs-locks").await?;
+    scope.pod("early", MACHINE_NODE, "three", Value::Null)?;
+    scope.event("early", "configmaps/nfs-locks").await?;
 
     let _locks = Locks(scope);
     let folder = repository().join("configmaps/nfs-locks");
     let mut apply = scope.target.kubectl(["apply", "-k"]);
     output(apply.arg(folder))?;
+    locks_are_ready(scope).await?;
+    // The kubelet tries the other Pod's volume again after up to two minutes.
+    scope.pod("locker", MACHINE_NODE, "three", flocks)?;
     scope.pod_ready("locker").await?;
     // The lock is held from here on.
     let hold = "flock -n /data/held sleep 1000000 >/dev/null 2>&1 & sleep 2; kill -0 $! && ! flock -n /data/held true";
@@ -342,7 +356,30 @@ async fn locks(scope: &Scope) -> Result<()> {
     ensure!(scope.on_machine(state)?.contains(&server.address), "forgotten");
     ensure!(monitored()? == before, "the server was told of a crash");
     scope.delete("pod/locker")?;
-    scope.pod_gone("locker").await
+    scope.pod_gone("locker").await?;
+    scope.pod_ready("early").await?;
+    scope.delete("pod/early")?;
+    scope.pod_gone("early").await
+}
+
+/// Waits until the machine has its daemon for locks.
+async fn locks_are_ready(scope: &Scope) -> Result<()> {
+    wait_until("the machine's rpc.statd", START_LIMIT, async || {
+        let mut pods = scope.target.kubectl([
+            "-n",
+            NAMESPACE,
+            "get",
+            "pods",
+            "--field-selector",
+            &format!("spec.nodeName={MACHINE_NODE}"),
+            "-l",
+            "app.kubernetes.io/name=nfs-locks",
+            "-o",
+            "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}",
+        ]);
+        Ok((output(&mut pods)? == "True").then_some(()))
+    })
+    .await
 }
 
 #[test]
