@@ -189,10 +189,13 @@ pub fn snapshot_crds() -> Result<Vec<PathBuf>> {
     let said = output(&mut list)?;
     let said: serde_json::Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
     let folder = said["Dir"].as_str().context("go mod download named no folder")?;
-    let kinds = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
-    Ok(kinds
-        .map(|kind| Path::new(folder).join(format!("config/crd/snapshot.storage.k8s.io_{kind}.yaml")))
-        .into())
+    let one = ["classes", "contents", "s"];
+    // The controller does not start without those of groups.
+    let kinds = [("snapshot", "volumesnapshot"), ("groupsnapshot", "volumegroupsnapshot")];
+    let files = kinds
+        .into_iter()
+        .flat_map(|(group, kind)| one.map(|end| format!("config/crd/{group}.storage.k8s.io_{kind}{end}.yaml")));
+    Ok(files.map(|file| Path::new(folder).join(file)).collect())
 }
 
 /// Finds Kubernetes' own end-to-end tests in the cache, or builds them.
