@@ -1,7 +1,5 @@
 //! Snapshots of volumes, by the API and the controller of kubernetes-csi.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{claim, user_of};
 use mooring_harness::snapshots::snapshot_of;
@@ -61,10 +59,6 @@ fn a_snapshot_is_taken_restored_kept_and_deleted() {
             handle.starts_with("mooring-e2e/") && handle.ends_with(&format!("@{node}")),
             "{handle}"
         );
-        assert_eq!(
-            field(&scope, &content, ".metadata.annotations['mooring\\.dev/operation']")?,
-            ""
-        );
 
         // What is written later is not in it, and the volume made of it is larger.
         scope.exec("writer", ["sh", "-euc", "echo tuesday >/data/file; sync"])?;
@@ -84,15 +78,8 @@ fn a_snapshot_is_taken_restored_kept_and_deleted() {
         // Its snapshot goes from the storage with its objects.
         scope.kubectl(["delete", LIMIT, "volumesnapshot/monday"])?;
         scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let left = scope.kubectl([
-            "get",
-            "pods",
-            "-n=mooring-e2e",
-            "-l=mooring.dev/operation=delete-snapshot",
-            "-o=name",
-        ])?;
-        ensure!(left.is_empty(), "{left}");
+        let runs = "-l=mooring.dev/operation=delete-snapshot";
+        scope.kubectl(["wait", "--for=delete", LIMIT, "-n=mooring-e2e", "pods", runs])?;
         Ok(())
     });
 }
