@@ -552,7 +552,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// The snapshot of a volume that the contract has one name for.
-    fn snapshot_of<'m>(kind: Kind, made: &'m Made) -> Ask<'m> {
+    fn snapshot_of(kind: Kind, made: &Made) -> Ask<'_> {
         let uid = made.claim.uid().unwrap_or_default();
         Ask {
             snapshot: Some(Snapshot {

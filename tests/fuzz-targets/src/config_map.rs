@@ -157,6 +157,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         parameters: config.pass_through.clone(),
         volume: BTreeMap::new(),
         source: None,
+        snapshot: None,
     };
     // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();
