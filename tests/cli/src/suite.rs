@@ -181,6 +181,11 @@ fn end_to_end(
         if wanted.iter().any(|file| file.title() == "scale_bench") {
             report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
         }
+        if wanted.iter().any(|file| file.title() == "provision_snapshot") {
+            report.step("snapshot-controller", || {
+                binaries::ensure_snapshot_controller().map(drop)
+            });
+        }
         if wanted.iter().any(|file| file.title() == "chaos_upgrade") {
             // A clone without that commit has no such programs; the test says so.
             report.step("programs of an earlier version", || match earlier::missing() {
