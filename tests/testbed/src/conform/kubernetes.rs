@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::images;
 use super::report::Report;
+use super::snapshots::SnapshotController;
 use crate::binaries::ensure_e2e_test;
 use crate::command::{command, output_with_input, watched_within};
 use crate::images::Selection;
@@ -70,6 +71,7 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     images::load(&target, &program)?;
     install(&target, &built)?;
     apply(&target, &class)?;
+    let _snapshots = SnapshotController::start(&target)?;
     let judged = run(&target, &program, &file(".driver.yaml"), args);
     let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
     output_with_input(&mut delete, class.as_bytes())?;
