@@ -6,7 +6,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Source, gib_rounded_up};
@@ -19,7 +18,7 @@ use super::checks::{Ask, Runs};
 use crate::config::ProvisionerConfig;
 use crate::operation::request::{self, ClaimError, Surroundings};
 use crate::process::call::{CallError, is_not_found};
-use crate::process::client::{ClientError, address};
+use crate::process::client::{self, ClientError};
 use crate::run::begin::{Made, Order, Prepared};
 use crate::run::error::RunError;
 use crate::run::outcome::{Finish, State};
@@ -29,6 +28,9 @@ use crate::volume::topology::{self, Node};
 
 /// The claims' class. No StorageClass has this name, so no controller touches them.
 const NO_CLASS: &str = "mooring-conform";
+
+/// How long the API may take to answer.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// How often a run is looked at.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -91,11 +93,11 @@ impl Rig {
         unreachable: Option<ProvisionerConfig>,
     ) -> Result<Self, RigError> {
         let size = capacity::parse(&args.size).map_err(|error| RigError::Size(args.size.clone(), error))?;
-        let cluster = cluster(args).await?;
+        let cluster = client::config(args.kubeconfig.as_deref(), ANSWER).await?;
         let mut as_controller = cluster.clone();
         as_controller.auth_info.impersonate = Some(args.controller.clone());
-        let client = |config: Config| Client::try_from(config).map_err(ClientError::Build);
-        let user = client(cluster.clone())?;
+        let connect = |config: Config| Client::try_from(config).map_err(ClientError::Build);
+        let user = connect(cluster.clone())?;
         let node = if config.is_node_local() {
             Some(node_for(&user, &config).await?)
         } else {
@@ -103,12 +105,12 @@ impl Rig {
         };
         Ok(Self {
             user,
-            controller: client(as_controller)?,
+            controller: connect(as_controller)?,
             config,
             unreachable,
             node,
             namespace: args.namespace.clone(),
-            kube_api: address(&cluster),
+            kube_api: client::address(&cluster),
             size,
             claims: Mutex::default(),
         })
@@ -298,23 +300,6 @@ impl Runs for Rig {
         sleep(after).await;
         self.remove(&id, &run, Some(1)).await
     }
-}
-
-/// With the identity of whoever calls.
-async fn cluster(args: &ConformArgs) -> Result<Config, ClientError> {
-    let Some(path) = &args.kubeconfig else {
-        return Config::infer()
-            .await
-            .map_err(|error| ClientError::NoCluster(Box::new(error)));
-    };
-    let failed = |source| ClientError::Kubeconfig {
-        path: path.display().to_string(),
-        source,
-    };
-    let file = Kubeconfig::read_from(path).map_err(failed)?;
-    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(failed)
 }
 
 /// A node on whose disk volumes can be made.
