@@ -379,6 +379,7 @@ impl Scope {
             delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
             self.kubectl(delete)?;
         }
+        self.remove_snapshots().await?;
         let classes: Api<StorageClass> = Api::all(self.client.clone());
         wait_until("the test's classes to be given up", self.limit(LIMIT), async || {
             let all = classes.list_metadata(&ListParams::default()).await?.items;

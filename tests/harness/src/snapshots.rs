@@ -12,6 +12,9 @@ use super::Scope;
 use super::children::{start, tied};
 use super::provisioner::TEST_LABEL;
 
+const GROUP: &str = "snapshot.storage.k8s.io";
+const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
+
 /// snapshot-controller at work for a test.
 pub struct SnapshotController {
     child: Child,
@@ -27,13 +30,22 @@ impl Drop for SnapshotController {
 }
 
 impl Scope {
-    /// Has the cluster serve the snapshot API, and starts its controller.
-    pub fn snapshot_controller(&self) -> Result<SnapshotController> {
+    /// Has the cluster serve the snapshot API. It stays: the test that is over may not be the only one that needs it.
+    pub fn snapshot_api(&self) -> Result<()> {
         for file in snapshot_crds()? {
             let manifest =
                 std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
             self.apply_anywhere(&manifest)?;
         }
+        let kinds = KINDS.map(|kind| format!("crd/{kind}.{GROUP}"));
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s"].map(str::to_owned);
+        self.kubectl(wait.into_iter().chain(kinds))?;
+        Ok(())
+    }
+
+    /// Has the cluster serve the snapshot API, and starts its controller.
+    pub fn snapshot_controller(&self) -> Result<SnapshotController> {
+        self.snapshot_api()?;
         let kubeconfig = std::env::temp_dir().join(format!("{}-kubeconfig", self.namespace));
         write_file(
             &kubeconfig,
@@ -47,6 +59,21 @@ impl Scope {
             .stderr(Stdio::null());
         let child = start(controller).context("failed to start snapshot-controller")?;
         Ok(SnapshotController { child, kubeconfig })
+    }
+
+    /// Removes what the test has outside its namespace by this API, if the cluster serves it.
+    pub(super) async fn remove_snapshots(&self) -> Result<()> {
+        let groups = self
+            .client
+            .list_api_groups()
+            .await
+            .context("failed to list API groups")?;
+        if groups.groups.iter().any(|group| group.name == GROUP) {
+            let selector = format!("{TEST_LABEL}={}", self.namespace);
+            let kinds = "volumesnapshotcontents,volumesnapshotclasses";
+            self.kubectl(["delete", kinds, "--ignore-not-found", "--timeout=1m", "-l", &selector])?;
+        }
+        Ok(())
     }
 
     /// Creates a class of snapshots of Mooring's CSI volumes; returns its name.

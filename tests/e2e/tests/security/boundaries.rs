@@ -4,7 +4,7 @@
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, labels};
 use mooring_harness::credentials::{dry_run, refusal};
 use mooring_harness::nodes::on_own_nodes;
@@ -274,6 +274,61 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
         volumes.patch(&own, &only_asked, &sized("5Gi")).await?;
         let said = refusal(volumes.patch(&own, &only_asked, &sized("1Gi")).await);
         assert!(said.contains("makes no PersistentVolume smaller"), "{said}");
+        Ok(())
+    });
+}
+
+/// Which snapshot stands for a user's, snapshot-controller and administrators say.
+#[test]
+fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_nothing_else_of_any() {
+    in_namespace("sec-controller-snapshots", async |scope| {
+        scope.snapshot_api()?;
+        let content = |name: &str, driver: &str| {
+            json!({
+                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+                "metadata": {"name": format!("{}-{name}", scope.namespace), "labels": {TEST_LABEL: scope.namespace}},
+                "spec": {
+                    "driver": driver, "deletionPolicy": "Retain", "source": {"snapshotHandle": "a/b/c"},
+                    "volumeSnapshotRef": {"namespace": scope.namespace, "name": name},
+                },
+            })
+        };
+        for (name, driver) in [("own", "vcs.mooring.dev"), ("others", "example.com")] {
+            scope.apply_anywhere(&content(name, driver).to_string())?;
+        }
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            "snapshot.storage.k8s.io",
+            "v1",
+            "VolumeSnapshotContent",
+        ));
+        let contents: Api<DynamicObject> = Api::all_with(client, &kind);
+        let only_asked = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let name = |end: &str| format!("{}-{end}", scope.namespace);
+        let ready = Patch::Merge(json!({"status": {"snapshotHandle": "a/b/c", "readyToUse": true}}));
+        contents.patch_status(&name("own"), &only_asked, &ready).await?;
+        let said = refusal(contents.patch_status(&name("others"), &only_asked, &ready).await);
+        assert!(said.contains("of Mooring's own driver only"), "{said}");
+        let noted = Patch::Merge(json!({"metadata": {"annotations": {annotations::OPERATION: "{}"}}}));
+        contents.patch(&name("own"), &only_asked, &noted).await?;
+        let said = refusal(contents.patch(&name("others"), &only_asked, &noted).await);
+        assert!(said.contains("of Mooring's own driver only"), "{said}");
+        let another = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
+        let said = refusal(contents.patch(&name("own"), &only_asked, &another).await);
+        assert!(said.contains("only its status, its record and its finalizer"), "{said}");
+        // It has no such rights in the first place.
+        let made: DynamicObject = parsed(content("more", "vcs.mooring.dev"))?;
+        for said in [
+            refusal(contents.create(&PostParams::default(), &made).await),
+            refusal(contents.delete(&name("own"), &DeleteParams::default()).await),
+        ] {
+            assert!(said.contains("cannot"), "{said}");
+        }
         Ok(())
     });
 }
