@@ -23,6 +23,9 @@ const START_LIMIT: Duration = Duration::from_mins(5);
 /// Longest until Pods are gone while the whole cluster hangs.
 const GONE_LIMIT: Duration = Duration::from_mins(5);
 
+/// Lists the machine's images that the kernel has as devices.
+const DEVICES: &str = "ls /sys/bus/rbd/devices";
+
 fn user_on(node: &str, name: &str) -> Value {
     let mut user = user_of(name, "data", "sleep 1000000");
     user["spec"]["nodeName"] = node.into();
@@ -120,9 +123,8 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     scope.event("second", "another node has this volume mounted").await?;
     scope.delete("pod/first")?;
     scope.pod_gone("first").await?;
-    let devices = "ls /sys/bus/rbd/devices";
     wait_until("the device to be removed", START_LIMIT, async || {
-        Ok(scope.on_machine(devices)?.trim().is_empty().then_some(()))
+        Ok(scope.on_machine(DEVICES)?.trim().is_empty().then_some(()))
     })
     .await?;
     wait_until("the other node to have the image", START_LIMIT, async || {
@@ -139,7 +141,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     scope.event("none", "the image rbd/none can't be had").await?;
     scope.delete("pod/none")?;
     scope.pod_gone("none").await?;
-    ensure!(scope.on_machine(devices)?.trim().is_empty(), "a device is left");
+    ensure!(scope.on_machine(DEVICES)?.trim().is_empty(), "a device is left");
     Ok(())
 }
 
@@ -173,7 +175,7 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
             format!("(while :; do date >>/data/of-{pod}; sync /data/of-{pod}; sleep 0.2; done) >/dev/null 2>&1 &");
         scope.exec(pod, ["sh", "-c", &writes])?;
     }
-    let _stopped = scope.stop("ceph").await?;
+    let stopped = scope.stop("ceph").await?;
     let start = Instant::now();
     let images = ["image-by-kernel", "image-by-qemu"];
     for pod in images {
@@ -186,6 +188,18 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
             .await?;
         note(format!("{pod} was gone after {}", spoken(start.elapsed())));
     }
+    // The kernel tells the cluster that it lets the image go, and waits for its answer. At the end of the test there is
+    // no cluster any more.
+    drop(stopped);
+    let continued = Instant::now();
+    wait_until("the kernel to let the image go", GONE_LIMIT, async || {
+        Ok(scope.on_machine(DEVICES)?.trim().is_empty().then_some(()))
+    })
+    .await?;
+    note(format!(
+        "the image was let go {} after Ceph went on",
+        spoken(continued.elapsed())
+    ));
     Ok(())
 }
 
