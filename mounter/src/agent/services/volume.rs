@@ -19,7 +19,7 @@ pub(super) enum Record {
         program: String,
         process: Identity,
         /// The pipe with its output, if it is in the foreground.
-        said: Option<PathBuf>,
+        output: Option<PathBuf>,
     },
     Loop {
         device: PathBuf,
