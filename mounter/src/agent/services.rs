@@ -113,19 +113,18 @@ impl Services {
 
     /// Resumes the services that an earlier agent of this container has left.
     pub fn resume(self: &Arc<Self>) {
-        let Ok(entries) = fs::read_dir(&self.dir) else {
-            return;
-        };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            // The directory also has daemons' pipes, and opening one to read would block.
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let volume = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
-            let records = fs::read(&path).ok();
-            let records = records.and_then(|json| serde_json::from_slice::<Vec<Record>>(&json).ok());
-            let (Some(volume), Some(records)) = (volume, records) else {
-                continue;
+        for recorded in volume::recorded(&self.dir) {
+            let (volume, records) = match recorded {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    let error = ServiceError::from(error).told();
+                    warn!(
+                        %error,
+                        "the services of a volume are not resumed: nothing watches its daemons, or ends them after its \
+                         unmount. Delete this client Pod: it ends with its last mount, and the daemons with it"
+                    );
+                    continue;
+                }
             };
             for record in records {
                 let live = self.again(&volume, &record);
