@@ -131,7 +131,7 @@ pub enum PodError {
     /// It does not start.
     #[error("client Pod {name} does not start: {message}")]
     Stuck {
-        /// Its name.
+        /// `metadata.name`, in Mooring's namespace.
         name: String,
         /// What keeps it from starting.
         message: String,
@@ -139,7 +139,7 @@ pub enum PodError {
     /// It did not start in time.
     #[error("client Pod {name} has not started in time: {message}")]
     Late {
-        /// Its name.
+        /// `metadata.name`, in Mooring's namespace.
         name: String,
         /// What is known.
         message: String,

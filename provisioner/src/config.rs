@@ -34,9 +34,9 @@ pub use problem::{ConfigProblem, ProblemKind, Severity};
 /// Which ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConfigRef {
-    /// Its namespace.
+    /// `metadata.namespace`: the runs for the ConfigMap are in this namespace too.
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
 }
 

@@ -74,12 +74,9 @@ pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: Mou
     replace_by(&Kernel, &Node::default(), staging, target, device, flags)
 }
 
-/// Unmounts a target, for all that see it. Success if nothing is mounted there.
-///
-/// With `detach`, this also unmounts what is in use; it is gone when its last user is. That is only for a file system
-/// whose daemon is gone.
-pub fn unmount_target(target: &Target, detach: bool) -> Result<(), KernelError> {
-    unmount_target_by(&Kernel, target, detach)
+/// Unmounts every mount on a target, for all that see it. Success if nothing is mounted there; one in use stays.
+pub fn unmount_target(target: &Target) -> Result<(), KernelError> {
+    unmount_target_by(&Kernel, target)
 }
 
 fn move_onto_by(sys: &impl Sys, staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
@@ -135,10 +132,9 @@ fn replace_by(
     }
 }
 
-fn unmount_target_by(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), KernelError> {
-    let how = if detach { Unmount::Detach } else { Unmount::Plain };
+fn unmount_target_by(sys: &impl Sys, target: &Target) -> Result<(), KernelError> {
     loop {
-        match sys.unmount(target, how) {
+        match sys.unmount(target, Unmount::Plain) {
             // Again: mounts may be stacked.
             Ok(()) => {}
             Err(UnmountError::NotMounted) => return Ok(()),
@@ -219,14 +215,14 @@ mod tests {
         let fake = Fake::default()
             .mounted(&target(), "a", "fuse")
             .mounted(&target(), "b", "fuse");
-        unmount_target_by(&fake, &target(), false).unwrap();
+        unmount_target_by(&fake, &target()).unwrap();
         assert_eq!(fake.mounts_on(&target()), 0);
-        unmount_target_by(&fake, &target(), false).unwrap();
+        unmount_target_by(&fake, &target()).unwrap();
 
         let busy = Fake::default()
             .mounted(&target(), "a", "fuse")
             .fail("unmount", 0, Errno::BUSY);
-        let error = unmount_target_by(&busy, &target(), false).unwrap_err();
+        let error = unmount_target_by(&busy, &target()).unwrap_err();
         assert!(matches!(error, KernelError::InUse(_)), "{error}");
         assert_eq!(busy.mounts_on(&target()), 1);
     }

@@ -359,7 +359,7 @@ impl Mounts {
         let Some(call) = self.store.recorded(path) else {
             return Ok(());
         };
-        thread::run(move || kernel::unmount_target(&target, false))
+        thread::run(move || kernel::unmount_target(&target))
             .await
             .map_err(no_thread(path))??;
         self.clear_up(&call, busy, CLEAR_UP_WAIT).await

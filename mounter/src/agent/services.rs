@@ -35,7 +35,7 @@ use tracing::{info, warn};
 
 use self::call::Service;
 use self::command::{SOCKET, VOLUME};
-use self::daemon::{Ear, Foreground};
+use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
 use self::process::{GRACE, Identity, Process};
 use self::volume::{Kept, Live, Record, Volume, end_apart};
@@ -113,19 +113,18 @@ impl Services {
 
     /// Resumes the services that an earlier agent of this container has left.
     pub fn resume(self: &Arc<Self>) {
-        let Ok(entries) = fs::read_dir(&self.dir) else {
-            return;
-        };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            // The directory also has daemons' pipes, and opening one to read would block.
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let volume = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
-            let records = fs::read(&path).ok();
-            let records = records.and_then(|json| serde_json::from_slice::<Vec<Record>>(&json).ok());
-            let (Some(volume), Some(records)) = (volume, records) else {
-                continue;
+        for recorded in volume::recorded(&self.dir) {
+            let (volume, records) = match recorded {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    let error = ServiceError::from(error).told();
+                    warn!(
+                        %error,
+                        "the services of a volume are not resumed: nothing watches its daemons, or ends them after its \
+                         unmount. Delete this client Pod: it ends with its last mount, and the daemons with it"
+                    );
+                    continue;
+                }
             };
             for record in records {
                 let live = self.again(&volume, &record);
@@ -234,12 +233,12 @@ impl Services {
     ) -> Result<(), ServiceError> {
         let invocation = daemon::invocation(program, environment)?;
         let program = invocation.program.display().to_string();
-        let said = self.free_name(volume);
-        let started = daemon::in_the_foreground(&invocation, &said).inspect_err(|_| drop(fs::remove_file(&said)));
-        let Foreground { child, process, ear } = started?;
-        let ear = Arc::new(ear);
+        let pipe = self.free_name(volume);
+        let started = daemon::in_the_foreground(&invocation, &pipe).inspect_err(|_| drop(fs::remove_file(&pipe)));
+        let Foreground { child, process, output } = started?;
+        let output = Arc::new(output);
         let process = self
-            .keep_daemon(volume, &program, process, Some((child, Arc::clone(&ear), said)))
+            .keep_daemon(volume, &program, process, Some((child, Arc::clone(&output), pipe)))
             .await?;
         let Some((ready, limit)) = ready else {
             return Ok(());
@@ -248,11 +247,11 @@ impl Services {
             () = daemon::is_there(ready) => Ok(()),
             _ = process.ended() => {
                 tokio::time::sleep(OUTPUT_GRACE).await;
-                Err(ServiceError::Ended { program, words: ear.words() })
+                Err(ServiceError::Ended { program, words: output.words() })
             }
             () = tokio::time::sleep(limit) => {
                 end_apart(&process);
-                Err(ServiceError::NotReady { program, limit, words: ear.words() })
+                Err(ServiceError::NotReady { program, limit, words: output.words() })
             }
         }
     }
@@ -261,7 +260,7 @@ impl Services {
     fn free_name(&self, volume: &str) -> PathBuf {
         let mut number = 0;
         loop {
-            let path = self.dir.join(format!("{volume}.{number}.said"));
+            let path = self.dir.join(format!("{volume}.{number}.output"));
             if !path.exists() {
                 return path;
             }
@@ -275,21 +274,21 @@ impl Services {
         volume: &str,
         program: &str,
         process: Process,
-        foreground: Option<(Child, Arc<Ear>, PathBuf)>,
+        foreground: Option<(Child, Arc<OutputReader>, PathBuf)>,
     ) -> Result<Arc<Process>, ServiceError> {
         let process = Arc::new(process);
-        let (child, ear, said) = match foreground {
-            Some((child, ear, said)) => (Some(child), Some(ear), Some(said)),
+        let (child, reader, output) = match foreground {
+            Some((child, reader, pipe)) => (Some(child), Some(reader), Some(pipe)),
             None => (None, None, None),
         };
         let record = Record::Daemon {
             program: program.to_owned(),
             process: process.identity,
-            said,
+            output,
         };
         let live = Live::Daemon {
             process: Arc::clone(&process),
-            _watcher: self.watch(volume, program, &process, child, ear),
+            _watcher: self.watch(volume, program, &process, child, reader),
         };
         match self.keep(volume, Kept { record, live }) {
             Ok(()) => Ok(process),
@@ -329,12 +328,16 @@ impl Services {
     /// The live part of a recorded service, in this process.
     fn again(self: &Arc<Self>, volume: &str, record: &Record) -> Live {
         match record {
-            Record::Daemon { program, process, said } => match Process::again(*process) {
+            Record::Daemon {
+                program,
+                process,
+                output,
+            } => match Process::again(*process) {
                 Some(process) => {
                     let process = Arc::new(process);
-                    let ear = said.as_deref().and_then(|said| Ear::of(program, said).ok());
+                    let reader = output.as_deref().and_then(|pipe| OutputReader::of(program, pipe).ok());
                     Live::Daemon {
-                        _watcher: self.watch(volume, program, &process, None, ear.map(Arc::new)),
+                        _watcher: self.watch(volume, program, &process, None, reader.map(Arc::new)),
                         process,
                     }
                 }
@@ -356,7 +359,7 @@ impl Services {
         program: &str,
         process: &Arc<Process>,
         child: Option<Child>,
-        ear: Option<Arc<Ear>>,
+        reader: Option<Arc<OutputReader>>,
     ) -> AbortOnDropHandle<()> {
         let services = Arc::clone(self);
         let (volume, program, process) = (volume.to_owned(), program.to_owned(), Arc::clone(process));
@@ -371,7 +374,7 @@ impl Services {
             }
             services.ended_by_itself(&volume, &program, process.identity);
             tokio::time::sleep(OUTPUT_GRACE).await;
-            drop(ear);
+            drop(reader);
         }))
     }
 

@@ -16,6 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::protocol::{Dead, MountCall, SecretBytes};
@@ -207,10 +208,8 @@ impl Store {
 
     /// All records. One that can't be read is skipped.
     pub fn all(&self) -> Result<Vec<MountCall>, StoreError> {
-        let dir = self.records();
         let mut calls = Vec::new();
-        for entry in fs::read_dir(&dir).map_err(at("list", &dir))? {
-            let path = entry.map_err(at("list", &dir))?.path();
+        for path in list(&self.records())? {
             if path.extension().is_some_and(|extension| extension == "json") {
                 calls.extend(read_record(&path));
             }
@@ -246,6 +245,19 @@ pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreEr
         let _ = fs::remove_file(&new);
     }
     written.map_err(at("write", path))
+}
+
+/// The paths of a directory's entries.
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = fs::read_dir(dir).map_err(at("list", dir))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<io::Result<_>>().map_err(at("list", dir))
+}
+
+/// Reads a file that [`write`] wrote.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+    let json = fs::read(path).map_err(at("read", path))?;
+    serde_json::from_slice(&json).map_err(at("read", path))
 }
 
 /// A call as it is recorded.

@@ -122,6 +122,39 @@ impl<Own> Decision<Own> {
             say: None,
         }
     }
+
+    /// For a run that exists but has not started: supplies its properties again, in case they were never handed over.
+    /// Waits if the run's request or the ConfigMap can't be read.
+    pub(crate) fn supply(
+        run: Option<&Run>,
+        id: RunId,
+        config: Option<&Arc<ProvisionerConfig>>,
+        record: &Record,
+        after: Duration,
+        say: Option<Note>,
+    ) -> Self {
+        let after = Some(after);
+        let request = run.and_then(|run| run.request().ok());
+        let Some((request, config)) = request.zip(config) else {
+            return Self::Wait { after, say };
+        };
+        let start = Start {
+            run: id,
+            request,
+            config: Arc::clone(config),
+            record: record.clone(),
+            intent: Intent::Recorded,
+            owner: None,
+            node: None,
+            allowed: Vec::new(),
+            state: String::new(),
+        };
+        Self::Supply {
+            start: Box::new(start),
+            after,
+            say,
+        }
+    }
 }
 
 /// Where it is written, before a run is made, that it is to be made.

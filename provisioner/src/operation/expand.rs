@@ -198,17 +198,10 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
             say,
         },
         Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => match run_again(seen, record) {
-            Some(start) => Decision::Supply {
-                start: Box::new(start),
-                after: Some(after),
-                say,
-            },
-            None => Decision::Wait {
-                after: Some(after),
-                say,
-            },
-        },
+        Step::Waiting { after, say } => {
+            let (run, config) = (seen.run(Kind::Expand), seen.config.as_ref().ok());
+            Decision::supply(seen.expand_run, run, config, record, after, say)
+        }
         Step::Ended(finish) if finish.outcome == Outcome::Done => grown(seen, volume, record, &finish, now),
         Step::Ended(finish) => fail(seen, record, &finish, now),
     }
@@ -325,23 +318,6 @@ fn node_of(
             "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: the volume is expanded when it is \
              back"
         )
-    })
-}
-
-/// The run that stands, so that its properties can be handed over if they were not.
-fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
-    let config = seen.config.as_ref().ok()?;
-    let request = seen.expand_run?.request().ok()?;
-    Some(Start {
-        run: seen.run(Kind::Expand),
-        request,
-        config: config.clone(),
-        record: record.clone(),
-        intent: Intent::Recorded,
-        owner: None,
-        node: None,
-        allowed: Vec::new(),
-        state: String::new(),
     })
 }
 

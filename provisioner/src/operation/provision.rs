@@ -184,17 +184,8 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<
             if let Some(note) = note_node(seen, record) {
                 return Ok(note);
             }
-            match run_again(seen, record) {
-                Some(start) => Decision::Supply {
-                    start: Box::new(start),
-                    after: Some(after),
-                    say,
-                },
-                None => Decision::Wait {
-                    after: Some(after),
-                    say,
-                },
-            }
+            let (run, config) = (seen.run(seen.making()), seen.config.as_ref().ok());
+            Decision::supply(seen.provision_run, run, config, record, after, say)
         }
         Step::Ended(finish) if finish.outcome == Outcome::Done => return made(seen, record, &finish, now, &fail),
         Step::Ended(finish) => fail(&finish),
@@ -367,23 +358,6 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
             beside: None,
             from: None,
         },
-    })
-}
-
-/// The run that stands, so that its properties can be handed over if they were not.
-fn run_again(seen: &ObservedClaim<'_>, record: &Record) -> Option<Start> {
-    let config = seen.config.as_ref().ok()?;
-    let request = seen.provision_run?.request().ok()?;
-    Some(Start {
-        run: seen.run(seen.making()),
-        request,
-        config: config.clone(),
-        record: record.clone(),
-        intent: Intent::Recorded,
-        owner: None,
-        node: None,
-        allowed: Vec::new(),
-        state: String::new(),
     })
 }
 

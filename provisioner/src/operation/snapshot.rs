@@ -196,7 +196,10 @@ fn taking(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
             say,
         },
         Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => supply(seen, seen.snapshot_run, record, after, say),
+        Step::Waiting { after, say } => {
+            let (run, config) = (seen.run(record.operation), seen.config.as_ref().ok());
+            Decision::supply(seen.snapshot_run, run, config, record, after, say)
+        }
         Step::Ended(finish) if finish.outcome == Outcome::Done => taken(seen, record, now),
         Step::Ended(finish) => fail(seen, seen.snapshot_run, record, &finish, now),
     }
@@ -362,38 +365,6 @@ fn node_of(
         Some(host) => (seen.by_host)(host)
             .map(Some)
             .ok_or_else(|| SnapshotRefusal::NodeGone(host.to_owned())),
-    }
-}
-
-/// The run that stands, so that its properties can be handed over if they were not.
-fn supply(
-    seen: &ObservedSnapshot<'_>,
-    run: Option<&Run>,
-    record: &Record,
-    after: Duration,
-    say: Option<Note>,
-) -> SnapshotDecision {
-    let start = run.zip(seen.config.as_ref().ok()).and_then(|(run, config)| {
-        Some(Start {
-            run: seen.run(record.operation),
-            request: run.request().ok()?,
-            config: config.clone(),
-            record: record.clone(),
-            intent: Intent::Recorded,
-            owner: None,
-            node: None,
-            allowed: Vec::new(),
-            state: String::new(),
-        })
-    });
-    let after = Some(after);
-    match start {
-        Some(start) => Decision::Supply {
-            start: Box::new(start),
-            after,
-            say,
-        },
-        None => Decision::Wait { after, say },
     }
 }
 
@@ -643,7 +614,10 @@ fn deletion(
             say,
         },
         Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => supply(seen, seen.delete_run, record, after, say),
+        Step::Waiting { after, say } => {
+            let (run, config) = (seen.run(record.operation), seen.config.as_ref().ok());
+            Decision::supply(seen.delete_run, run, config, record, after, say)
+        }
         Step::Ended(finish) if finish.outcome == Outcome::Done => {
             Decision::Own(let_go(seen, None, Some(elapsed(record.since, now))))
         }

@@ -15,7 +15,7 @@ pub enum RunError {
     /// The ConfigMap's Secret.
     #[error("secret {name:?} (key \"secret-name\" of the ConfigMap) is not in namespace {namespace:?}: create it")]
     NoSecret {
-        /// Its name.
+        /// The value of key `secret-name`.
         name: String,
         /// The ConfigMap's namespace.
         namespace: String,
@@ -23,9 +23,9 @@ pub enum RunError {
     /// A name that is taken.
     #[error("{what} {name} is there already and is not Mooring's: remove it")]
     Taken {
-        /// Its kind.
+        /// The kind of the object, such as `Pod`.
         what: &'static str,
-        /// Its name.
+        /// `metadata.name`, without a namespace.
         name: String,
     },
     /// A token that the API did not give.

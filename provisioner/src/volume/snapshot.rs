@@ -258,7 +258,8 @@ impl VolumeSnapshotContent {
 pub struct Handle {
     /// The ConfigMap that took it.
     pub config: ConfigRef,
-    /// Its name.
+    /// Its name on the storage: what [`name_for`] gives, or what an administrator wrote. At most 200 letters, digits,
+    /// `-`, `.` and `_`.
     pub name: String,
     /// The host name of the node that it lives on, if it lives on one.
     pub host: Option<String>,

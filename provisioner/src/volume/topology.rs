@@ -8,7 +8,7 @@ use mooring_contract::names::labels;
 /// A node as far as volumes care.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// `metadata.name`. The label [`HOSTNAME`] may have another value.
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,

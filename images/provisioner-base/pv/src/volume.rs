@@ -18,9 +18,9 @@ const FORBIDDEN_SOURCES: [&str; 2] = ["hostPath", "local"];
 /// A Secret that the mount needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretName {
-    /// Its name.
+    /// `metadata.name`; never empty.
     pub name: String,
-    /// Its namespace, if given.
+    /// `metadata.namespace`; `None` if the image names the Secret without one.
     pub namespace: Option<String>,
 }
 

@@ -79,43 +79,45 @@ fn read_pid(path: &Path) -> io::Result<i32> {
 pub(super) struct Foreground {
     pub(super) child: Child,
     pub(super) process: Process,
-    pub(super) ear: Ear,
+    pub(super) output: OutputReader,
 }
 
-/// Starts a program that stays in the foreground. Its output goes through a named pipe, `said`, which the daemon itself
-/// keeps open. So it does not notice a restart of the agent.
-pub(super) fn in_the_foreground(invocation: &Invocation, said: &Path) -> Result<Foreground, ServiceError> {
+/// Starts a program that stays in the foreground. Its output goes through a named pipe, which the daemon itself keeps
+/// open. So it does not notice a restart of the agent.
+pub(super) fn in_the_foreground(invocation: &Invocation, pipe: &Path) -> Result<Foreground, ServiceError> {
     let program = invocation.program.display().to_string();
     let listen = |source| ServiceError::Listen {
         program: program.clone(),
         source,
     };
-    mknodat(CWD, said, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(|errno| listen(errno.into()))?;
-    let ear = Ear::of(&program, said).map_err(listen)?;
-    let (stdout, stderr) = mouth(said).map_err(listen)?;
+    mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(|errno| listen(errno.into()))?;
+    let output = OutputReader::of(&program, pipe).map_err(listen)?;
+    let (stdout, stderr) = open_for_output(pipe).map_err(listen)?;
     let child = run::start(invocation, stdout, stderr)?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
     let process = Process::of(pid).map_err(listen)?;
-    Ok(Foreground { child, process, ear })
+    Ok(Foreground { child, process, output })
 }
 
-fn mouth(said: &Path) -> io::Result<(File, File)> {
-    let stdout = OpenOptions::new().read(true).write(true).open(said)?;
+/// The daemon's standard output and standard error. They are open for reading as well, so that writing goes on while no
+/// agent reads.
+fn open_for_output(pipe: &Path) -> io::Result<(File, File)> {
+    let stdout = OpenOptions::new().read(true).write(true).open(pipe)?;
     let stderr = stdout.try_clone()?;
     Ok((stdout, stderr))
 }
 
 /// Reads a daemon's output and writes it to the log.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct OutputReader {
     words: LastWords,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Ear {
-    pub(super) fn of(program: &str, said: &Path) -> io::Result<Self> {
+impl OutputReader {
+    pub(super) fn of(program: &str, path: &Path) -> io::Result<Self> {
         // Opened for writing as well, so that there is no end of file when no other process has it open.
-        let output = pipe::OpenOptions::new().read_write(true).open_receiver(said)?;
+        let output = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         let words = LastWords::of(DAEMON_LINES);
         let task = tokio::spawn(words.clone().keep(program.to_owned(), output));
         Ok(Self {

@@ -67,8 +67,8 @@ impl Services {
                 (Record::Loop { device, file }, _) => loop_is_gone(device, file).await?,
                 _ => {}
             }
-            if let Record::Daemon { said: Some(said), .. } = &record {
-                let _ = fs::remove_file(said);
+            if let Record::Daemon { output: Some(pipe), .. } = &record {
+                let _ = fs::remove_file(pipe);
             }
             let mut volumes = self.lock();
             if let Some(known) = volumes.get_mut(volume) {

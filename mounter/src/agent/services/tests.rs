@@ -207,6 +207,27 @@ async fn a_restarted_agent_continues_the_services_of_the_last_one() {
 }
 
 #[tokio::test]
+async fn a_record_that_cannot_be_read_is_an_error_that_names_its_file_and_the_other_volumes_continue() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    agent.daemon("one", "").await.unwrap();
+    let services = agent.dir.path().join("services");
+    let damaged = services.join("ff00.json");
+    fs::write(&damaged, "[{\"daemon\":").unwrap();
+    let recorded = volume::recorded(&services);
+    let errors: Vec<_> = recorded.into_iter().filter_map(Result::err).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let told = ServiceError::from(errors.into_iter().next().unwrap()).told();
+    assert!(told.contains("ff00.json") && told.contains("EOF"), "{told}");
+    let agent = agent.again();
+    assert_eq!(agent.processes().len(), 1);
+    assert!(!agent.services.lock().contains_key("ff00"));
+    agent.services.release(VOLUME).await.unwrap();
+    fs::remove_file(damaged).unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
 async fn services_after_a_daemon_that_ended_between_two_agents_end_as_well() {
     let agent = Agent::new();
     let _running = agent.mounting();

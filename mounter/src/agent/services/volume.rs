@@ -1,7 +1,7 @@
 //! The state of a volume's services.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Run;
 use super::process::{GRACE, Identity, Process};
+use crate::agent::store::{self, StoreError};
 
 /// The record of a service, by which a restarted agent finds it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +20,7 @@ pub(super) enum Record {
         program: String,
         process: Identity,
         /// The pipe with its output, if it is in the foreground.
-        said: Option<PathBuf>,
+        output: Option<PathBuf>,
     },
     Loop {
         device: PathBuf,
@@ -78,6 +79,23 @@ impl Volume {
     pub(super) fn has_lost_one(&self) -> bool {
         self.kept.iter().any(|kept| matches!(kept.live, Live::Gone))
     }
+}
+
+/// The volumes that have records in a directory, each with the records of its services.
+pub(super) fn recorded(dir: &Path) -> Vec<Result<(String, Vec<Record>), StoreError>> {
+    let paths = match store::list(dir) {
+        Ok(paths) => paths,
+        Err(error) => return vec![Err(error)],
+    };
+    paths
+        .into_iter()
+        // The directory also has daemons' pipes, and opening one to read would block.
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .map(|path| {
+            let volume = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((volume, store::read(&path)?))
+        })
+        .collect()
 }
 
 /// Ends a process without waiting for it.

@@ -16,12 +16,13 @@ use mooring_csi_proto::csi::{
 };
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
-use tracing::{Instrument, debug, field, info, info_span, warn};
+use tracing::{Instrument, warn};
 
 use super::failure::Failure;
 use super::publish::RequestError;
 use super::{expand, publish};
 use crate::core::Core;
+use crate::drivers::call_out::{self, EXPAND, MOUNT, Outcome, STATS, UNMOUNT};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::{Target, TargetError};
@@ -63,54 +64,33 @@ impl Node {
         }
     }
 
-    /// Does what a call asks for, to its end: a kubelet that goes away half-way asks again, and is told that it is in progress.
+    /// Does what a call asks for, to its end. A kubelet that goes away half-way asks again, and the answer is then that
+    /// the call is in progress.
     async fn call<T: Send + 'static>(
         &self,
         call: &'static str,
         act: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let core = Arc::clone(&self.core);
-        let span = info_span!(
-            "call",
-            call,
-            volume.name = field::Empty,
-            volume.client = field::Empty,
-            volume.server = field::Empty,
-            serving = field::Empty,
-            pod = field::Empty
-        );
-        let told = async move {
+        let answered = async move {
             let start = Instant::now();
             let result = act.await;
-            let took = start.elapsed();
-            let milliseconds = took.as_millis();
-            match &result {
-                Ok(_) if call == STATS => debug!(milliseconds, "answered with success"),
-                Ok(_) => info!(milliseconds, "answered with success"),
-                Err(error) => {
-                    let category = error.category();
-                    warn!(milliseconds, category, "answered with a failure: {error}");
-                }
-            }
-            let (status, category) = match &result {
-                Ok(_) => ("Success", ""),
-                Err(error) => ("Failure", error.category()),
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err(error) => Outcome::Failure {
+                    category: error.category(),
+                    message: error,
+                },
             };
-            core.metrics().called(call, status, category, took);
+            call_out::answered(core.metrics(), call, start.elapsed(), &outcome);
             result
         };
-        match self.calls.spawn(told.instrument(span)).await {
+        match self.calls.spawn(answered.instrument(call_out::span(call))).await {
             Ok(result) => Ok(Response::new(result?)),
             Err(error) => Err(Status::internal(format!("the call's task broke: {error}"))),
         }
     }
 }
-
-/// Call-outs by the names that metrics have for them, whichever driver they come by.
-const MOUNT: &str = "mount";
-const UNMOUNT: &str = "unmount";
-const STATS: &str = "stats";
-const EXPAND: &str = "expandfs";
 
 #[tonic::async_trait]
 impl node_server::Node for Node {
@@ -225,8 +205,8 @@ impl node_server::Node for Node {
         }))
     }
 
-    /// No topology: the kubelet would put it on the Node as labels, and which nodes can have a volume its `PersistentVolume` says by
-    /// labels that are there ([`crate::daemon::publish`]).
+    /// Returns no topology: the kubelet would put it on the Node as labels. A `PersistentVolume` says by other labels
+    /// which nodes can have its volume ([`crate::daemon::publish`]).
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
         Ok(Response::new(NodeGetInfoResponse {
             node_id: self.name.clone().ok_or(Failure::NoNode)?,

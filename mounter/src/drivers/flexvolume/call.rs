@@ -19,7 +19,7 @@ pub enum FlexVolumeCall {
     Init,
     /// What is this volume called?
     GetVolumeName {
-        /// Its name.
+        /// From the option `kubernetes.io/pvOrVolumeName`; empty if the kubelet gave none.
         name: String,
     },
     /// Mount a volume.

@@ -12,10 +12,11 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, debug, field, info, info_span, warn};
+use tracing::{Instrument, debug, info, warn};
 
 use super::answer::FlexVolumeAnswer;
 use crate::core::Core;
+use crate::drivers::call_out::{self, Outcome};
 use crate::drivers::socket::{self, PrivateSocket, SocketError};
 
 /// Most call-outs at a time. Those of one server are limited to fewer (`crate::core::circuit_breaker`).
@@ -85,28 +86,17 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
         Err(_) => return refuse(core, stream, format!("no whole request came within {PEER_LIMIT:?}")).await,
     };
     let call = args.first().cloned().unwrap_or_default();
-    let span = info_span!(
-        "call",
-        call,
-        volume.name = field::Empty,
-        volume.client = field::Empty,
-        volume.server = field::Empty,
-        serving = field::Empty,
-        pod = field::Empty
-    );
     async {
         let (answer, category) = super::handle(core, &args, start + limit.saturating_sub(MARGIN)).await;
-        let took = start.elapsed();
-        core.metrics().called(&call, answer.status(), category, took);
-        let milliseconds = took.as_millis();
-        match &answer {
-            FlexVolumeAnswer::Failure(message) => warn!(milliseconds, category, "answered with a failure: {message}"),
-            FlexVolumeAnswer::NotSupported => debug!(milliseconds, "answered: not supported"),
-            _ => info!(milliseconds, "answered with success"),
-        }
+        let outcome = match &answer {
+            FlexVolumeAnswer::Success | FlexVolumeAnswer::Init | FlexVolumeAnswer::VolumeName(_) => Outcome::Success,
+            FlexVolumeAnswer::NotSupported => Outcome::NotSupported,
+            FlexVolumeAnswer::Failure(message) => Outcome::Failure { category, message },
+        };
+        call_out::answered(core.metrics(), &call, start.elapsed(), &outcome);
         reply(stream, &answer).await;
     }
-    .instrument(span)
+    .instrument(call_out::span(&call))
     .await;
 }
 

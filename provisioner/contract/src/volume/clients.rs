@@ -33,7 +33,7 @@ pub struct Value {
 /// One option of a client's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionRule {
-    /// Its name.
+    /// Its key among the volume's options, for example `io-timeout`.
     pub name: &'static str,
     /// Who may set it, and all who may say more.
     pub by: Speaker,

@@ -21,14 +21,14 @@ const MAX_TEXT: usize = 1024;
 /// What to write for an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// A new Event of this name.
+    /// Create an Event.
     Create {
-        /// Its name.
+        /// `metadata.name`: the object's name, a dot, and a hash with the time.
         name: String,
     },
-    /// The Event of this name has happened so many times.
+    /// Raise the count of an Event that exists.
     Repeat {
-        /// Its name.
+        /// The `metadata.name` that it was created with.
         name: String,
         /// How many times.
         count: i32,

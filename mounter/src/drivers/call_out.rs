@@ -1,0 +1,74 @@
+//! What both drivers do around a call-out of the kubelet: its span, the log of its answer, its metrics.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tracing::{Span, debug, field, info, info_span, warn};
+
+use crate::core::metrics::Metrics;
+
+/// Call-out that mounts a volume. Logs and metrics have these names, whichever driver the call-out comes by.
+pub(super) const MOUNT: &str = "mount";
+
+/// Call-out that unmounts a volume.
+pub(super) const UNMOUNT: &str = "unmount";
+
+/// Call-out that asks how full a volume is. The kubelet repeats it every minute.
+pub(super) const STATS: &str = "stats";
+
+/// Call-out that expands a volume's file system.
+pub(super) const EXPAND: &str = "expandfs";
+
+/// The answer to a call-out, as logs and metrics show it.
+pub(super) enum Outcome<'a> {
+    /// It did what was asked.
+    Success,
+    /// The driver leaves it to the kubelet.
+    NotSupported,
+    /// It failed.
+    Failure {
+        /// One of a fixed few, for metrics.
+        category: &'static str,
+        /// The answer's text.
+        message: &'a (dyn Display + Sync),
+    },
+}
+
+impl Outcome<'_> {
+    /// The labels `result` and `category`.
+    fn labels(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Success => ("Success", ""),
+            Self::NotSupported => ("Not supported", "not-supported"),
+            Self::Failure { category, .. } => ("Failure", category),
+        }
+    }
+}
+
+/// The span of a call-out. The core records the empty fields as it learns them.
+pub(super) fn span(call: &str) -> Span {
+    info_span!(
+        "call",
+        call,
+        volume.name = field::Empty,
+        volume.client = field::Empty,
+        volume.server = field::Empty,
+        serving = field::Empty,
+        pod = field::Empty
+    )
+}
+
+/// Logs and counts the answer to a call-out that took this long. Call it within the call-out's [`span`].
+pub(super) fn answered(metrics: &Metrics, call: &str, took: Duration, outcome: &Outcome<'_>) {
+    let milliseconds = took.as_millis();
+    match outcome {
+        Outcome::Success if call == STATS => debug!(milliseconds, "answered with success"),
+        Outcome::Success => info!(milliseconds, "answered with success"),
+        Outcome::NotSupported => debug!(milliseconds, "answered: not supported"),
+        Outcome::Failure { category, message } => {
+            warn!(milliseconds, category, "answered with a failure: {message}");
+        }
+    }
+    let (result, category) = outcome.labels();
+    metrics.called(call, result, category, took);
+}
