@@ -8,7 +8,8 @@
 # How long a server may be silent, in seconds; 0 means forever.
 io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
 case $io_timeout in
-*[!0-9]* | ??????*) fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait for ever" ;;
+*[!0-9]* | ??????*)
+    fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait for ever" ;;
 esac
 
 # Mounts a device. Arguments: qemu's --blockdev, the message if the device can't be reached, and further options of
@@ -28,7 +29,8 @@ mount_device() {
         writable=off
     fi
     : >"$MOORING_STATE/disk"
-    service daemon --pid-file "$MOORING_STATE/pid" -- qemu-storage-daemon --daemonize --pidfile "$MOORING_STATE/pid" "$@" \
+    service daemon --pid-file "$MOORING_STATE/pid" -- \
+        qemu-storage-daemon --daemonize --pidfile "$MOORING_STATE/pid" "$@" \
         --export "type=fuse,id=disk,node-name=disk,mountpoint=$MOORING_STATE/disk,writable=$writable" || fail "$failed"
     service watch-server --limit "$io_timeout" "$MOORING_STATE/disk"
     if [ "$fs_type" = raw ]; then

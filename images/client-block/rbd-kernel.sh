@@ -12,25 +12,32 @@ mapped=/run/mooring/rbd
 kernel_can() {
     case $monitors in
     *v[12]:*)
-        lacking="monitors with v1: or v2: before them are not for the kernel: write their addresses alone, or leave out driver=kernel"
+        lacking="monitors with v1: or v2: before them are not for the kernel: write their addresses alone, or leave"
+        lacking="$lacking out driver=kernel"
         return 1
         ;;
     esac
     # The kernel gets everything in one line, with blanks between the parts.
     case $pool$namespace$image in
     *[[:space:]]*)
-        lacking="names with a blank are not for the kernel: give pool, namespace or image another, or leave out driver=kernel"
+        lacking="names with a blank are not for the kernel: give pool, namespace or image another, or leave out"
+        lacking="$lacking driver=kernel"
         return 1
         ;;
     esac
-    lacking="the kernel of this node has no rbd, and loads no such module: install your distribution's package that has it, or leave out driver=kernel, and a program takes its place"
+    lacking="the kernel of this node has no rbd, and loads no such module: install your distribution's package that"
+    lacking="$lacking has it, or leave out driver=kernel, and a program takes its place"
     [ -d "$rbd_bus" ] || load_module rbd
     [ -d "$rbd_bus" ]
 }
 
 # Writes standard input to a file of the kernel's, which must get it in one piece. Exits with the error's number.
 write_to() {
-    perl -e 'local $/; my $line = <STDIN>; open(my $file, ">", shift) or exit($! + 0); defined(syswrite($file, $line)) or exit($! + 0)' "$1"
+    perl -e '
+        local $/;
+        my $line = <STDIN>;
+        open(my $file, ">", shift) or exit($! + 0);
+        defined(syswrite($file, $line)) or exit($! + 0)' "$1"
 }
 
 # One at a time on the node, in whichever container: otherwise nothing tells which call a new device belongs to.
@@ -46,7 +53,8 @@ numbers() {
 
 # The image of a device.
 image_of() {
-    echo "$(cat "$rbd_bus/devices/$1/pool" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/pool_ns" 2>/dev/null)/$(cat "$rbd_bus/devices/$1/name" 2>/dev/null)"
+    about=$rbd_bus/devices/$1
+    echo "$(cat "$about/pool" 2>/dev/null)/$(cat "$about/pool_ns" 2>/dev/null)/$(cat "$about/name" 2>/dev/null)"
 }
 
 # Removes the volume's device. The caller repeats it until it succeeds; success if there is none.
@@ -57,7 +65,8 @@ unmap() {
     if [ "$number" = - ]; then
         # A killed mount did not record its device. The kernel refuses to remove a device that is in use.
         for number in $(numbers); do
-            [ "$(image_of "$number")" != "$of" ] || printf %s "$number" | write_to "$rbd_bus/remove_single_major" || true
+            [ "$(image_of "$number")" != "$of" ] ||
+                printf %s "$number" | write_to "$rbd_bus/remove_single_major" || true
         done
         rm -f "$record"
         return 0
@@ -68,7 +77,8 @@ unmap() {
         printf %s "$number" | write_to "$rbd_bus/remove_single_major" && break
         # A Pod that is ending may still use the file system, or the kernel may still be writing it.
         tries=$((tries + 1))
-        [ "$tries" -lt 150 ] || fail "rbd$number is still in use: it is let go when what was written has got to the cluster"
+        [ "$tries" -lt 150 ] ||
+            fail "rbd$number is still in use: it is let go when what was written has got to the cluster"
         sleep 0.1
     done
     rm -f "$record"
@@ -84,7 +94,8 @@ map() {
     record=$mapped/$MOORING_VOLUME
     printf -- '-\n%s\n' "$pool/$namespace/$image" >"$record"
     made=0
-    printf '%s name=%s,secret=%s,mount_timeout=20,osd_request_timeout=%s%s%s%s %s %s -' "$addresses" "$user" "$value" "$io_timeout" \
+    printf '%s name=%s,secret=%s,mount_timeout=20,osd_request_timeout=%s%s%s%s %s %s -' \
+        "$addresses" "$user" "$value" "$io_timeout" \
         "${ms_mode:+,ms_mode=$ms_mode}" \
         "${namespace:+,_pool_ns=$namespace}" "${read_only:+,ro}" "$pool" "$image" |
         write_to "$rbd_bus/add_single_major" || made=$?

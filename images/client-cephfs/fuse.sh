@@ -11,9 +11,11 @@ mount_by_fuse() {
     mkdir "$place"
     said=$MOORING_STATE/said
     # Process 1 is the container's, and its output is the Pod's log.
-    service daemon --pid-file "$MOORING_STATE/pid" -- ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" \
+    service daemon --pid-file "$MOORING_STATE/pid" -- \
+        ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" \
         "--client_mountpoint=$path" ${fs_name:+"--client_fs=$fs_name"} "$@" --client_mount_timeout=20 \
-        "--pid-file=$MOORING_STATE/pid" --admin_socket= --log-file=/proc/1/fd/2 --log_to_stderr=true "$place" 2>"$said" || {
+        "--pid-file=$MOORING_STATE/pid" --admin_socket= --log-file=/proc/1/fd/2 --log_to_stderr=true \
+        "$place" 2>"$said" || {
         # The last lines, without their dates and sources; the cure follows them.
         sed -e 's/^[0-9T:.+-]* [0-9a-f]* *-*[0-9]* //' -e 's/^ceph-fuse\[[0-9]*\]: //' "$said" | tail -n 2 >&2
         case $(cat "$said") in

@@ -5,11 +5,13 @@
 kernel_can() {
     case $monitors in
     *v[12]:*)
-        lacking="monitors with v1: or v2: before them are for ceph-fuse: write their addresses alone, or leave out driver=kernel"
+        lacking="monitors with v1: or v2: before them are for ceph-fuse: write their addresses alone, or leave out"
+        lacking="$lacking driver=kernel"
         return 1
         ;;
     esac
-    lacking="the kernel of this node has no ceph, and loads no such module: install your distribution's package that has it, or leave out driver=kernel, and ceph-fuse takes its place"
+    lacking="the kernel of this node has no ceph, and loads no such module: install your distribution's package that"
+    lacking="$lacking has it, or leave out driver=kernel, and ceph-fuse takes its place"
     has_ceph && return 0
     mount -i -t ceph none "$directory" >/dev/null 2>&1 || true
     has_ceph
@@ -46,7 +48,8 @@ mount_by_kernel() {
     # the node could see a command line.
     table=$MOORING_SECRETS/.fstab
     trap 'rm -f "$table"' EXIT
-    printf '%s\n' "$what $where ceph nosuid,nodev,name=$user,secret=$value,mount_timeout=20${fs_name:+,mds_namespace=$fs_name}$for_kernel 0 0" >"$table"
+    options=nosuid,nodev,name=$user,secret=$value,mount_timeout=20${fs_name:+,mds_namespace=$fs_name}$for_kernel
+    printf '%s\n' "$what $where ceph $options 0 0" >"$table"
     said=$(mount -i --fstab "$table" "$directory" 2>&1) || {
         # mount replaces some errors by its own text, and the kernel has one error for two causes: its last log lines
         # tell which.

@@ -16,7 +16,8 @@ login() {
     done
     [ -n "$key" ] || fail "the volume's Secret has no key: put there what \"ceph auth get-key client.USER\" prints"
     [ -n "$user" ] ||
-        fail "nothing says whose key is in the volume's Secret: put the Ceph client's name there as user, or set option user"
+        fail "nothing says whose key is in the volume's Secret: put the Ceph client's name there as user, or set" \
+            "option user"
     user=${user#client.}
     case $user in
     -* | *[!a-zA-Z0-9._-]*) fail "user $user is not the name of a Ceph client" ;;
@@ -28,7 +29,8 @@ key_itself() {
     read -r value <"$key" || true
     case $value in
     '' | *[!a-zA-Z0-9+/=]*)
-        fail "the key in the volume's Secret is not a Ceph key: put there what \"ceph auth get-key client.$user\" prints"
+        fail "the key in the volume's Secret is not a Ceph key: put there what \"ceph auth get-key client.$user\"" \
+            "prints"
         ;;
     esac
 }

@@ -10,7 +10,7 @@ set -eu
 umask 077
 
 fail() {
-    echo "$1" >&2
+    echo "$@" >&2
     exit 1
 }
 

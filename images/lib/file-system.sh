@@ -41,7 +41,10 @@ mount_file_system() {
     fi
     mount -t "$fs_type" ${options:+-o "$options"} "$1" "$directory" || {
         case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
-        ?*) echo "if another node has this volume mounted, delete the Pod there; after a node has died it takes a minute" >&2 ;;
+        ?*)
+            echo "if another node has this volume mounted, delete the Pod there;" \
+                "after a node has died it takes a minute" >&2
+            ;;
         esac
         fail "failed to mount the $fs_type on $source"
     }
