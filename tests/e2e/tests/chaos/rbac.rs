@@ -344,7 +344,7 @@ impl Mooring {
     }
 
     /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
-    /// expanded and deleted; a Pod with the name that it wants exists already.
+    /// expanded and deleted; a snapshot is taken and deleted; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
@@ -373,7 +373,8 @@ impl Mooring {
             }}),
         )])
         .await?;
-        self.apply(&[self.config("late", &late, json!({}))]).await?;
+        let by_csi = json!({"volume-source": "csi", "operations": "provision,delete,snapshot,delete-snapshot"});
+        self.apply(&[self.config("late", &late, by_csi)]).await?;
         let there = self.scope.elsewhere(&self.namespace);
         let told = async || there.event("taken", "is there already and is not Mooring's").await;
         wait_until("the Pod in the way to be told", LIMIT, async || told().await.map(Some)).await?;
@@ -390,6 +391,7 @@ impl Mooring {
             "--force",
         ])?;
         self.bound("taken").await?;
+        self.snapshot(&taken).await?;
 
         self.kubectl(["delete", "--wait=false", "persistentvolumeclaims", "--all"])?;
         for uid in [&uid, &taken] {
@@ -397,6 +399,52 @@ impl Mooring {
         }
         self.kubectl(["delete", "configmap", "main", "late"])?;
         self.class(class, "to be given up", |class| class.is_none()).await
+    }
+
+    fn contents(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
+        Api::all_with(self.scope.client.clone(), &ApiResource::from_gvk(&kind))
+    }
+
+    /// Has a snapshot of a claim's volume taken and deleted, by the object that snapshot-controller makes for it.
+    async fn snapshot(&self, claim: &str) -> Result<()> {
+        let mut content = self.object(
+            "snapshot.storage.k8s.io/v1",
+            "VolumeSnapshotContent",
+            &self.namespace,
+            json!({"spec": {
+                "driver": "vcs.mooring.dev", "deletionPolicy": "Delete",
+                "source": {"volumeHandle": format!("pvc-{claim}")},
+                "volumeSnapshotRef": {"namespace": self.namespace, "name": "monday", "uid": claim},
+            }}),
+        );
+        content["metadata"]["namespace"] = Value::Null;
+        self.apply(&[content]).await?;
+        wait_until("the snapshot to be ready", LIMIT, async || {
+            let content = self.contents().get(&self.namespace).await?;
+            Ok((content.data["status"]["readyToUse"] == true).then_some(()))
+        })
+        .await?;
+        self.without_snapshot().await
+    }
+
+    /// Deletes the content, if it is there, with the mark of snapshot-controller that its snapshot is deleted too.
+    async fn without_snapshot(&self) -> Result<()> {
+        let contents = self.contents();
+        if contents.get_opt(&self.namespace).await?.is_none() {
+            return Ok(());
+        }
+        let mark = json!({"metadata": {"annotations": {
+            "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes",
+        }}});
+        contents
+            .patch(&self.namespace, &PatchParams::default(), &Patch::Merge(&mark))
+            .await?;
+        contents.delete(&self.namespace, &DeleteParams::default()).await?;
+        wait_until("the snapshot to be gone", LIMIT, async || {
+            Ok(contents.get_opt(&self.namespace).await?.is_none().then_some(()))
+        })
+        .await
     }
 
     /// Makes the controller work until it is refused for lack of the right; whether it was.
@@ -419,6 +467,7 @@ impl Mooring {
     /// Gives the controller the missing right: it resumes its work and cleans up after itself.
     async fn finish(mut self, rights: &Rights) -> Result<()> {
         self.grant(rights).await?;
+        self.without_snapshot().await?;
         let pods: Api<Pod> = self.api();
         let claims: Api<PersistentVolumeClaim> = self.api();
         let volumes: Api<PersistentVolume> = Api::all(self.scope.client.clone());
@@ -484,8 +533,10 @@ impl Mooring {
             self.namespace
         );
         let volumes = self.kubectl(["get", "persistentvolumes", "-o", &of_namespace]);
+        let content = format!("volumesnapshotcontents/{}", self.namespace);
+        let content = self.kubectl(["get", &content, "--ignore-not-found", "-o", "name"]);
         let mut steps: Vec<Result<()>> = Vec::new();
-        for object in [&claims, &volumes]
+        for object in [&claims, &volumes, &content]
             .into_iter()
             .flatten()
             .flat_map(|all| all.split_whitespace())
@@ -538,6 +589,7 @@ fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
 fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
     in_namespace("rbac-all", async |scope| {
         scope.require_mooring().await?;
+        scope.snapshot_api()?;
         let rights = Rights::installed(&scope).await?;
         hold(&scope).await?;
         let mooring = Mooring::start(&scope, "all", &rights).await?;
@@ -560,6 +612,7 @@ fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
 fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
     in_namespace("rbac-unheld", async |scope| {
         scope.require_mooring().await?;
+        scope.snapshot_api()?;
         let rights = Rights::installed(&scope).await?;
         let mooring = Mooring::start(&scope, "unheld", &rights).await?;
         wait_until("the controller to say that nothing holds it", LIMIT, async || {
@@ -597,6 +650,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
 fn without_any_one_of_its_rights_the_controller_is_refused_something_and_goes_on_when_it_has_it_back() {
     in_namespace_within(WHOLE_LIMIT, "rbac", async |scope| {
         scope.require_mooring().await?;
+        scope.snapshot_api()?;
         let rights = Rights::installed(&scope).await?;
         hold(&scope).await?;
         let all = rights.all();
