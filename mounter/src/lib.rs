@@ -6,10 +6,10 @@
 //! ```
 //!
 //! One program, and three kinds of process: the daemon (`mounter serve`), a worker (`mounter worker`), which the daemon
-//! starts for whatever may block, and an agent (`mounter agent`) in each client container. A room imports only from the
-//! rooms below it in this table:
+//! starts for whatever may block, and an agent (`mounter agent`) in each client container. A module imports only from the
+//! modules below it in this table:
 //!
-//! | room | what it does | runs in |
+//! | module | what it does | runs in |
 //! | --- | --- | --- |
 //! | [`args`] | the command line | each |
 //! | [`daemon`] | puts the parts together, shows their state | the daemon |

@@ -1,6 +1,6 @@
 //! Turns claims into runs of a storage vendor's provisioning image.
 //!
-//! A claim goes through the rooms one way. A controller of [`controllers`] observes it: the claim, its runs and PVs
+//! A claim goes through the modules one way. A controller of [`controllers`] observes it: the claim, its runs and PVs
 //! from [`cache`], its ConfigMap from [`config`]. A pure plan of [`operation`] decides the next step, with [`run`] to
 //! read how the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in
 //! the API comes back to the cache by a watch, which queues the claim again.
@@ -20,7 +20,7 @@ pub mod controllers;
 pub mod operation;
 // The program around the controllers: command line, API client, election, health, metrics, Events.
 pub mod process;
-// One run of the provisioning image: what it is given, what carries it out (only this room knows), what came of it.
+// One run of the provisioning image: what it is given, what carries it out (only this module knows), what came of it.
 pub mod run;
 // Spans and moments, as the API keeps them.
 mod time;

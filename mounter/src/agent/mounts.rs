@@ -80,7 +80,7 @@ pub enum AgentError {
     #[error("{0} answers, or may do so yet: nothing was ended")]
     NotSilent(String),
     /// The mount on the target is not FUSE's.
-    #[error("{0} is not mounted by FUSE: nothing was ended, and who uses it waits for its server")]
+    #[error("{0} is not mounted by FUSE: nothing was ended, and its users wait for its server")]
     NotFuse(String),
     /// Nobody in the image can have it grow.
     #[error(

@@ -305,7 +305,7 @@ pub enum WireError {
     #[error("failed to {0} a message")]
     Io(&'static str, #[source] std::io::Error),
     /// A length beyond [`MAX_MESSAGE`].
-    #[error("a message of {0} bytes is longer than the {MAX_MESSAGE} that may be")]
+    #[error("a message of {0} bytes is longer than the limit of {MAX_MESSAGE}")]
     TooLong(u64),
     /// Not the JSON of a message.
     #[error("failed to read a message of {0} bytes as JSON")]

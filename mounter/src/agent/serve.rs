@@ -110,7 +110,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == 0 => {}
         Ok(peer) => {
-            warn!(peer.uid = peer.uid(), "turned a caller away that is not root");
+            warn!(peer.uid = peer.uid(), "refused a caller that is not root");
             return;
         }
         Err(error) => {
@@ -138,7 +138,8 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
 async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
     if request.version != VERSION {
         return malformed(format!(
-            "the mounter speaks version {} of the agent's messages and this agent {VERSION}: it goes with its last mount",
+            "the mounter speaks version {} of the agent's messages and this agent {VERSION}: this agent ends with its \
+             last mount",
             request.version
         ));
     }

@@ -295,7 +295,7 @@ impl Services {
             Err(error) => {
                 // The mount has failed meanwhile: nothing else would end the daemon.
                 if process.end(GRACE).await.is_err() {
-                    warn!(program, "it does not end, and nobody needs it");
+                    warn!(program, "the daemon does not end, and its mount has failed");
                 }
                 Err(error)
             }
@@ -365,7 +365,7 @@ impl Services {
         let (volume, program, process) = (volume.to_owned(), program.to_owned(), Arc::clone(process));
         AbortOnDropHandle::new(tokio::spawn(async move {
             if let Err(error) = process.ended().await {
-                warn!(program, %error, "it is not watched");
+                warn!(program, %error, "the daemon is not watched");
                 return;
             }
             if let Some(mut child) = child {
@@ -415,7 +415,7 @@ impl Services {
                 () = silence::silent(limit, silence::PERIOD, ask) => {}
             }
             warn!(
-                "the server of {source} was silent for {} s: who waits for it gets an error",
+                "the server of {source} was silent for {} s: processes that wait for it get an error",
                 limit.as_secs()
             );
             for daemon in &daemons {

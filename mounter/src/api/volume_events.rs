@@ -61,14 +61,14 @@ impl VolumeEvent {
                  gets the new mount. Mooring tries again by itself"
             ),
             Self::GivenUp => format!(
-                "volume {volume} did not answer, and this Pod is being deleted: what waited for the volume was ended, \
-                 so that it can be unmounted. What had not reached its server yet is lost"
+                "volume {volume} did not answer, and this Pod is being deleted. Mooring ended the calls that waited \
+                 for the volume, so that it can be unmounted. Data that had not reached its server is lost"
             ),
             Self::Shared => format!(
-                "volume {volume} does not answer, and this Pod is being deleted, but what waits for the volume is not \
-                 ended: others on this node have the same file system of its server, and would get errors with it. \
-                 This Pod goes when the server is back, or when they are deleted too. An NFS volume with mount option \
-                 nosharecache has a file system of its own"
+                "volume {volume} does not answer, and this Pod is being deleted. Mooring does not end the calls that \
+                 wait for the volume: other Pods on this node use the same file system of its server, and would get \
+                 errors too. This Pod goes when the server is back, or when the other Pods are deleted too. An NFS \
+                 volume with mount option nosharecache has a file system of its own"
             ),
         }
     }

@@ -93,7 +93,7 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
         let config = match change {
             Ok(config) => config,
             Err(error) => {
-                warn!(%error, "failed to watch ConfigMap {CLIENT_IMAGES_CONFIG}: what was in force stays in force");
+                warn!(%error, "failed to watch ConfigMap {CLIENT_IMAGES_CONFIG}: its last good version stays in force");
                 continue;
             }
         };
@@ -104,7 +104,9 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
         match allowed.configure(config.as_ref()) {
             Ok(()) => info!(?data, "ConfigMap {CLIENT_IMAGES_CONFIG} is in force"),
             Err(error) => {
-                warn!("ConfigMap {CLIENT_IMAGES_CONFIG} is not taken over, what was in force stays in force: {error}");
+                warn!(
+                    "ConfigMap {CLIENT_IMAGES_CONFIG} has an error, so its last good version stays in force: {error}"
+                );
             }
         }
         last = Some(data);

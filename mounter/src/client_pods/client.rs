@@ -129,7 +129,7 @@ impl ContainerClient {
                 Err(container_error(
                     job,
                     format!(
-                        "the agent of Pod {} answered something else than what it was asked",
+                        "the agent of Pod {} gave an answer that does not fit the request",
                         lease.name
                     ),
                 ))
@@ -214,7 +214,7 @@ impl Client for ContainerClient {
             Ok(Answer::Noted) => Ok(true),
             Ok(Answer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
             Ok(_) => Err(broken(format!(
-                "the agent of Pod {} answered something else than what it was asked",
+                "the agent of Pod {} gave an answer that does not fit the request",
                 pod.name
             ))),
             Err(error) => Err(broken(format!("Pod {}: {error}", pod.name))),

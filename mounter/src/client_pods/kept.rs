@@ -79,7 +79,7 @@ impl Kept {
             && let Err(error) = write(&path, &record)
         {
             // It is known until this mounter ends.
-            warn!(target.path = record.call.target, %error, "failed to keep with what a volume was mounted");
+            warn!(target.path = record.call.target, %error, "failed to keep how a volume was mounted");
             let _ = fs::remove_file(&path);
         }
         records.insert(record.call.target.clone(), record);

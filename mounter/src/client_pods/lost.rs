@@ -415,7 +415,7 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Resul
         }),
         Ok(_) => Err(AdoptError::Refused {
             name,
-            message: "its agent answered something else than what it was asked".to_owned(),
+            message: "its agent gave an answer that does not fit the request".to_owned(),
         }),
         Err(source) => Err(AdoptError::Link { name, source }),
     }
@@ -451,7 +451,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<Mo
     };
     warn!(
         target.path = path,
-        "the program that served the mount of {source} ({client}) has ended, and nothing was kept by which it could \
+        "the program that served the mount of {source} ({client}) has ended, and Mooring has no record by which it could \
          be mounted again"
     );
     let (pods, target) = (Arc::clone(pods), target.clone());

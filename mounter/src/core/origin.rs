@@ -40,26 +40,26 @@ impl Volumes for Api<PersistentVolume> {
 pub enum NotProven {
     /// Nobody to ask.
     #[error(
-        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the mounter \
-         has no access to the Kubernetes API to see whether this is one: see its log"
+        "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
+         name, and the mounter has no access to the Kubernetes API to see whether this is one: see its log"
     )]
     NoApi(String),
     /// No answer.
     #[error(
-        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the \
-         Kubernetes API did not say whether this is one ({1}): it is tried again by itself"
+        "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
+         name, and the Kubernetes API did not say whether this is one ({1}): it is tried again by itself"
     )]
     NoAnswer(String, #[source] Box<kube::Error>),
     /// No answer in time.
     #[error(
-        "option source={0:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and the \
-         Kubernetes API did not say whether this is one (no answer in time): it is tried again by itself"
+        "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
+         name, and the Kubernetes API did not say whether this is one (no answer in time): it is tried again by itself"
     )]
     NoAnswerInTime(String),
     /// There is no such `PersistentVolume`, or it is another one.
     #[error(
-        "option source={source_of:?} is a path or a device of the node, which only a PersistentVolume of an administrator's may give, and {volume} \
-         {why}: for the node's own disk use client=local"
+        "option source={source_of:?} is a path or a device of the node, which only an administrator's PersistentVolume \
+         may name, and {volume} {why}: for the node's own disk use client=local"
     )]
     NotTheirs {
         /// The source.
@@ -81,7 +81,7 @@ pub async fn prove(volumes: Option<&dyn Volumes>, job: &MountJob) -> Result<(), 
     let answer = answer.map_err(|_| NotProven::NoAnswerInTime(source()))?;
     let volume = answer.map_err(|error| NotProven::NoAnswer(source(), Box::new(error)))?;
     let judged = match &volume {
-        None => Err("is none: it stands in a Pod"),
+        None => Err("is none: it is written in a Pod"),
         Some(volume) => is_an_administrators(volume, &job.volume),
     };
     judged.map_err(|why| NotProven::NotTheirs {

@@ -33,7 +33,7 @@ pub async fn follow(
         let config = match change {
             Ok(config) => config,
             Err(error) => {
-                warn!(%error, "failed to watch ConfigMap {MOUNTER_CONFIG}: what was in force stays in force");
+                warn!(%error, "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force");
                 continue;
             }
         };
@@ -65,7 +65,7 @@ fn take_over(
         Ok(true) => info!(rules = ?registry.rules(), "ConfigMap {MOUNTER_CONFIG} is in force"),
         Ok(false) => debug!("ConfigMap {MOUNTER_CONFIG} says nothing new"),
         Err(error) => {
-            warn!("ConfigMap {MOUNTER_CONFIG} is not taken over, what was in force stays in force: {error}");
+            warn!("ConfigMap {MOUNTER_CONFIG} has an error, so its last good version stays in force: {error}");
             if let Some(config) = config {
                 record(events, config, &error);
             }
@@ -79,7 +79,7 @@ fn record(events: &Recorder, config: &ConfigMap, error: &BadConfig) {
         type_: EventType::Warning,
         reason: reasons::BAD_CONFIG,
         action: "Configure",
-        note: format!("not taken over, what was in force stays in force: {error}"),
+        note: format!("the ConfigMap has an error, so its last good version stays in force: {error}"),
         about: config.object_ref(&()),
         joined: true,
     });

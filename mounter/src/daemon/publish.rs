@@ -212,8 +212,8 @@ impl Publisher {
 /// Removes everything that was published from the node.
 pub async fn take_back(client: &Client, node: &str) {
     match apply(client, node, &json!({})).await {
-        Ok(_) => info!("the node's labels and annotations are taken back"),
-        Err(error) => warn!("the node's labels and annotations stay: {error}"),
+        Ok(_) => info!("removed Mooring's labels and annotations from the node"),
+        Err(error) => warn!("failed to remove Mooring's labels and annotations from the node: {error}"),
     }
 }
 

@@ -80,7 +80,7 @@ pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
                 let _ = tokio::time::timeout(LIMIT, answer(stream, &core, &status)).await;
             }
             Err(error) => {
-                warn!(%error, "failed to accept who asks for the mounter's status");
+                warn!(%error, "failed to accept a request for the mounter's status");
                 tokio::time::sleep(LIMIT).await;
             }
         }

@@ -157,8 +157,12 @@ impl Endpoint {
         if clear {
             let name = self.directory.name();
             match uninstall(&self.directory) {
-                Ok(()) => info!(directory = %name.display(), "the kubelet looks elsewhere: the shim is taken out"),
-                Err(error) => warn!("the kubelet looks elsewhere, but the shim stays in {name:?}: {error}"),
+                Ok(()) => {
+                    info!(directory = %name.display(), "the kubelet looks in another directory: removed the shim");
+                }
+                Err(error) => {
+                    warn!("the kubelet looks in another directory; failed to remove the shim from {name:?}: {error}");
+                }
             }
         }
         // What its socket is removed by has to live as long.

@@ -113,7 +113,7 @@ fn is_of(stream: &UnixStream, asker: u32) -> bool {
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == asker => true,
         Ok(peer) => {
-            warn!(peer.uid = peer.uid(), "refused a call-out of another user than {asker}");
+            warn!(peer.uid = peer.uid(), "refused a call-out of a user other than {asker}");
             false
         }
         Err(error) => {

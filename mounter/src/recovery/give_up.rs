@@ -227,5 +227,5 @@ impl GiveUp {
 }
 
 fn say_blind(error: &dyn std::error::Error) {
-    warn!("it is not known which Pods are being deleted, so none is helped whose volume's server hangs: {error}");
+    warn!("failed to learn which Pods are being deleted, so no silent volume is given up: {error}");
 }

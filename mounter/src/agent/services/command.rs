@@ -49,7 +49,7 @@ pub enum CommandError {
     #[error("failed to speak with the agent")]
     Wire(#[from] WireError),
     /// Another answer than expected.
-    #[error("the agent answered something else")]
+    #[error("the agent's answer does not fit the request")]
     Answer,
     /// The output is closed.
     #[error("failed to print what the agent answered")]

@@ -33,7 +33,7 @@ pub enum ServiceError {
         source: io::Error,
     },
     /// Its output can't be read.
-    #[error("failed to listen to {program}")]
+    #[error("failed to read the output of {program}")]
     Listen {
         /// The program.
         program: String,
@@ -60,7 +60,7 @@ pub enum ServiceError {
         words: Words,
     },
     /// It can't be ended.
-    #[error("{0} does not end: what was written may not have got to the server yet; it is tried again")]
+    #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
     NotEnded(String),
     /// The volume has no daemon to watch.
     #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
@@ -78,10 +78,10 @@ pub enum ServiceError {
     #[error(transparent)]
     Loop(#[from] SysError),
     /// The file does not answer.
-    #[error("{0} can't be put behind a loop device: it does not answer")]
+    #[error("failed to attach {0} to a loop device: it does not answer")]
     LoopSilent(PathBuf),
     /// A loop device is in use.
-    #[error("{0} is still in use: it goes when what was written has got to the server; it is tried again")]
+    #[error("{0} is still in use: the agent detaches it when its data is on the server, and tries again")]
     InUse(PathBuf),
     /// A call on a volume's own directory failed.
     #[error("failed to {attempted} {path}")]

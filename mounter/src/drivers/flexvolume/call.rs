@@ -69,7 +69,7 @@ pub enum CallError {
     #[error("{0}")]
     Target(#[from] TargetError),
     /// A secret that is not base64.
-    #[error("secret {0:?} is not base64: make the Secret anew")]
+    #[error("secret {0:?} is not base64: create the Secret again")]
     Secret(String),
     /// Not a number.
     #[error("{0:?} is not a size in bytes")]

@@ -220,7 +220,7 @@ fn a_bad_mounter_config_changes_nothing_and_says_so() {
                 "jsonpath={.items[*].message}",
             ];
             let events = mooring_testbed::command::output(&mut scope.target.kubectl(args))?;
-            Ok(events.contains("what was in force stays in force").then_some(()))
+            Ok(events.contains("its last good version stays in force").then_some(()))
         })
         .await?;
         scope.mounter_config(&good, "host")?;

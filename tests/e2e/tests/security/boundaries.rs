@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const NODE: &str = "node-1";
 const SSHFS: &str = concat!("mooring.dev/client-sshfs:", env!("CARGO_PKG_VERSION"));
-const THEIRS: &str = "only a PersistentVolume of an administrator's may give";
+const THEIRS: &str = "only an administrator's PersistentVolume may name";
 
 fn parsed<K: DeserializeOwned>(object: Value) -> Result<K> {
     Ok(serde_json::from_value(object)?)
