@@ -39,7 +39,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     }
     let spec = volume.spec.clone().unwrap_or_default();
     let claim = spec.claim_ref.unwrap_or_default();
-    let uid = claim.uid.unwrap_or_default();
+    let uid = persistent_volume::made_for(volume).unwrap_or_default().to_owned();
     let record = match record_on(shared, volume) {
         Ok(record) => record,
         Err(action) => return Ok(action),
@@ -60,7 +60,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default(),
-        &uid,
+        claim.uid.as_deref().unwrap_or_default(),
     );
     let copied_by = if claimed {
         None

@@ -48,11 +48,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     let spec = seen.volume.spec.clone().unwrap_or_default();
     let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
     let released = matches!(phase, Some("Released" | "Failed"));
-    let uid = spec
-        .claim_ref
-        .as_ref()
-        .and_then(|claim| claim.uid.clone())
-        .unwrap_or_default();
+    let uid = persistent_volume::made_for(seen.volume).unwrap_or_default().to_owned();
     if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") {
         let going = seen.volume.metadata.deletion_timestamp.is_some();
         return if going && phase != Some("Bound") {

@@ -23,6 +23,12 @@ pub fn name_for(uid: &str) -> String {
     format!("pvc-{uid}")
 }
 
+/// The uid of the claim that a PV was made for, which its name says. Another claim may have it by now: a volume populator
+/// hands it over, an administrator binds one that was retained.
+pub fn made_for(volume: &PersistentVolume) -> Option<&str> {
+    volume.metadata.name.as_deref()?.strip_prefix("pvc-")
+}
+
 /// Whether Mooring accepted a PV and holds it.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     let meta = &volume.metadata;
