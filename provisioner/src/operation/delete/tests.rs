@@ -285,6 +285,24 @@ fn a_released_volume_is_not_deleted_beside_a_run_that_expands_it() {
     assert!(matches!(world.plan(), Decision::Wait { .. }));
 }
 
+/// As a volume populator hands it over (KEP-1495).
+#[test]
+fn a_volume_that_another_claim_had_is_deleted_by_the_name_that_it_was_made_under() {
+    let mut world = Released::new();
+    world.volume["spec"]["claimRef"]["uid"] = json!("u2");
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(
+        (start.run.uid.as_str(), start.request.pv_name.as_str()),
+        ("u1", "pvc-u1")
+    );
+    world.claimed = true;
+    assert!(matches!(world.plan(), Decision::Rest));
+    // What made another volume says nothing of this one.
+    world.claimed = false;
+    world.volume["metadata"]["name"] = json!("pvc-u2");
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
+}
+
 #[test]
 fn a_released_volume_is_deleted_with_what_made_it() {
     let mut world = Released::new();
