@@ -47,7 +47,7 @@ pub struct ConformArgs {
     /// With it, the kit tries what the image does when its storage is away.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub unreachable: Vec<(String, String)>,
-    /// Write the results to this file too, as XML that CI systems read (`JUnit`)
+    /// Write the results to this file too, as the XML that CI systems read
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// Kubeconfig of a cluster's administrator [default: $KUBECONFIG, else ~/.kube/config]
