@@ -126,7 +126,7 @@ fn name(method: &Method, path: &str, query: &str) -> (&'static str, String) {
     let (resource, name, sub) = match rest[..] {
         ["namespaces", _, resource] | [resource] => (resource, false, None),
         ["namespaces", _, resource, _] | [resource, _] => (resource, true, None),
-        ["namespaces", _, resource, _, sub, ..] => (resource, true, Some(sub)),
+        ["namespaces", _, resource, _, sub, ..] | [resource, _, sub] => (resource, true, Some(sub)),
         _ => ("other", false, None),
     };
     let watch = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
@@ -190,6 +190,13 @@ mod tests {
                 "",
                 "delete",
                 "persistentvolumes",
+            ),
+            (
+                Method::PATCH,
+                "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/x/status",
+                "",
+                "patch",
+                "volumesnapshotcontents/status",
             ),
             (Method::GET, "/api/v1/namespaces/a", "", "get", "namespaces"),
             (Method::GET, "/version", "", "list", "other"),
