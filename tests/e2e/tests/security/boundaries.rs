@@ -110,7 +110,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
         scope.delete("pod/theirs")?;
         scope.pod_gone("theirs").await?;
         let said = refused(&scope, &options)?;
-        assert!(said.contains("it stands in a Pod"), "{said}");
+        assert!(said.contains("it is written in a Pod"), "{said}");
         Ok(())
     });
 }
