@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Node as ApiNode, PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, Config, ResourceExt};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Source, gib_rounded_up};
-use serde_json::json;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -263,14 +265,22 @@ impl Runs for Rig {
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.user.clone(), &self.namespace);
         let name = format!("conform-{:x}", Timestamp::now().as_nanosecond());
-        let wanted = serde_json::from_value(json!({
-            "metadata": {"name": name},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "storageClassName": NO_CLASS,
-                "resources": {"requests": {"storage": self.size.to_string()}},
+        let wanted = PersistentVolumeClaim {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                ..ObjectMeta::default()
             },
-        }));
-        let wanted = wanted.unwrap_or_default();
+            spec: Some(PersistentVolumeClaimSpec {
+                access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+                storage_class_name: Some(NO_CLASS.to_owned()),
+                resources: Some(VolumeResourceRequirements {
+                    requests: Some([("storage".to_owned(), capacity::quantity(self.size))].into()),
+                    ..VolumeResourceRequirements::default()
+                }),
+                ..PersistentVolumeClaimSpec::default()
+            }),
+            ..PersistentVolumeClaim::default()
+        };
         let made = claims.create(&PostParams::default(), &wanted).await;
         let made = made.map_err(|source| CallError::new("create", "claim", &name, source))?;
         self.claims.lock().await.push(name);

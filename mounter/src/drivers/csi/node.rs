@@ -226,7 +226,7 @@ async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Fai
     Ok(used.map_err(|error| error.into_mount_error(&attempted, "what serves the volume")))
 }
 
-/// The target of a volume that is mounted. A path that is none of the kubelet's has no volume, as csi-sanity has it.
+/// The target that a question about a mounted volume names. CSI wants `NOT_FOUND` for any other path.
 fn mounted(core: &Core, path: &str) -> Result<Target, Failure> {
     match publish::mounted(core.kubelet_root(), path) {
         Err(RequestError::Target(_)) => Err(Failure::NotMounted(path.to_owned())),
