@@ -25,6 +25,7 @@ pub mod ceph;
 pub mod children;
 pub mod clients;
 pub mod controller;
+pub mod counting;
 pub mod credentials;
 mod drop_in;
 pub mod guest_node;

@@ -4,11 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use mooring_contract::names::reasons;
+use mooring_harness::Scope;
+use mooring_harness::counting::COUNTS;
 use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
 use mooring_harness::smb::{PASSWORD, USER};
-use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
@@ -29,9 +30,6 @@ const SMB_GONE_LIMIT: Duration = Duration::from_mins(4);
 /// Longest wait for effects of a server that answers again.
 const HEAL_LIMIT: Duration = Duration::from_mins(3);
 
-/// Writes all the time, and notes each failure.
-const COUNTS: &str = "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 0.5; done";
-
 /// Only the kubelet hangs.
 const SLEEPS: &str = "sleep 1000000";
 
@@ -47,7 +45,7 @@ const USERS: [(&str, &str, &str); 5] = [
 
 fn pod(scope: &Scope, name: &str, script: &str) -> Result<()> {
     let main = json!([{
-        "name": "main", "image": "busybox:1", "command": ["sh", "-c", format!("touch /tmp/failed; {script}")],
+        "name": "main", "image": "busybox:1", "command": ["sh", "-c", script],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }]);
     let more = json!({"containers": main, "terminationGracePeriodSeconds": GRACE});
@@ -66,21 +64,9 @@ async fn user_of_smb(scope: &Scope) -> Result<()> {
     pod(scope, "smb", COUNTS)
 }
 
-/// The number that a Pod has counted to on the server's disk. Fails if one of its writes failed.
-fn counted(scope: &Scope, name: &str) -> Result<usize> {
-    let count = scope.exec("nfs", ["wc", "-l", &format!("/srv/open/{name}/counted")])?;
-    Ok(count.split_whitespace().next().context("no count")?.parse()?)
-}
-
 async fn goes_on(scope: &Scope, name: &str) -> Result<()> {
-    let before = counted(scope, name)?;
-    wait_until(&format!("{name} to write on"), HEAL_LIMIT, async || {
-        Ok((counted(scope, name)? > before + 3).then_some(()))
-    })
-    .await?;
-    let failed = scope.exec(name, ["cat", "/tmp/failed"])?;
-    ensure!(failed.is_empty(), "{name} could not write: {failed}");
-    Ok(())
+    let directory = format!("/srv/open/{name}");
+    scope.counts_on(name, "nfs", &directory, HEAL_LIMIT).await
 }
 
 /// Whether a Pod's volume is among the mounts of the machine.

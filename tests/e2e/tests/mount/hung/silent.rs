@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use mooring_contract::names::reasons;
+use mooring_harness::Scope;
 use mooring_harness::clients::{image_of_its_own, remove_image};
+use mooring_harness::counting::COUNTS;
 use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::{Scope, wait_until};
 use serde_json::json;
 
 const NODE: &str = "node-1";
@@ -29,19 +30,13 @@ const USERS: [(&str, &str); 4] = [
     ("writes", "while :; do date >>/data/dates; sleep 0.2; done"),
     // Only the kubelet does.
     ("sleeps", "sleep 1000000"),
-    (
-        "stays",
-        "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 0.2; done",
-    ),
-    (
-        "other",
-        "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 0.2; done",
-    ),
+    ("stays", COUNTS),
+    ("other", COUNTS),
 ];
 
 fn user(scope: &Scope, name: &str, script: &str) -> Result<()> {
     let main = json!([{
-        "name": "main", "image": "busybox:1", "command": ["sh", "-c", format!("touch /tmp/failed; {script}")],
+        "name": "main", "image": "busybox:1", "command": ["sh", "-c", script],
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }]);
     scope.pod(
@@ -50,13 +45,6 @@ fn user(scope: &Scope, name: &str, script: &str) -> Result<()> {
         name,
         json!({"containers": main, "terminationGracePeriodSeconds": GRACE}),
     )
-}
-
-/// The number that a Pod has counted to on its server's disk. Fails if one of its writes failed.
-fn counted(scope: &Scope, server: &str, name: &str) -> Result<usize> {
-    let count = scope.exec(server, ["wc", "-l", &format!("/srv/volumes/{name}/counted")])?;
-    let count = count.split_whitespace().next().context("no count")?;
-    Ok(count.parse()?)
 }
 
 /// The remaining mounts, without those of deleted Pods.
@@ -68,14 +56,8 @@ fn mounts_of_others(scope: &Scope) -> Result<Vec<String>> {
 }
 
 async fn goes_on(scope: &Scope, server: &str, name: &str) -> Result<()> {
-    let before = counted(scope, server, name)?;
-    wait_until(&format!("{name} to write on"), HEAL_LIMIT, async || {
-        Ok((counted(scope, server, name)? > before + 3).then_some(()))
-    })
-    .await?;
-    let failed = scope.exec(name, ["cat", "/tmp/failed"])?;
-    ensure!(failed.is_empty(), "{name} could not write: {failed}");
-    Ok(())
+    let directory = format!("/srv/volumes/{name}");
+    scope.counts_on(name, server, &directory, HEAL_LIMIT).await
 }
 
 #[test]
