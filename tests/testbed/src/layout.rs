@@ -1,6 +1,7 @@
 //! The testbed's folders: the cache (built once, kept) and a cluster's state (removed by `down`).
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
@@ -116,12 +117,21 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("mooring"))
 }
 
-/// The repository that this program was built from.
+/// The work tree that `cargo testbed` was called in; if cargo did not start this program, the one that it was built from.
 ///
-/// It is fixed at build time: `cargo testbed` always runs from the tree that it was built in.
+/// Work trees that share a folder for what cargo compiles share this program too.
 pub fn repository() -> &'static Path {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.ancestors().nth(2).unwrap_or(manifest)
+    static REPOSITORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built_from = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // Crates of the testbed are all in tests/.
+        let root = |manifest: &Path| manifest.ancestors().nth(2).map(Path::to_owned);
+        let called_in = std::env::var_os("CARGO_MANIFEST_DIR").and_then(|manifest| root(Path::new(&manifest)));
+        called_in
+            .filter(|tree| tree.join("tests/testbed/Cargo.toml").exists())
+            .or_else(|| root(built_from))
+            .unwrap_or_else(|| built_from.to_owned())
+    });
+    &REPOSITORY
 }
 
 /// Makes a folder and those above it.
