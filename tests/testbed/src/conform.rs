@@ -4,6 +4,7 @@ mod csi;
 mod images;
 mod kubernetes;
 mod report;
+mod server;
 mod snapshots;
 
 pub use csi::{CsiArgs, csi};

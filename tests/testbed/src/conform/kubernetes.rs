@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::images;
 use super::report::Report;
+use super::server::Server;
 use super::snapshots::SnapshotController;
 use crate::binaries::ensure_e2e_test;
 use crate::command::{command, output_with_input, watched_within};
@@ -25,6 +26,7 @@ tests/conformance/CLASS.driver.yaml says that it can do.
 
 Examples:
   cargo testbed conform kubernetes                             the class local, without the slow specs
+  cargo testbed conform kubernetes --class rbd                 on a Ceph that it starts in the cluster
   cargo testbed conform kubernetes --focus 'subPath.*existing'
   cargo testbed conform kubernetes --slow                      with those that take a minute and more each";
 
@@ -70,11 +72,18 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let built = target.load_images(Selection::All)?;
     images::load(&target, &program)?;
     install(&target, &built)?;
+    let servers = Server::of_class(&definitions, &class)?;
+    let class = servers
+        .iter()
+        .try_fold(class, |class, server| server.start(&target, &class))?;
     apply(&target, &class)?;
     let _snapshots = SnapshotController::start(&target)?;
     let judged = run(&target, &program, &file(".driver.yaml"), args);
     let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
     output_with_input(&mut delete, class.as_bytes())?;
+    for server in servers {
+        server.remove(&target)?;
+    }
     let report = judged?;
     report.print();
     Ok(report.passed())
@@ -152,11 +161,10 @@ mod tests {
         for class in classes() {
             let read = |end: &str| {
                 let path = repository().join(format!("tests/conformance/{class}{end}"));
-                manifests::documents(&std::fs::read_to_string(path).unwrap())
-                    .unwrap()
-                    .remove(0)
+                manifests::documents(&std::fs::read_to_string(path).unwrap()).unwrap()
             };
             let (config, driver) = (read(".yaml"), read(".driver.yaml"));
+            let (config, driver) = (&config[0], &driver[0]);
             assert_eq!(config["metadata"]["name"], format!("conform-{class}"));
             assert_eq!(
                 driver["StorageClass"]["FromExistingClassName"],
