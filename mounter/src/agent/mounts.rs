@@ -22,6 +22,7 @@ use super::services::{Run, ServiceError, Services};
 use super::store::{self, Store, StoreError, without_secrets};
 use crate::sys::look::{self, Found, LookError};
 use crate::sys::thread;
+use crate::volume::cause::chain;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::{Target, TargetError};
 
@@ -191,8 +192,16 @@ pub struct Mounts {
 impl Mounts {
     /// Resumes the work of an earlier agent of this Pod: removes the staging mounts of unfinished mounts.
     pub fn new(kubelet_root: PathBuf, store: Store) -> Result<Self, StoreError> {
-        for call in store.all()? {
+        let records = store.all()?;
+        for call in &records.calls {
             store.unstage(&call.target)?;
+        }
+        for error in records.unreadable {
+            warn!(
+                error = %chain(&error),
+                "a volume is neither watched nor mounted again if its program ends, and this client container stays \
+                 until it is unmounted. Delete the Pods that use the volume"
+            );
         }
         let services = Arc::new(Services::new(store.dir().to_owned(), store.services()));
         services.resume();
@@ -215,17 +224,19 @@ impl Mounts {
         self.draining.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the agent may end: it has no live mount, and no operation runs.
+    /// Whether the agent may end: it has no live mount, also none whose record can't be read, and no operation runs.
     pub async fn is_idle(self: &Arc<Self>) -> bool {
-        self.hello()
+        let lost = self
+            .hello()
             .await
-            .is_ok_and(|hello| hello.mounts.iter().all(MountState::is_lost))
+            .is_ok_and(|hello| hello.mounts.iter().all(MountState::is_lost));
+        lost && self.store.all().is_ok_and(|records| records.unreadable.is_empty())
     }
 
     /// The agent's identity and mounts. Cleans up after mounts that were unmounted without the agent.
     pub async fn hello(self: &Arc<Self>) -> Result<Hello, AgentError> {
         let mut mounts = Vec::new();
-        for call in self.store.all()? {
+        for call in self.store.all()?.calls {
             let health = match self.begin(&call.target) {
                 Err(_) => Health::Busy,
                 Ok(busy) => match self.look_seldom(&call.target).await {
@@ -665,6 +676,20 @@ mod tests {
 
         let failed = to_its_end("/t", (), wait, async { Err(AgentError::Draining) }).await;
         assert!(matches!(failed, Err(AgentError::Draining)), "{failed:?}");
+    }
+
+    #[tokio::test]
+    async fn an_agent_does_not_end_while_it_can_t_read_the_record_of_a_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let mounts = Arc::new(mounts);
+        assert!(mounts.is_idle().await);
+        let record = dir.path().join("mounts/x.json");
+        std::fs::write(&record, "{").unwrap();
+        assert!(!mounts.is_idle().await);
+        assert!(mounts.hello().await.unwrap().mounts.is_empty());
+        std::fs::remove_file(&record).unwrap();
+        assert!(mounts.is_idle().await);
     }
 
     #[test]

@@ -31,8 +31,8 @@ const BURST: Duration = Duration::from_millis(20);
 pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
     loop {
         match mounts.store.all() {
-            Ok(calls) => {
-                let looks = calls.into_iter().map(|call| mounts.revive_if_dead(call));
+            Ok(records) => {
+                let looks = records.calls.into_iter().map(|call| mounts.revive_if_dead(call));
                 futures::future::join_all(looks).await;
             }
             Err(error) => warn!(%error, "could not look for dead mounts"),

@@ -33,6 +33,15 @@ pub struct StoreError {
     source: io::Error,
 }
 
+/// The records of all mounts.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// The calls that were recorded, without their secrets.
+    pub calls: Vec<MountCall>,
+    /// Why each of the other records can't be read. Its volume may be in use.
+    pub unreadable: Vec<StoreError>,
+}
+
 /// The agent's own files.
 #[derive(Debug)]
 pub struct Store {
@@ -66,6 +75,14 @@ impl Store {
         // The kubelet creates an emptyDir that everyone may access.
         fs::set_permissions(&secrets, Permissions::from_mode(0o700)).map_err(at("keep others from", &secrets))?;
         Ok(store)
+    }
+
+    /// The agent's files with the directory of records alone, which takes no rights.
+    #[cfg(test)]
+    pub(super) fn unprepared(dir: &Path) -> Self {
+        let store = Self { dir: dir.to_owned() };
+        make_dir(&store.records()).unwrap();
+        store
     }
 
     /// Creates the staging directory of a target, empty and without a mount, and writes the secrets.
@@ -206,16 +223,21 @@ impl Store {
         read_record(&self.record_path(target)).filter(|call| call.target == target)
     }
 
-    /// All records. One that can't be read is skipped.
-    pub fn all(&self) -> Result<Vec<MountCall>, StoreError> {
-        let mut calls = Vec::new();
+    /// All records.
+    pub fn all(&self) -> Result<Records, StoreError> {
+        let mut records = Records::default();
         for path in list(&self.records())? {
             if path.extension().is_some_and(|extension| extension == "json") {
-                calls.extend(read_record(&path));
+                match read(&path) {
+                    Ok(call) => records.calls.push(call),
+                    // Another thread may have removed it since.
+                    Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => records.unreadable.push(error),
+                }
             }
         }
-        calls.sort_by(|a, b| a.target.cmp(&b.target));
-        Ok(calls)
+        records.calls.sort_by(|a, b| a.target.cmp(&b.target));
+        Ok(records)
     }
 
     fn records(&self) -> PathBuf {
@@ -332,12 +354,9 @@ mod tests {
     use crate::volume::job::PodRef;
 
     #[test]
-    fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_skipped() {
+    fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            dir: dir.path().to_owned(),
-        };
-        make_dir(&store.records()).unwrap();
+        let store = Store::unprepared(dir.path());
         let call = MountCall {
             target: "/k/pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "sshfs".into(),
@@ -353,7 +372,10 @@ mod tests {
         store.record(&call).unwrap();
         fs::write(store.records().join("x.json"), "{").unwrap();
         assert_eq!(store.recorded(&call.target), Some(without_secrets(&call)));
-        assert_eq!(store.all().unwrap(), [without_secrets(&call)]);
+        let all = store.all().unwrap();
+        assert_eq!(all.calls, [without_secrets(&call)]);
+        assert_eq!(all.unreadable.len(), 1);
+        assert!(all.unreadable[0].path.ends_with("x.json"), "{:?}", all.unreadable);
         store.forget(&call.target).unwrap();
         store.forget(&call.target).unwrap();
         assert_eq!(store.recorded(&call.target), None);
@@ -362,9 +384,7 @@ mod tests {
     #[test]
     fn the_secrets_of_a_volume_are_read_as_they_were_given() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            dir: dir.path().to_owned(),
-        };
+        let store = Store::unprepared(dir.path());
         assert_eq!(store.read_secrets("t").unwrap(), BTreeMap::new());
         for part in ["private", "private/staging", "secrets"] {
             make_dir(&dir.path().join(part)).unwrap();
@@ -391,10 +411,7 @@ mod tests {
     #[test]
     fn dead_mounts_are_remembered_until_nothing_uses_them_or_their_volume_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store {
-            dir: dir.path().to_owned(),
-        };
-        make_dir(&store.records()).unwrap();
+        let store = Store::unprepared(dir.path());
         make_dir(&dir.path().join("secrets")).unwrap();
         let device = |minor| DeviceNumber { major: 0, minor };
         store.died("t", device(5), 1000).unwrap();
@@ -410,6 +427,6 @@ mod tests {
         store.forget("t").unwrap();
         assert_eq!(store.dead("t"), None);
         store.revived("t", &[device(8)]).unwrap();
-        assert!(store.all().unwrap().is_empty());
+        assert!(store.all().unwrap().calls.is_empty());
     }
 }
