@@ -81,6 +81,7 @@ pub const FILES: &[File] = &[
     file("mount", "served", Needs::Cluster, 40),
     file("mount", "shim", Needs::Cluster, 40),
     file("mount", "sshfs", Needs::Cluster, 40),
+    file("mount", "vendor", Needs::Cluster, 40),
     file("provision", "clone", Needs::Cluster, 15),
     file("provision", "config", Needs::Cluster, 40),
     file("provision", "conform", Needs::Cluster, 130),

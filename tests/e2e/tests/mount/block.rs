@@ -3,37 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use mooring_contract::names::{FLEX_DRIVER, NAMESPACE};
+use anyhow::Context;
+use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
+use mooring_harness::iscsi::PASSWORD;
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::kill_all;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, user_of};
-use mooring_harness::server::Server;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::provisioner::user_of;
+use mooring_harness::wait_until;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
-
-const PASSWORD: &str = "not-to-be-seen-12";
-
-/// The example with a running server.
-fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
-    let chap = format!("{}-chap", scope.namespace);
-    scope.apply_anywhere(
-        &json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": chap, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
-            "type": FLEX_DRIVER,
-            "stringData": {"chap-username": "mooring", "chap-password": PASSWORD},
-        })
-        .to_string(),
-    )?;
-    let example = scope.provisioner().example("iscsi.yaml")?;
-    Ok(example
-        .key("secret-name", &server.secret)
-        .key("server", &server.address)
-        .key("mount-secret", format!("{chap}/{CONFIG_NAMESPACE}")))
-}
 
 /// Longest until a Pod whose server hangs is gone, on a slow machine: its requests fail after the test's `io-timeout`.
 const HANG_LIMIT: Duration = Duration::from_mins(4);
@@ -56,9 +35,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
                 "none\n"
             );
         }
-        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
-        let server = scope.storage_server("tgt", "node-1", &chap).await?;
-        let provisioner = example(&scope, &server)?;
+        let (_, provisioner) = scope.iscsi_example("node-1").await?;
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         scope.claim_bound("data").await?;
@@ -98,9 +75,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
 #[test]
 fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its_daemon_was_killed() {
     on_own_nodes("mount-raw", async |scope| {
-        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
-        let server = scope.storage_server("tgt", "node-1", &chap).await?;
-        let provisioner = example(&scope, &server)?;
+        let (_, provisioner) = scope.iscsi_example("node-1").await?;
         provisioner.apply().await?;
         let class = provisioner.class_of("raw")?;
         let uid = scope.claim("data", &class, "48Mi").await?;
@@ -159,9 +134,8 @@ fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its
 #[test]
 fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
     on_own_nodes("mount-block-hung", async |scope| {
-        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
-        let server = scope.storage_server("tgt", "node-1", &chap).await?;
-        let provisioner = example(&scope, &server)?.key("io-timeout", "20");
+        let (_, provisioner) = scope.iscsi_example("node-1").await?;
+        let provisioner = provisioner.key("io-timeout", "20");
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         scope.claim_bound("data").await?;

@@ -1,23 +1,10 @@
 //! Volumes of a GlusterFS server: directories that the image `directory` creates in GlusterFS itself, which a client
 //! container mounts.
 
-use anyhow::Result;
+use mooring_harness::in_namespace;
 use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::provisioner::{Provisioner, claim, user_of};
-use mooring_harness::server::Server;
-use mooring_harness::{Scope, in_namespace};
+use mooring_harness::provisioner::{claim, user_of};
 use serde_json::{Value, json};
-
-/// The example with a running server.
-fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
-    let source = format!("{}:/volumes", server.address);
-    let example = scope.provisioner().example("glusterfs.yaml")?;
-    Ok(example
-        .key("secret-name", &server.secret)
-        .key("backend-volume", format!("client=glusterfs,source={source}"))
-        .key("source", source)
-        .key("limit-host", format!("root@{}", server.address)))
-}
 
 #[test]
 fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_gone() {
@@ -28,8 +15,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
                 "none\n"
             );
         }
-        let server = scope.storage_server("glusterfs", "node-1", &Value::Null).await?;
-        let provisioner = example(&scope, &server)?;
+        let (server, provisioner) = scope.glusterfs_example("node-1").await?;
         provisioner.apply().await?;
         let mut wanted = claim("data", &provisioner.class, "16Mi");
         wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);

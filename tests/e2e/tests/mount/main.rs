@@ -12,3 +12,4 @@ mod s3;
 mod served;
 mod shim;
 mod sshfs;
+mod vendor;

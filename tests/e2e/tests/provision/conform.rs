@@ -1,7 +1,10 @@
 //! The vendor's kit: images that keep to the contract pass, and one that does not is told what it breaks.
 
 use anyhow::{Result, ensure};
+use mooring_contract::names::FLEX_DRIVER;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
 use mooring_harness::{Scope, in_namespace};
+use serde_json::json;
 
 #[test]
 fn the_image_of_class_local_passes_the_vendor_s_kit() {
@@ -20,6 +23,82 @@ fn the_image_of_class_local_passes_the_vendor_s_kit() {
         ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
         Ok(())
     });
+}
+
+/// The image passes whatever its ConfigMap promises, also while its storage can't be reached.
+fn passes(scope: &Scope, provisioner: &Provisioner, server: &str) -> Result<()> {
+    // Nobody has this address (RFC 5737).
+    let flags: Vec<_> = provisioner
+        .data
+        .iter()
+        .filter(|(_, value)| value.contains(server))
+        .map(|(key, value)| format!("--unreachable={key}={}", value.replace(server, "192.0.2.1")))
+        .collect();
+    ensure!(!flags.is_empty(), "no key names the server: {:?}", provisioner.data);
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let judgement = scope.judged_by_kit(provisioner, &flags)?;
+    ensure!(judgement.passed, "{}", judgement.said);
+    ensure!(judgement.said.contains(" 0 failed, 0 skipped"), "{}", judgement.said);
+    Ok(())
+}
+
+#[test]
+fn the_image_of_class_sshfs_passes_the_vendor_s_kit() {
+    in_namespace("kit-sshfs", async |scope| {
+        let server = scope.ssh_server(&scope.node(1).await?, &[]).await?;
+        scope.exec("ssh", ["install", "-d", "-o", "mooring", "/srv/volumes"])?;
+        let secret = format!("{}-ssh", scope.namespace);
+        scope.apply_anywhere(
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
+                "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+                "stringData": server.secret(),
+            })
+            .to_string(),
+        )?;
+        let provisioner = scope
+            .provisioner()
+            .example("sshfs.yaml")?
+            .key("secret-name", &secret)
+            .key("server", &server.address)
+            .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}"));
+        passes(&scope, &provisioner, &server.address)
+    });
+}
+
+#[test]
+fn the_image_of_class_iscsi_passes_the_vendor_s_kit() {
+    in_namespace("kit-tgt", async |scope| {
+        let (server, provisioner) = scope.iscsi_example(&scope.node(1).await?).await?;
+        passes(&scope, &provisioner, &server.address)
+    });
+}
+
+#[test]
+fn the_image_of_class_smb_passes_the_vendor_s_kit() {
+    in_namespace("kit-smb", async |scope| {
+        let (server, provisioner) = scope.smb_example().await?;
+        passes(&scope, &provisioner, &server.address)
+    });
+}
+
+#[test]
+fn the_image_of_classes_in_directories_passes_the_vendor_s_kit() {
+    in_namespace("kit-directory", async |scope| {
+        let (server, provisioner) = scope.glusterfs_example(&scope.node(1).await?).await?;
+        passes(&scope, &provisioner, &server.address)
+    });
+}
+
+#[test]
+fn the_image_of_classes_on_ceph_passes_the_vendor_s_kit() {
+    for kind in ["cephfs", "rbd"] {
+        in_namespace(&format!("kit-{kind}"), async |scope| {
+            let server = scope.ceph(&scope.node(1).await?, kind).await?;
+            let provisioner = scope.ceph_example(kind, &server)?;
+            passes(&scope, &provisioner, &server.address)
+        });
+    }
 }
 
 fn found(scope: &Scope, provision: &str, delete: &str, words: &[&str]) -> Result<()> {

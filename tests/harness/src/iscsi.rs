@@ -1,0 +1,36 @@
+//! The example of iSCSI, with a server of tgt for one test.
+
+use anyhow::Result;
+use mooring_contract::names::FLEX_DRIVER;
+use serde_json::json;
+
+use super::Scope;
+use super::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
+use super::server::Server;
+
+/// The password of CHAP, for the server and for mounts.
+pub const PASSWORD: &str = "not-to-be-seen-12";
+
+impl Scope {
+    /// Starts the server as Pod `tgt` on a node; returns the example for it.
+    pub async fn iscsi_example(&self, node: &str) -> Result<(Server, Provisioner)> {
+        let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
+        let server = self.storage_server("tgt", node, &chap).await?;
+        let mount_secret = format!("{}-chap", self.namespace);
+        self.apply_anywhere(
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
+                "metadata": {"name": mount_secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: self.namespace}},
+                "stringData": chap,
+            })
+            .to_string(),
+        )?;
+        let provisioner = self
+            .provisioner_named("-iscsi")
+            .example("iscsi.yaml")?
+            .key("secret-name", &server.secret)
+            .key("server", &server.address)
+            .key("mount-secret", format!("{mount_secret}/{CONFIG_NAMESPACE}"));
+        Ok((server, provisioner))
+    }
+}
