@@ -15,7 +15,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
                 "none\n"
             );
         }
-        let (server, provisioner) = scope.glusterfs_example("node-1").await?;
+        let (_, provisioner) = scope.glusterfs_example("node-1").await?;
         provisioner.apply().await?;
         let mut wanted = claim("data", &provisioner.class, "16Mi");
         wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);
