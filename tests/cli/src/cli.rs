@@ -19,7 +19,7 @@ use mooring_testbed::{cluster, conform, demo, install, packages};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
-/// Kubernetes, etcd and containerd are built once from pinned Go modules (about 12 minutes on two cores) and kept in
+/// Kubernetes, etcd and containerd are built once from pinned Go modules (about six minutes on two cores) and kept in
 /// ~/.cache/mooring. Needs root, since nodes are namespaces; `down` removes everything again.
 #[derive(Debug, Parser)]
 #[command(name = "cargo testbed", bin_name = "cargo testbed", version)]
