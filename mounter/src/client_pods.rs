@@ -41,14 +41,14 @@ use tracing::{info, warn};
 
 use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
-use self::kept::{Kept, Record};
+use self::kept::{Kept, KeptRecord};
 use self::link::{LinkError, ask};
 use self::looks::Looks;
 use self::old::{OldPod, Origin};
-use self::plan::{Decision, VolumeId, Wanted, plan};
+use self::plan::{PodDecision, VolumeId, Wanted, plan};
 use self::pod::Template;
 use self::status::{Problem, SeenPod};
-use crate::agent::protocol::{Answer, Call, Hello, MountState};
+use crate::agent::protocol::{AgentAnswer, Call, Hello, MountState};
 use crate::api::recorder::Recorder;
 use crate::node::node_pods::NodePods;
 use crate::volume::registry::Registry;
@@ -90,7 +90,7 @@ pub struct Cluster {
 
 /// What a client Pod is wanted for.
 #[derive(Debug, Clone, Copy)]
-pub struct Need<'a> {
+pub struct PodNeed<'a> {
     /// The client.
     pub client: &'a ClientName,
     /// The client image.
@@ -284,8 +284,8 @@ impl ClientPods {
     }
 
     /// Gives a Pod of the needed image whose agent answers, and makes one if there is none.
-    pub async fn lease(self: &Arc<Self>, need: Need<'_>, deadline: Instant) -> Result<Lease, PodError> {
-        let Need {
+    pub async fn lease(self: &Arc<Self>, need: PodNeed<'_>, deadline: Instant) -> Result<Lease, PodError> {
+        let PodNeed {
             client,
             image,
             by_volume,
@@ -322,7 +322,7 @@ impl ClientPods {
         loop {
             changes.mark_unchanged();
             let (name, message) = match plan(&wanted, &self.seen()) {
-                Decision::Use { name, uid, problem } => {
+                PodDecision::Use { name, uid, problem } => {
                     // Taken before the agent is asked, so that the Pod is not deleted in between.
                     let lease = match held.take() {
                         Some(lease) if lease.uid == uid => lease,
@@ -343,7 +343,7 @@ impl ClientPods {
                     held = Some(lease);
                     (name, message)
                 }
-                Decision::Create { name, ended } => {
+                PodDecision::Create { name, ended } => {
                     held = None;
                     for (uid, name) in ended {
                         self.let_go(&name, &uid);
@@ -409,17 +409,19 @@ impl ClientPods {
     /// Asks a Pod's agent who it is and what it has mounted.
     pub async fn hello(&self, uid: &str) -> Result<Hello, LinkError> {
         match self.ask(uid, Call::Hello, HELLO_LIMIT).await? {
-            Answer::Hello(hello) => {
+            AgentAnswer::Hello(hello) => {
                 self.lost.heard(uid, &hello.mounts);
                 Ok(hello)
             }
-            Answer::Failed(failure) => {
+            AgentAnswer::Failed(failure) => {
                 warn!("an agent failed to say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
-            Answer::Mounted | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) | Answer::Served { .. } => {
-                Err(LinkError::NotThere)
-            }
+            AgentAnswer::Mounted
+            | AgentAnswer::Unmounted
+            | AgentAnswer::Noted
+            | AgentAnswer::Recalled(_)
+            | AgentAnswer::Served { .. } => Err(LinkError::NotThere),
         }
     }
 
@@ -430,7 +432,7 @@ impl ClientPods {
     }
 
     /// Remembers a volume that a client Pod has mounted.
-    pub fn keep(&self, record: Record) {
+    pub fn keep(&self, record: KeptRecord) {
         self.lost.forget(&record.call.target);
         self.kept.put(record);
     }
@@ -449,7 +451,7 @@ impl ClientPods {
     }
 
     /// Asks a Pod's agent.
-    pub async fn ask(&self, uid: &str, call: Call, limit: Duration) -> Result<Answer, LinkError> {
+    pub async fn ask(&self, uid: &str, call: Call, limit: Duration) -> Result<AgentAnswer, LinkError> {
         ask(&self.identity.kubelet_root, uid, call, limit).await
     }
 

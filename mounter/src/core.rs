@@ -20,13 +20,13 @@ use mooring_contract::volume::clients::gives_devices;
 use mooring_contract::volume::{Speaker, Volume};
 use tracing::{Span, info, warn};
 
-use self::circuit_breaker::{CircuitBreakers, Ended};
+use self::circuit_breaker::{CallEnd, CircuitBreakers};
 use self::client::Client;
 use self::guard::Guards;
-use self::metrics::Metrics;
+use self::metrics::MounterMetrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, MountJob};
 use crate::volume::mount_options;
@@ -85,7 +85,7 @@ pub struct Core {
     guards: Guards,
     breakers: CircuitBreakers,
     workers: Workers,
-    metrics: Metrics,
+    metrics: MounterMetrics,
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
     volumes: Option<Arc<dyn Volumes>>,
@@ -94,7 +94,12 @@ pub struct Core {
 
 impl Core {
     /// A core; `container` serves the types that client images serve.
-    pub fn new(places: Places, registry: Registry, container: Option<Arc<dyn Client>>, metrics: Metrics) -> Self {
+    pub fn new(
+        places: Places,
+        registry: Registry,
+        container: Option<Arc<dyn Client>>,
+        metrics: MounterMetrics,
+    ) -> Self {
         Self {
             places,
             registry,
@@ -166,7 +171,7 @@ impl Core {
     }
 
     /// What is counted.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &MounterMetrics {
         &self.metrics
     }
 
@@ -213,13 +218,13 @@ impl Core {
                         server,
                         "server did not answer in time: its volumes are refused for a while"
                     );
-                    permit.end(Ended::Late, Instant::now());
+                    permit.end(CallEnd::Late, Instant::now());
                 }
                 // These say nothing about the server.
                 Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => {
                     drop(permit);
                 }
-                _ => permit.end(Ended::Answered, Instant::now()),
+                _ => permit.end(CallEnd::Answered, Instant::now()),
             }
         }
         result
@@ -360,7 +365,7 @@ impl Core {
         match error {
             MountError::Timeout { .. } => true,
             MountError::InUse { .. } => match self.workers.look(target, LOOK_LIMIT, ()).await {
-                Ok(found) => found == Found::Dead,
+                Ok(found) => found == LookedAt::Dead,
                 Err(error) => matches!(error, WorkerError::Late { .. } | WorkerError::Failed(_)),
             },
             _ => false,

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use self::args::ServeArgs;
-use self::publish::Publisher;
+use self::publish::NodePublisher;
 use self::status::Status;
 use crate::api;
 use crate::api::recorder::Recorder;
@@ -31,7 +31,7 @@ use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::Kept;
 use crate::client_pods::{ClientPods, Cluster, Identity};
 use crate::core::client::Client;
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
@@ -89,7 +89,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     stop_on_signals(&stop)?;
     let config = api_config(&args).await;
     let kube = config.clone().and_then(connect);
-    let metrics = Metrics::default();
+    let metrics = MounterMetrics::default();
     let registry = Registry::new(args.mount_containers.clone());
     let status = Status::new(Arc::clone(&args));
     let places = Places {
@@ -138,7 +138,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     }
     let api = kube.clone().zip(events.clone());
     let publisher = api.clone().zip(args.node_name.clone()).map(|((kube, events), node)| {
-        let publisher = Publisher::new(kube, events, node, status.clone(), registry.clone(), pods);
+        let publisher = NodePublisher::new(kube, events, node, status.clone(), registry.clone(), pods);
         tokio::spawn(publisher.run(stop.clone()))
     });
     if let (Some(kube), Some(node), Some(own)) = (kube.clone(), args.node_name.clone(), args.pod_name.clone()) {

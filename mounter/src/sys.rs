@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use self::look::{Found, LookError};
+use self::look::{LookError, LookedAt};
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
@@ -124,7 +124,7 @@ pub trait Sys {
     fn mount_table(&self) -> Result<Table>;
 
     /// What is mounted on the target. Asks its server or its daemon.
-    fn look(&self, target: &Target) -> Result<Found, LookError>;
+    fn look(&self, target: &Target) -> Result<LookedAt, LookError>;
 
     /// Opens the target, which may ask a server.
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError>;

@@ -26,8 +26,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use self::clients::{host, kernel, local, pool};
-use crate::sys::graft::Node;
-use crate::sys::look::Found;
+use crate::sys::graft::DeviceNode;
+use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
 use crate::volume::cause::chain;
 use crate::volume::job::MountError;
@@ -76,7 +76,7 @@ fn end_with_the_daemon() -> bool {
     bound && polled && !report[0].revents().contains(PollFlags::ERR)
 }
 
-fn look(sys: &impl Sys, target: &Target) -> Result<Found, MountError> {
+fn look(sys: &impl Sys, target: &Target) -> Result<LookedAt, MountError> {
     sys.look(target).map_err(|error| MountError::Failed {
         attempted: format!("look at {target}"),
         message: chain(&error),
@@ -87,7 +87,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
     match task {
         Task::Look { target } => return look(sys, target).map(WorkerReport::Found),
         Task::Usage { target } => return usage::usage(target).map(WorkerReport::Usage),
-        Task::Graft(task) => graft::graft(&mut Node::default(), task),
+        Task::Graft(task) => graft::graft(&mut DeviceNode::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Show { pool, mount } => local::show(sys, pool, mount),
         Task::Hide { pool, target } => local::hide(sys, pool, target),
@@ -112,16 +112,16 @@ mod tests {
 
     use super::{Task, WorkerReport, perform};
     use crate::sys::fake::{Fake, target};
-    use crate::sys::look::Found;
+    use crate::sys::look::LookedAt;
 
     #[test]
     fn a_look_tells_nothing_a_live_mount_and_a_dead_one_apart() {
         let mounted = || Fake::default().mounted(&target(), "h:/a", "fuse.sshfs");
         let look = Task::Look { target: target() };
         for (fake, expected) in [
-            (Fake::default(), Found::Nothing),
-            (mounted(), Found::Alive),
-            (mounted().dead("h:/a"), Found::Dead),
+            (Fake::default(), LookedAt::Nothing),
+            (mounted(), LookedAt::Alive),
+            (mounted().dead("h:/a"), LookedAt::Dead),
         ] {
             assert_eq!(perform(&fake, &look), Ok(WorkerReport::Found(expected)));
             assert_eq!(fake.calls(), ["look"], "it only looks");

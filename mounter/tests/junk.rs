@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use mooring_contract::names::FLEX_DRIVER_DIR;
-use mooring_mounter::agent::protocol::{self, Answer, Request};
+use mooring_mounter::agent::protocol::{self, AgentAnswer, AgentRequest};
 use mooring_mounter::drivers::flexvolume::call::FlexVolumeCall;
 use mooring_mounter::volume::mount_table::Table;
 use mooring_mounter::volume::target::Target;
@@ -110,8 +110,8 @@ proptest! {
         let wire = [length.to_le_bytes().to_vec(), bytes].concat();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let _ = protocol::receive::<Request>(&mut wire.as_slice()).await;
-            let _ = protocol::receive::<Answer>(&mut wire.as_slice()).await;
+            let _ = protocol::receive::<AgentRequest>(&mut wire.as_slice()).await;
+            let _ = protocol::receive::<AgentAnswer>(&mut wire.as_slice()).await;
         });
     }
 

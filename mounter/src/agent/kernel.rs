@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::sys::graft::{Grafts, Node};
+use crate::sys::graft::{DeviceNode, Grafts};
 use crate::sys::{Kernel, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::DeviceNumber;
@@ -71,7 +71,7 @@ pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
 /// Replaces the target's dead mount, on `device`, with the file system mounted on `staging`; `false` if the dead mount
 /// is gone. The staging mount stays: the caller removes it.
 pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
-    replace_by(&Kernel, &Node::default(), staging, target, device, flags)
+    replace_by(&Kernel, &DeviceNode::default(), staging, target, device, flags)
 }
 
 /// Unmounts every mount on a target, for all that see it. Success if nothing is mounted there; one in use stays.

@@ -14,13 +14,13 @@ use tracing::warn;
 
 use super::kernel::{self, KernelError};
 use super::program::{self, Brings, InvalidVolume, Invocation};
-use super::protocol::{Category, Failure, Health, Hello, MountCall, MountState, VERSION};
-use super::record::{self, RecordError};
+use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
+use super::record::{self, ImageRecordError};
 use super::revivals::Revivals;
 use super::run::{self, ProgramError};
-use super::services::{Run, ServiceError, Services};
+use super::services::{ServiceError, ServiceRun, Services};
 use super::store::{self, Store, StoreError, without_secrets};
-use crate::sys::look::{self, Found, LookError};
+use crate::sys::look::{self, LookError, LookedAt};
 use crate::sys::thread;
 use crate::volume::cause::chain;
 use crate::volume::mount_options::{self, MountFlags};
@@ -58,7 +58,7 @@ pub enum AgentError {
     Volume(#[from] InvalidVolume),
     /// The record that the image brings refuses the volume.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] ImageRecordError),
     /// A key that can't be a file name.
     #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
     SecretKey(String),
@@ -128,29 +128,29 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    fn category(&self) -> Category {
+    fn category(&self) -> FailureCategory {
         match self {
             Self::Target(_)
             | Self::Volume(_)
             | Self::SecretKey(_)
             | Self::Occupied { .. }
             | Self::Unknown(_)
-            | Self::NoExpansion { .. } => Category::Invalid,
+            | Self::NoExpansion { .. } => FailureCategory::Invalid,
             Self::InProgress(_) | Self::Dead(_) | Self::NotDead(_) | Self::NotSilent(_) | Self::NotFuse(_) => {
-                Category::InProgress
+                FailureCategory::InProgress
             }
-            Self::Draining => Category::Draining,
-            Self::Program(ProgramError::TimedOut { .. }) => Category::TimedOut,
+            Self::Draining => FailureCategory::Draining,
+            Self::Program(ProgramError::TimedOut { .. }) => FailureCategory::TimedOut,
             Self::Service(error) => error.category(),
             Self::Record(error) => error.category(),
-            Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => Category::Refused,
-            Self::Kernel(KernelError::InUse(_)) => Category::InUse,
-            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => Category::System,
+            Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => FailureCategory::Refused,
+            Self::Kernel(KernelError::InUse(_)) => FailureCategory::InUse,
+            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => FailureCategory::System,
         }
     }
 }
 
-impl From<&AgentError> for Failure {
+impl From<&AgentError> for AgentFailure {
     fn from(error: &AgentError) -> Self {
         let mut message = error.to_string();
         let mut source = error.source();
@@ -238,32 +238,32 @@ impl Mounts {
         let mut mounts = Vec::new();
         for call in self.store.all()?.calls {
             let health = match self.begin(&call.target) {
-                Err(_) => Health::Busy,
+                Err(_) => MountHealth::Busy,
                 Ok(busy) => match self.look_seldom(&call.target).await {
                     // A mount that can't be checked must not hide the others.
                     Err(error) => {
-                        warn!(target.path = call.target, error = %Failure::from(&error).message, "could not look at it");
-                        Health::Busy
+                        warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not look at it");
+                        MountHealth::Busy
                     }
-                    Ok(Found::Alive) => Health::Mounted,
-                    Ok(Found::Dead) if self.is_given_up(&call.target) => Health::Busy,
-                    Ok(Found::Dead) => {
+                    Ok(LookedAt::Alive) => MountHealth::Mounted,
+                    Ok(LookedAt::Dead) if self.is_given_up(&call.target) => MountHealth::Busy,
+                    Ok(LookedAt::Dead) => {
                         self.revive(call.clone());
-                        Health::Dead
+                        MountHealth::Dead
                     }
-                    Ok(Found::Nothing) if !self.is_gone_for_good(&call.target) => Health::Busy,
-                    Ok(Found::Nothing) => match self.clear_up(&call, busy, LOOK_LIMIT).await {
-                        Err(AgentError::InProgress(_)) => Health::Busy,
+                    Ok(LookedAt::Nothing) if !self.is_gone_for_good(&call.target) => MountHealth::Busy,
+                    Ok(LookedAt::Nothing) => match self.clear_up(&call, busy, LOOK_LIMIT).await {
+                        Err(AgentError::InProgress(_)) => MountHealth::Busy,
                         cleared => {
                             if let Err(error) = cleared {
-                                warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+                                warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not clear up");
                             }
                             continue;
                         }
                     },
                 },
             };
-            if health == Health::Mounted {
+            if health == MountHealth::Mounted {
                 self.forget_reused(&call.target)?;
             }
             mounts.push(MountState {
@@ -305,10 +305,10 @@ impl Mounts {
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
         match self.look(&call.target).await? {
-            Found::Nothing => {}
-            Found::Alive if self.recorded_as(&call) => return Ok(()),
-            Found::Alive => return Err(AgentError::Occupied { target: call.target }),
-            Found::Dead => {
+            LookedAt::Nothing => {}
+            LookedAt::Alive if self.recorded_as(&call) => return Ok(()),
+            LookedAt::Alive => return Err(AgentError::Occupied { target: call.target }),
+            LookedAt::Dead => {
                 let recorded = self.store.recorded(&call.target);
                 self.revive(recorded.ok_or_else(|| AgentError::Occupied {
                     target: call.target.clone(),
@@ -325,7 +325,7 @@ impl Mounts {
         if mounted.is_err() {
             // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
-                warn!(target.path = call.target, error = %Failure::from(&error).message, "could not clear up");
+                warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not clear up");
             }
         }
         mounted
@@ -346,7 +346,7 @@ impl Mounts {
         self.target(&call.target)?;
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
-        if self.look(&call.target).await? != Found::Dead {
+        if self.look(&call.target).await? != LookedAt::Dead {
             return Err(AgentError::NotDead(call.target));
         }
         if self.draining.load(Ordering::SeqCst) {
@@ -411,7 +411,7 @@ impl Mounts {
         let volume = store::id(&call.target);
         // Left by an agent that ended during the mount.
         self.services.release(&volume).await?;
-        let running = Run {
+        let running = ServiceRun {
             directory: self.store.staging(&call.target),
             source: call.source.clone(),
             until: Instant::now() + limit,
@@ -466,15 +466,15 @@ impl Mounts {
         Ok(self.store.forget(&call.target)?)
     }
 
-    pub(super) async fn look(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
+    pub(super) async fn look(self: &Arc<Self>, path: &str) -> Result<LookedAt, AgentError> {
         let target = self.target(path)?;
         if !look::is_mounted(&target)? {
-            return Ok(Found::Nothing);
+            return Ok(LookedAt::Nothing);
         }
         // A thread still waits for an answer from this one. Further threads would use up all that there are, and keep
         // mounts of other servers from being made.
         match self.looked_at().entry(path.to_owned()) {
-            Entry::Occupied(_) => return Ok(Found::Alive),
+            Entry::Occupied(_) => return Ok(LookedAt::Alive),
             Entry::Vacant(entry) => entry.insert(Instant::now()),
         };
         let looking = Looking {
@@ -489,22 +489,22 @@ impl Mounts {
         match tokio::time::timeout(LOOK_LIMIT, looked).await {
             Ok(Ok(found)) => Ok(found?),
             Ok(Err(source)) => Err(no_thread(path)(source)),
-            Err(_) => Ok(Found::Alive),
+            Err(_) => Ok(LookedAt::Alive),
         }
     }
 
     /// [`Self::look`], but a target that answered lately is not asked again.
-    async fn look_seldom(self: &Arc<Self>, path: &str) -> Result<Found, AgentError> {
+    async fn look_seldom(self: &Arc<Self>, path: &str) -> Result<LookedAt, AgentError> {
         let alive = || self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         if !look::is_mounted(&self.target(path)?)? {
             alive().remove(path);
-            return Ok(Found::Nothing);
+            return Ok(LookedAt::Nothing);
         }
         if alive().get(path).is_some_and(|since| since.elapsed() < ALIVE_FOR) {
-            return Ok(Found::Alive);
+            return Ok(LookedAt::Alive);
         }
         let found = self.look(path).await?;
-        if found == Found::Alive {
+        if found == LookedAt::Alive {
             alive().insert(path.to_owned(), Instant::now());
         }
         Ok(found)
@@ -556,7 +556,7 @@ async fn to_its_end(
         let ended = work.await;
         drop(busy);
         if let Err(Err(error)) = sender.send(ended) {
-            warn!(target.path = of, error = %Failure::from(&error).message, "could not clear up");
+            warn!(target.path = of, error = %AgentFailure::from(&error).message, "could not clear up");
         }
     });
     match tokio::time::timeout(wait, done).await {
@@ -699,7 +699,7 @@ mod tests {
             source: io::ErrorKind::NotFound.into(),
         });
         assert_eq!(
-            Failure::from(&error).message,
+            AgentFailure::from(&error).message,
             "failed to start mount in the client container: does the client image have it?: entity not found"
         );
     }

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::services::call::Service;
+use super::services::call::ServiceCall;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 
@@ -25,7 +25,7 @@ pub const MAX_MESSAGE: u32 = 2 << 20;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct AgentRequest {
     /// [`VERSION`] of the sender.
     pub version: u32,
     /// The call.
@@ -81,7 +81,7 @@ pub enum Call {
         /// The volume's name, which the agent passed to that program.
         volume: String,
         /// The service.
-        service: Box<Service>,
+        service: Box<ServiceCall>,
         /// The program's environment, for the processes to start.
         environment: BTreeMap<String, String>,
     },
@@ -121,7 +121,7 @@ pub struct MountCall {
 /// An answer of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum AgentAnswer {
     /// To [`Call::Hello`].
     Hello(Hello),
     /// The volume is mounted, just now or since before.
@@ -138,7 +138,7 @@ pub enum Answer {
         said: String,
     },
     /// It failed.
-    Failed(Failure),
+    Failed(AgentFailure),
 }
 
 /// The agent's identity and its mounts.
@@ -170,7 +170,7 @@ pub struct MountState {
     #[serde(default)]
     pub pod: PodRef,
     /// Its state.
-    pub health: Health,
+    pub health: MountHealth,
     /// Its dead mounts, as long as they may be in use somewhere.
     #[serde(default)]
     pub dead: Option<Dead>,
@@ -185,7 +185,7 @@ pub struct MountState {
 impl MountState {
     /// Whether it is lost for good: dead, and not to be mounted again.
     pub fn is_lost(&self) -> bool {
-        self.health == Health::Dead && self.reviving.is_none()
+        self.health == MountHealth::Dead && self.reviving.is_none()
     }
 }
 
@@ -210,7 +210,7 @@ pub struct Reviving {
 /// The state of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Health {
+pub enum MountHealth {
     /// Mounted.
     Mounted,
     /// In the mount table, but its daemon is gone: every access returns ENOTCONN.
@@ -222,9 +222,9 @@ pub enum Health {
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct AgentFailure {
     /// The kind of failure.
-    pub category: Category,
+    pub category: FailureCategory,
     /// The complete message, for the user's Event.
     pub message: String,
 }
@@ -232,7 +232,7 @@ pub struct Failure {
 /// Kinds of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Category {
+pub enum FailureCategory {
     /// The message could not be read, or has another version.
     Protocol,
     /// The volume's options or the target are not valid.
@@ -254,7 +254,7 @@ pub enum Category {
     Other,
 }
 
-impl Category {
+impl FailureCategory {
     /// The category as a word for metrics and Events.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -349,8 +349,8 @@ pub async fn receive<T: for<'de> Deserialize<'de>>(stream: &mut (impl AsyncRead 
 mod tests {
     use super::*;
 
-    fn call() -> Request {
-        Request {
+    fn call() -> AgentRequest {
+        AgentRequest {
             version: VERSION,
             call: Call::Mount(Box::new(MountCall {
                 target: "pods/u/volumes/mooring.dev~vcs/v".into(),
@@ -371,7 +371,7 @@ mod tests {
     async fn a_message_arrives_as_it_was_sent() {
         let mut wire = Vec::new();
         send(&mut wire, &call()).await.unwrap();
-        let got: Request = receive(&mut wire.as_slice()).await.unwrap();
+        let got: AgentRequest = receive(&mut wire.as_slice()).await.unwrap();
         let (Call::Mount(got), Call::Mount(sent)) = (got.call, call().call) else {
             panic!("another call");
         };
@@ -380,7 +380,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_length_beyond_the_limit_a_cut_message_and_rubbish_are_errors() {
-        let read = async |wire: &[u8]| receive::<Request>(&mut &*wire).await.unwrap_err();
+        let read = async |wire: &[u8]| receive::<AgentRequest>(&mut &*wire).await.unwrap_err();
         assert!(matches!(read(&u32::MAX.to_le_bytes()).await, WireError::TooLong(_)));
         assert!(matches!(read(b"\x05\0\0\0{}").await, WireError::Io(..)));
         assert!(matches!(read(b"\x02\0\0\0{}").await, WireError::Json(2, _)));
@@ -409,8 +409,8 @@ mod tests {
         }
     }
 
-    fn hello() -> Answer {
-        Answer::Hello(Hello {
+    fn hello() -> AgentAnswer {
+        AgentAnswer::Hello(Hello {
             version: VERSION,
             release: "0.1.0".into(),
             draining: false,
@@ -423,7 +423,7 @@ mod tests {
                     name: "p".into(),
                     ..PodRef::default()
                 },
-                health: Health::Dead,
+                health: MountHealth::Dead,
                 dead: Some(Dead::default()),
                 reviving: Some(Reviving::default()),
                 silent_ms: Some(1),
@@ -436,7 +436,7 @@ mod tests {
         let mut mount = serde_json::to_value(call()).unwrap();
         mount["call"]["mount"]["options"] = serde_json::json!({});
         mount["call"]["mount"]["secrets"] = serde_json::json!({});
-        let unmount = Request {
+        let unmount = AgentRequest {
             version: VERSION,
             call: Call::Unmount { target: "t".into() },
         };
@@ -450,29 +450,29 @@ mod tests {
                     call[own] = serde_json::json!({});
                 }
             }
-            let read: Request = serde_json::from_value(value).unwrap();
+            let read: AgentRequest = serde_json::from_value(value).unwrap();
             assert_eq!(serde_json::to_value(read).unwrap(), known);
         }
         let known = serde_json::to_value(hello()).unwrap();
         let mut value = known.clone();
         grown(&mut value);
         assert!(value.to_string().matches("of-a-later-release").count() >= 5, "{value}");
-        let read: Answer = serde_json::from_value(value).unwrap();
+        let read: AgentAnswer = serde_json::from_value(value).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), known);
     }
 
     #[test]
     fn an_agent_of_the_first_release_is_understood() {
-        let hello: Answer = serde_json::from_str(
+        let hello: AgentAnswer = serde_json::from_str(
             r#"{"hello":{"version":1,"release":"0.0.1","draining":false,
                 "mounts":[{"target":"t","client":"sshfs","source":"s","health":"mounted"}]}}"#,
         )
         .unwrap();
-        let Answer::Hello(hello) = hello else {
+        let AgentAnswer::Hello(hello) = hello else {
             panic!("another answer")
         };
         assert!(!hello.revives && !hello.mounts[0].is_lost());
-        let _: Request = serde_json::from_str(
+        let _: AgentRequest = serde_json::from_str(
             r#"{"version":1,"call":{"mount":{"target":"t","client":"sshfs","source":"s","limit_ms":1}}}"#,
         )
         .unwrap();
@@ -480,10 +480,10 @@ mod tests {
 
     #[test]
     fn what_a_later_release_adds_does_not_break_this_one() {
-        let health: Health = serde_json::from_str(r#""asleep""#).unwrap();
-        assert_eq!(health, Health::Busy);
-        let failure: Failure =
+        let health: MountHealth = serde_json::from_str(r#""asleep""#).unwrap();
+        assert_eq!(health, MountHealth::Busy);
+        let failure: AgentFailure =
             serde_json::from_str(r#"{"category":"eaten-by-a-grue","message":"m","since":3}"#).unwrap();
-        assert_eq!(failure.category, Category::Other);
+        assert_eq!(failure.category, FailureCategory::Other);
     }
 }

@@ -17,12 +17,12 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::program::override_path;
-use super::protocol::{Category, MountCall};
+use super::protocol::{FailureCategory, MountCall};
 use crate::sys::{SysError, loop_device};
 
 /// Why an image's record keeps a volume from being mounted.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum ImageRecordError {
     /// It is there and can't be read.
     #[error("failed to read the client image's record {path}: make it a plain file of the image")]
     Read {
@@ -78,18 +78,18 @@ pub enum Lack {
     Module(String),
 }
 
-impl RecordError {
+impl ImageRecordError {
     /// What kind of failure it is.
-    pub fn category(&self) -> Category {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::Volume(_) => Category::Invalid,
-            Self::Read { .. } | Self::Malformed { .. } | Self::Lacking { .. } => Category::System,
+            Self::Volume(_) => FailureCategory::Invalid,
+            Self::Read { .. } | Self::Malformed { .. } | Self::Lacking { .. } => FailureCategory::System,
         }
     }
 }
 
 /// Checks a volume by the record of its client, if this image has one. May wait for the kernel to load a module.
-pub fn check(call: &MountCall) -> Result<(), RecordError> {
+pub fn check(call: &MountCall) -> Result<(), ImageRecordError> {
     check_below(Path::new("/"), call, is_there)
 }
 
@@ -97,7 +97,7 @@ fn check_below(
     root: &Path,
     call: &MountCall,
     is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
-) -> Result<(), RecordError> {
+) -> Result<(), ImageRecordError> {
     let Some(record) = read(root, &call.client)? else {
         return Ok(());
     };
@@ -106,14 +106,14 @@ fn check_below(
         .needs
         .iter()
         .try_for_each(is_there)
-        .map_err(|source| RecordError::Lacking {
+        .map_err(|source| ImageRecordError::Lacking {
             client: call.client.clone(),
             source,
         })
 }
 
 /// The record of a client, if there is one in the image whose root this is.
-fn read(root: &Path, client: &str) -> Result<Option<ImageRecord>, RecordError> {
+fn read(root: &Path, client: &str) -> Result<Option<ImageRecord>, ImageRecordError> {
     // Anything but a name could lead out of the folder. No program of the image's own is run for it either.
     if client.parse::<ClientName>().is_err() {
         return Ok(None);
@@ -122,10 +122,10 @@ fn read(root: &Path, client: &str) -> Result<Option<ImageRecord>, RecordError> {
     match fs::read(root.join(path.strip_prefix("/").unwrap_or(&path))) {
         Ok(json) => match ImageRecord::parse(&json) {
             Ok(record) => Ok(Some(record)),
-            Err(source) => Err(RecordError::Malformed { path, source }),
+            Err(source) => Err(ImageRecordError::Malformed { path, source }),
         },
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(RecordError::Read { path, source }),
+        Err(source) => Err(ImageRecordError::Read { path, source }),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::agent::mounts::AgentError;
-    use crate::agent::protocol::Failure;
+    use crate::agent::protocol::AgentFailure;
     use crate::agent::services::call;
     use crate::volume::job::PodRef;
 
@@ -224,9 +224,9 @@ mod tests {
         image: &TempDir,
         call: &MountCall,
         is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
-    ) -> (Category, String) {
+    ) -> (FailureCategory, String) {
         let error = check_below(image.path(), call, is_there).unwrap_err();
-        let failure = Failure::from(&AgentError::from(error));
+        let failure = AgentFailure::from(&AgentError::from(error));
         (failure.category, failure.message)
     }
 
@@ -267,7 +267,7 @@ mod tests {
             ),
         ] {
             let (category, message) = words(&image, &call, |_| Ok(()));
-            assert_eq!(category, Category::Invalid);
+            assert_eq!(category, FailureCategory::Invalid);
             assert!(message.starts_with(told), "{message}");
         }
     }
@@ -279,7 +279,7 @@ mod tests {
             ImageNeed::Module(name) => Err(Lack::Module(name.as_str().to_owned())),
             _ => Ok(()),
         });
-        assert_eq!(category, Category::System);
+        assert_eq!(category, FailureCategory::System);
         assert_eq!(
             message,
             "this node can't mount acme volumes: the kernel has no module acme_net and loads none: install your \
@@ -299,7 +299,7 @@ mod tests {
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {
             let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
-            assert_eq!(category, Category::System);
+            assert_eq!(category, FailureCategory::System);
             assert!(message.contains("/usr/libexec/mooring/acme.json is wrong"), "{message}");
             assert!(message.contains(told), "{message}");
         }
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_services_in_records_are_those_of_the_agent() {
-        let command = call::Service::augment_subcommands(Command::new("service"));
+        let command = call::ServiceCall::augment_subcommands(Command::new("service"));
         let known: BTreeSet<_> = command.get_subcommands().map(Command::get_name).collect();
         assert_eq!(known, Service::ALL.map(Service::name).into());
     }

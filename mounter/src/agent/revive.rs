@@ -14,9 +14,9 @@ use tracing::{info, warn};
 use super::kernel;
 use super::mounts::{AgentError, CLEAR_UP_WAIT, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program::{self, Brings};
-use super::protocol::{Failure, MountCall};
+use super::protocol::{AgentFailure, MountCall};
 use super::revivals::End;
-use crate::sys::look::{self, Found};
+use crate::sys::look::{self, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
@@ -48,9 +48,9 @@ pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
 impl Mounts {
     async fn revive_if_dead(self: &Arc<Self>, call: MountCall) {
         match self.look(&call.target).await {
-            Ok(Found::Dead) => self.revive(call),
-            Ok(Found::Alive | Found::Nothing) => {}
-            Err(error) => warn!(target.path = call.target, "{}", Failure::from(&error).message),
+            Ok(LookedAt::Dead) => self.revive(call),
+            Ok(LookedAt::Alive | LookedAt::Nothing) => {}
+            Err(error) => warn!(target.path = call.target, "{}", AgentFailure::from(&error).message),
         }
     }
 
@@ -72,7 +72,7 @@ impl Mounts {
                     // Another call is checking or unmounting it.
                     Err(AgentError::InProgress(_)) => tokio::time::sleep(BURST).await,
                     Err(error) => {
-                        let Failure { message, .. } = Failure::from(&error);
+                        let AgentFailure { message, .. } = AgentFailure::from(&error);
                         warn!(target.path = call.target, "failed to mount again: {message}");
                         mounts.reviving.failed(&call.target, message);
                         tokio::time::sleep(mounts.reviving.wait(&call.target)).await;
@@ -91,9 +91,9 @@ impl Mounts {
             return Ok(End::Gone);
         }
         match look_now(&target).await? {
-            Found::Nothing => return Ok(End::Gone),
-            Found::Alive => return Ok(End::Alive),
-            Found::Dead => {}
+            LookedAt::Nothing => return Ok(End::Gone),
+            LookedAt::Alive => return Ok(End::Alive),
+            LookedAt::Dead => {}
         }
         let Some(device) = kernel::device(&target)? else {
             return Ok(End::Gone);
@@ -126,9 +126,9 @@ impl Mounts {
             self.seen_alive(&call.target);
         }
         Ok(match look_now(&target).await? {
-            Found::Nothing => End::Gone,
-            Found::Alive => End::Alive,
-            Found::Dead => return Err(AgentError::Dead(call.target.clone())),
+            LookedAt::Nothing => End::Gone,
+            LookedAt::Alive => End::Alive,
+            LookedAt::Dead => return Err(AgentError::Dead(call.target.clone())),
         })
     }
 
@@ -141,13 +141,13 @@ impl Mounts {
 
 /// Checks a target even if another call is checking it. If it does not answer in time, it is alive: a dead one answers
 /// at once.
-async fn look_now(target: &Target) -> Result<Found, AgentError> {
+async fn look_now(target: &Target) -> Result<LookedAt, AgentError> {
     let path = target.clone();
     let looked = thread::run(move || look::look(&path));
     match tokio::time::timeout(LOOK_LIMIT, looked).await {
         Ok(Ok(found)) => Ok(found?),
         Ok(Err(source)) => Err(no_thread(&target.to_string())(source)),
-        Err(_) => Ok(Found::Alive),
+        Err(_) => Ok(LookedAt::Alive),
     }
 }
 

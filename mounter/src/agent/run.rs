@@ -71,7 +71,7 @@ pub enum ProgramError {
         /// Its exit status.
         status: String,
         /// Its last lines.
-        words: Words,
+        words: OutputWords,
     },
     /// It was killed after its time limit.
     #[error("{program} took longer than {limit:?} and was ended: {words}")]
@@ -81,7 +81,7 @@ pub enum ProgramError {
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
-        words: Words,
+        words: OutputWords,
     },
 }
 
@@ -158,16 +158,16 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
 
 /// The last lines of a program's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Words(Vec<String>);
+pub struct OutputWords(Vec<String>);
 
-impl Words {
+impl OutputWords {
     /// The lines.
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 }
 
-impl fmt::Display for Words {
+impl fmt::Display for OutputWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("it said nothing");
@@ -214,9 +214,9 @@ impl LastWords {
         }
     }
 
-    pub(super) fn get(&self) -> Words {
+    pub(super) fn get(&self) -> OutputWords {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        Words(lines.iter().cloned().collect())
+        OutputWords(lines.iter().cloned().collect())
     }
 }
 

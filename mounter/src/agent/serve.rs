@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{Instrument as _, info, info_span, warn};
 
 use super::mounts::Mounts;
-use super::protocol::{self, Answer, Call, Category, Failure, Request, VERSION, WireError};
+use super::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, VERSION, WireError};
 use super::revive;
 use super::services::ServiceError;
 use super::supervise::DEATH;
@@ -118,7 +118,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
             return;
         }
     }
-    let request = match tokio::time::timeout(REQUEST_LIMIT, protocol::receive::<Request>(&mut stream)).await {
+    let request = match tokio::time::timeout(REQUEST_LIMIT, protocol::receive::<AgentRequest>(&mut stream)).await {
         Ok(Ok(request)) => request,
         Ok(Err(WireError::Io(..))) | Err(_) => return,
         Ok(Err(error)) => {
@@ -127,7 +127,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
         }
     };
     let answer = answer(request, &mounts).await;
-    if let Answer::Failed(failure) = &answer {
+    if let AgentAnswer::Failed(failure) = &answer {
         warn!(category = failure.category.as_str(), "{}", failure.message);
     }
     if let Err(error) = protocol::send(&mut stream, &answer).await {
@@ -135,7 +135,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
     }
 }
 
-async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
+async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
     if request.version != VERSION {
         return malformed(format!(
             "the mounter speaks version {} of the agent's messages and this agent {VERSION}: this agent ends with its \
@@ -144,23 +144,23 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
         ));
     }
     let result = match request.call {
-        Call::Hello => mounts.hello().await.map(Answer::Hello),
+        Call::Hello => mounts.hello().await.map(AgentAnswer::Hello),
         Call::Mount(call) => {
             let span = info_span!("mount", mount.client = call.client, mount.target = call.target);
             let mounted = mounts.mount(*call).instrument(span.clone()).await;
             if mounted.is_ok() {
                 span.in_scope(|| info!("mounted"));
             }
-            mounted.map(|()| Answer::Mounted)
+            mounted.map(|()| AgentAnswer::Mounted)
         }
-        Call::Unmount { target } => mounts.unmount(&target).await.map(|()| Answer::Unmounted),
-        Call::Recall { target } => mounts.recall(&target).map(|call| Answer::Recalled(Box::new(call))),
-        Call::Adopt(call) => mounts.adopt(*call).await.map(|()| Answer::Noted),
-        Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| Answer::Noted),
-        Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| Answer::Noted),
+        Call::Unmount { target } => mounts.unmount(&target).await.map(|()| AgentAnswer::Unmounted),
+        Call::Recall { target } => mounts.recall(&target).map(|call| AgentAnswer::Recalled(Box::new(call))),
+        Call::Adopt(call) => mounts.adopt(*call).await.map(|()| AgentAnswer::Noted),
+        Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| AgentAnswer::Noted),
+        Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| AgentAnswer::Noted),
         Call::Expand { target, size, limit_ms } => {
             let expanded = mounts.expand(&target, size, Duration::from_millis(limit_ms)).await;
-            expanded.map(|()| Answer::Noted)
+            expanded.map(|()| AgentAnswer::Noted)
         }
         Call::Service {
             volume,
@@ -168,22 +168,22 @@ async fn answer(request: Request, mounts: &Arc<Mounts>) -> Answer {
             environment,
         } => {
             let served = mounts.services.serve(&volume, *service, environment).await;
-            return served.map_or_else(|error| not_served(&error), |said| Answer::Served { said });
+            return served.map_or_else(|error| not_served(&error), |said| AgentAnswer::Served { said });
         }
     };
-    result.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
+    result.unwrap_or_else(|error| AgentAnswer::Failed(AgentFailure::from(&error)))
 }
 
-fn not_served(error: &ServiceError) -> Answer {
-    Answer::Failed(Failure {
+fn not_served(error: &ServiceError) -> AgentAnswer {
+    AgentAnswer::Failed(AgentFailure {
         category: error.category(),
         message: error.told(),
     })
 }
 
-fn malformed(message: String) -> Answer {
-    Answer::Failed(Failure {
-        category: Category::Protocol,
+fn malformed(message: String) -> AgentAnswer {
+    AgentAnswer::Failed(AgentFailure {
+        category: FailureCategory::Protocol,
         message,
     })
 }

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use self::call::Service;
+use self::call::ServiceCall;
 use self::command::{SOCKET, VOLUME};
 use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
@@ -56,7 +56,7 @@ const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 
 /// The purpose of a run of an image's program.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct ServiceRun {
     /// Where it mounts.
     pub directory: PathBuf,
     /// The volume's source.
@@ -145,7 +145,7 @@ impl Services {
     }
 
     /// Notes that a program of the image is about to mount a volume.
-    pub fn begin(self: &Arc<Self>, volume: &str, run: Run) -> Result<Running, ServiceError> {
+    pub fn begin(self: &Arc<Self>, volume: &str, run: ServiceRun) -> Result<Running, ServiceError> {
         let path = self.state(volume);
         directory::make(&path).map_err(|source| ServiceError::Directory {
             attempted: "make directory",
@@ -175,14 +175,14 @@ impl Services {
     pub async fn serve(
         self: &Arc<Self>,
         volume: &str,
-        service: Service,
+        service: ServiceCall,
         environment: BTreeMap<String, String>,
     ) -> Result<String, ServiceError> {
         let run = self.lock().get(volume).and_then(|volume| volume.run.clone());
         let run = run.ok_or_else(|| ServiceError::NotMounting(volume.to_owned()))?;
         let left = run.until.saturating_duration_since(Instant::now());
         match service {
-            Service::Daemon {
+            ServiceCall::Daemon {
                 program,
                 pid_file: Some(pid_file),
                 ..
@@ -192,18 +192,18 @@ impl Services {
                 let program = invocation.program.display().to_string();
                 self.keep_daemon(volume, &program, process, None).await?;
             }
-            Service::Daemon { program, ready, .. } => {
+            ServiceCall::Daemon { program, ready, .. } => {
                 self.start(volume, program, environment, ready.map(|ready| (ready, left)))
                     .await?;
             }
-            Service::ShowDevice { socket, read_only } => {
+            ServiceCall::ShowDevice { socket, read_only } => {
                 let (program, ready) = call::shows(&socket, read_only, &run.directory);
                 self.start(volume, program, environment, Some((ready, left.min(SHOW_LIMIT))))
                     .await?;
             }
-            Service::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
-            Service::WatchServer { limit: 0, .. } => {}
-            Service::WatchServer { limit, file } => {
+            ServiceCall::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
+            ServiceCall::WatchServer { limit: 0, .. } => {}
+            ServiceCall::WatchServer { limit, file } => {
                 let record = Record::Watch {
                     file,
                     limit: Duration::from_secs(limit),

@@ -7,16 +7,18 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tracing::warn;
 
-use crate::agent::protocol::{Answer, Call, Category, Failure, Hello, MountCall, MountState, SecretBytes};
+use crate::agent::protocol::{
+    AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountState, SecretBytes,
+};
 use crate::client_pods::allowed::ImageError;
-use crate::client_pods::kept::Record;
+use crate::client_pods::kept::KeptRecord;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::LOOK_LIMIT;
-use crate::client_pods::status::{Phase, SeenPod};
-use crate::client_pods::{ClientPods, Lease, Need, PodError};
+use crate::client_pods::status::{PodPhase, SeenPod};
+use crate::client_pods::{ClientPods, Lease, PodError, PodNeed};
 use crate::core::client::Client;
 use crate::core::waits::{Waiting, Waits};
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::mount_table::Table;
@@ -90,14 +92,14 @@ impl ContainerClient {
     }
 
     /// Looks at the job's target without waiting for a server: what does not answer in time is alive.
-    async fn look(&self, job: &MountJob) -> Result<Found, MountError> {
+    async fn look(&self, job: &MountJob) -> Result<LookedAt, MountError> {
         let table = Table::read().map_err(|error| MountError::Failed {
             attempted: "read the mount table".to_owned(),
             message: error.to_string(),
         })?;
         // Most have nothing mounted, and then no worker is needed.
         if table.top(&job.target.path()).is_none() {
-            return Ok(Found::Nothing);
+            return Ok(LookedAt::Nothing);
         }
         let looked = self.pods.looks.look(&job.target, LOOK_LIMIT).await;
         looked.map_err(|error| error.into_mount_error(&format!("the look at {}", job.target), &job.server()))
@@ -123,17 +125,21 @@ impl ContainerClient {
         let asking = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2);
         let answer = self.waits.watch(Waiting::of(job), asking).await;
         match answer {
-            Ok(Answer::Mounted) => Ok(()),
-            Ok(Answer::Failed(failure)) => Err(refused(job, limit, failure)),
-            Ok(Answer::Hello(_) | Answer::Unmounted | Answer::Noted | Answer::Recalled(_) | Answer::Served { .. }) => {
-                Err(container_error(
-                    job,
-                    format!(
-                        "the agent of Pod {} gave an answer that does not fit the request",
-                        lease.name
-                    ),
-                ))
-            }
+            Ok(AgentAnswer::Mounted) => Ok(()),
+            Ok(AgentAnswer::Failed(failure)) => Err(refused(job, limit, failure)),
+            Ok(
+                AgentAnswer::Hello(_)
+                | AgentAnswer::Unmounted
+                | AgentAnswer::Noted
+                | AgentAnswer::Recalled(_)
+                | AgentAnswer::Served { .. },
+            ) => Err(container_error(
+                job,
+                format!(
+                    "the agent of Pod {} gave an answer that does not fit the request",
+                    lease.name
+                ),
+            )),
             Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
         }
     }
@@ -146,16 +152,16 @@ impl Client for ContainerClient {
             return Err(container_error(job, "no client image is set for it".to_owned()));
         };
         match self.look(job).await? {
-            Found::Nothing => {}
-            Found::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
-            Found::Alive => {
+            LookedAt::Nothing => {}
+            LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
+            LookedAt::Alive => {
                 return Err(MountError::Occupied {
                     target: job.target.to_string(),
                     found: "a file system that no client container knows".to_owned(),
                     wanted: job.volume.source.clone(),
                 });
             }
-            Found::Dead => {
+            LookedAt::Dead => {
                 if let Some(message) = self.revival(&job.target).await {
                     return Err(container_error(job, message));
                 }
@@ -171,7 +177,7 @@ impl Client for ContainerClient {
             }
         }
         let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
-        let need = Need {
+        let need = PodNeed {
             client: &job.volume.client,
             image,
             by_volume: job.image_by_volume(),
@@ -182,7 +188,7 @@ impl Client for ContainerClient {
         let lease = lease.map_err(|error| no_pod(job, error))?;
         let mounted = self.ask(&lease, job).await;
         if mounted.is_ok() {
-            self.pods.keep(Record {
+            self.pods.keep(KeptRecord {
                 by: lease.uid.clone(),
                 image: image.clone(),
                 by_volume: need.by_volume,
@@ -211,8 +217,8 @@ impl Client for ContainerClient {
             message,
         };
         match self.pods.ask(&pod.uid, call, limit + ANSWER_RESERVE / 2).await {
-            Ok(Answer::Noted) => Ok(true),
-            Ok(Answer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
+            Ok(AgentAnswer::Noted) => Ok(true),
+            Ok(AgentAnswer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
             Ok(_) => Err(broken(format!(
                 "the agent of Pod {} gave an answer that does not fit the request",
                 pod.name
@@ -233,14 +239,14 @@ impl Client for ContainerClient {
 
 async fn clear_up(pods: Arc<ClientPods>, target: String) {
     let seen = pods.seen();
-    let calls = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(|pod| {
+    let calls = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(|pod| {
         let call = Call::Unmount { target: target.clone() };
         let pods = &pods;
         async move { (&pod.name, pods.ask(&pod.uid, call, CLEAR_UP_LIMIT).await) }
     });
     for (name, answer) in join_all(calls).await {
         match answer {
-            Ok(Answer::Failed(failure)) => {
+            Ok(AgentAnswer::Failed(failure)) => {
                 warn!(
                     pod.name = name,
                     target.path = target,
@@ -282,52 +288,61 @@ fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
     }
 }
 
-fn refused(job: &MountJob, limit: Duration, failure: Failure) -> MountError {
+fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError {
     let attempted = format!(
         "mount {} in the client container for {}",
         job.volume.source, job.volume.client
     );
     let message = failure.message;
     match failure.category {
-        Category::Invalid => MountError::BadOptions(message.into()),
-        Category::InProgress => MountError::InProgress {
+        FailureCategory::Invalid => MountError::BadOptions(message.into()),
+        FailureCategory::InProgress => MountError::InProgress {
             operation: "mount".to_owned(),
             seconds: 0,
         },
-        Category::TimedOut => MountError::Timeout {
+        FailureCategory::TimedOut => MountError::Timeout {
             attempted: format!("to {attempted} ({message})"),
             seconds: limit.as_secs(),
             server: job.server(),
         },
-        Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
-        Category::Protocol | Category::Draining | Category::Other => container_error(job, message),
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
+            MountError::Failed { attempted, message }
+        }
+        FailureCategory::Protocol | FailureCategory::Draining | FailureCategory::Other => container_error(job, message),
     }
 }
 
 /// What an agent's failure to expand a volume means. `Ok(false)`: it has never heard of that.
-fn not_expanded(target: &Target, mount: &MountState, limit: Duration, failure: Failure) -> Result<bool, MountError> {
+fn not_expanded(
+    target: &Target,
+    mount: &MountState,
+    limit: Duration,
+    failure: AgentFailure,
+) -> Result<bool, MountError> {
     let (attempted, message) = (
         format!("expand {} volume {}", mount.client, mount.source),
         failure.message,
     );
     Err(match failure.category {
-        Category::Protocol => return Ok(false),
-        Category::Invalid => MountError::NotExpanded {
+        FailureCategory::Protocol => return Ok(false),
+        FailureCategory::Invalid => MountError::NotExpanded {
             target: target.to_string(),
             found: mount.source.clone(),
             why: message,
         },
-        Category::InProgress => MountError::InProgress {
+        FailureCategory::InProgress => MountError::InProgress {
             operation: "another operation".to_owned(),
             seconds: 0,
         },
-        Category::TimedOut => MountError::Timeout {
+        FailureCategory::TimedOut => MountError::Timeout {
             attempted: format!("to {attempted} ({message})"),
             seconds: limit.as_secs(),
             server: mount.source.clone(),
         },
-        Category::Refused | Category::InUse | Category::System => MountError::Failed { attempted, message },
-        Category::Draining | Category::Other => MountError::Container {
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
+            MountError::Failed { attempted, message }
+        }
+        FailureCategory::Draining | FailureCategory::Other => MountError::Container {
             client: mount.client.clone(),
             message,
         },
@@ -355,7 +370,7 @@ mod tests {
     use std::time::Duration;
 
     use super::not_expanded;
-    use crate::agent::protocol::{Category, Failure, Health, MountState};
+    use crate::agent::protocol::{AgentFailure, FailureCategory, MountHealth, MountState};
     use crate::volume::job::PodRef;
     use crate::volume::target::Target;
 
@@ -368,29 +383,29 @@ mod tests {
             client: "iscsi".to_owned(),
             source: "iscsi://h/t/1".to_owned(),
             pod: PodRef::default(),
-            health: Health::Mounted,
+            health: MountHealth::Mounted,
             dead: None,
             reviving: None,
             silent_ms: None,
         };
         let of = |category| {
             let message = "its words".to_owned();
-            let failure = Failure { category, message };
+            let failure = AgentFailure { category, message };
             not_expanded(&target, &mount, Duration::from_secs(9), failure)
         };
-        assert_eq!(of(Category::Protocol), Ok(false));
+        assert_eq!(of(FailureCategory::Protocol), Ok(false));
         for (category, expected) in [
-            (Category::Invalid, "not-expanded"),
-            (Category::InProgress, "in-progress"),
-            (Category::TimedOut, "timeout"),
-            (Category::Refused, "failed"),
-            (Category::Draining, "container"),
-            (Category::Other, "container"),
+            (FailureCategory::Invalid, "not-expanded"),
+            (FailureCategory::InProgress, "in-progress"),
+            (FailureCategory::TimedOut, "timeout"),
+            (FailureCategory::Refused, "failed"),
+            (FailureCategory::Draining, "container"),
+            (FailureCategory::Other, "container"),
         ] {
             let error = of(category).unwrap_err();
             assert_eq!(error.category(), expected);
             assert!(
-                category == Category::InProgress || error.to_string().contains("its words"),
+                category == FailureCategory::InProgress || error.to_string().contains("its words"),
                 "{error}"
             );
         }

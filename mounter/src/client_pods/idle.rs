@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::status::{Phase, SeenPod};
+use super::status::{PodPhase, SeenPod};
 use super::{ClientPods, lost};
 use crate::agent::protocol::MountState;
 
@@ -104,14 +104,14 @@ async fn usage(pods: &ClientPods, pod: &SeenPod) -> Option<Use> {
         return Some(Use::Used);
     }
     match pod.phase {
-        Phase::Leaving => None,
-        Phase::Ended => Some(Use::Unused),
+        PodPhase::Leaving => None,
+        PodPhase::Ended => Some(Use::Unused),
         // It will have to mount again what it had; until then it can't say whether there is anything.
-        Phase::BackOff => Some(Use::Used),
+        PodPhase::BackOff => Some(Use::Used),
         // A Pod that has not started has no mounts, unless it ran before: then its agent will answer again.
-        Phase::Starting | Phase::Running => match pods.hello(&pod.uid).await {
+        PodPhase::Starting | PodPhase::Running => match pods.hello(&pod.uid).await {
             Ok(hello) if hello.mounts.iter().all(MountState::is_lost) => Some(Use::Unused),
-            Err(_) if pod.phase == Phase::Starting && !pod.ran => Some(Use::Unused),
+            Err(_) if pod.phase == PodPhase::Starting && !pod.ran => Some(Use::Unused),
             Ok(_) | Err(_) => Some(Use::Used),
         },
     }

@@ -24,7 +24,7 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// A volume that a client container has mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct KeptRecord {
     /// Uid of the container's Pod.
     pub by: String,
     /// Its image.
@@ -41,7 +41,7 @@ pub struct Kept {
     /// None where there is no memory file system.
     dir: Option<PathBuf>,
     /// By target.
-    records: Mutex<BTreeMap<String, Record>>,
+    records: Mutex<BTreeMap<String, KeptRecord>>,
 }
 
 impl Kept {
@@ -61,7 +61,7 @@ impl Kept {
 
     fn within(dir: &Path) -> Self {
         let files = fs::read_dir(dir).into_iter().flatten().flatten();
-        let read = |path: PathBuf| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok();
+        let read = |path: PathBuf| serde_json::from_slice::<KeptRecord>(&fs::read(path).ok()?).ok();
         let records = files.filter_map(|file| read(file.path()));
         Self {
             records: Mutex::new(records.map(|record| (record.call.target.clone(), record)).collect()),
@@ -70,7 +70,7 @@ impl Kept {
     }
 
     /// Remembers a volume.
-    pub fn put(&self, record: Record) {
+    pub fn put(&self, record: KeptRecord) {
         let mut records = self.lock();
         if records.get(&record.call.target) == Some(&record) {
             return;
@@ -86,7 +86,7 @@ impl Kept {
     }
 
     /// What is remembered of a volume.
-    pub fn get(&self, target: &str) -> Option<Record> {
+    pub fn get(&self, target: &str) -> Option<KeptRecord> {
         self.lock().get(target).cloned()
     }
 
@@ -117,13 +117,13 @@ impl Kept {
         Some(self.dir.as_ref()?.join(name).with_extension("json"))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, KeptRecord>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Writes a file whole or not at all, for root alone.
-fn write(path: &Path, record: &Record) -> io::Result<()> {
+fn write(path: &Path, record: &KeptRecord) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new()
         .write(true)
@@ -140,12 +140,12 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::{Kept, Record};
+    use super::{Kept, KeptRecord};
     use crate::agent::protocol::{MountCall, SecretBytes};
     use crate::volume::job::PodRef;
 
-    pub(crate) fn record(target: &str, by: &str) -> Record {
-        Record {
+    pub(crate) fn record(target: &str, by: &str) -> KeptRecord {
+        KeptRecord {
             by: by.into(),
             image: "mooring.dev/client-sshfs:1".into(),
             by_volume: false,

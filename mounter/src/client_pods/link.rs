@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 
 use super::pod::AGENT_VOLUME;
-use crate::agent::protocol::{self, Answer, Call, Request, VERSION, WireError};
+use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, VERSION, WireError};
 use crate::agent::serve::SOCKET;
 
 /// Why an agent did not answer.
@@ -39,10 +39,10 @@ pub enum LinkError {
 }
 
 /// Asks the agent of the Pod `uid`, and waits for its answer for at most `limit`.
-pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) -> Result<Answer, LinkError> {
+pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) -> Result<AgentAnswer, LinkError> {
     let conversation = async {
         let mut stream = connect(kubelet_root, uid).await?;
-        let request = Request { version: VERSION, call };
+        let request = AgentRequest { version: VERSION, call };
         protocol::send(&mut stream, &request).await.map_err(LinkError::Wire)?;
         protocol::receive(&mut stream).await.map_err(LinkError::Wire)
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::target::Target;
 use crate::worker::{WorkerError, Workers};
 
@@ -30,12 +30,12 @@ impl Looks {
 
     /// What is mounted on a target. What does not answer in time is alive. So is what an earlier worker still looks at
     /// after `patience`.
-    pub(super) async fn look(&self, target: &Target, patience: Duration) -> Result<Found, WorkerError> {
+    pub(super) async fn look(&self, target: &Target, patience: Duration) -> Result<LookedAt, WorkerError> {
         let Some(turn) = self.turns.take(target, patience).await else {
-            return Ok(Found::Alive);
+            return Ok(LookedAt::Alive);
         };
         match self.workers.look(target, LOOK_LIMIT, turn).await {
-            Err(WorkerError::Late { .. }) => Ok(Found::Alive),
+            Err(WorkerError::Late { .. }) => Ok(LookedAt::Alive),
             looked => looked,
         }
     }

@@ -18,17 +18,17 @@ use mooring_contract::names::reasons;
 use mooring_contract::volume::ClientName;
 use tracing::{info, warn};
 
-use super::kept::Record;
+use super::kept::KeptRecord;
 use super::link::LinkError;
-use super::status::Phase;
-use super::{ClientPods, Need, PodError};
-use crate::agent::protocol::{Answer, Call, Health, MountState};
+use super::status::PodPhase;
+use super::{ClientPods, PodError, PodNeed};
+use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState};
 use crate::api::recorder::Event;
 use crate::api::volume_events::{VolumeEvent, about_volume};
 use crate::node::node_pods::NodePodsError;
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::job::PodRef;
-use crate::volume::mount_table::{Entry, Table};
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::Serving;
 use crate::volume::target::Target;
 
@@ -245,7 +245,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
         let is_lost = served.as_ref().is_some_and(|(_, mount)| mount.is_lost());
         if whose(claimed, kept.as_deref(), &there) == Whose::Served && !is_lost {
             let is_new =
-                |(by, mount): &(String, MountState)| kept.as_ref() != Some(by) && mount.health == Health::Mounted;
+                |(by, mount): &(String, MountState)| kept.as_ref() != Some(by) && mount.health == MountHealth::Mounted;
             if let Some((by, _)) = served.filter(is_new) {
                 recall(pods, &by, &path).await;
             }
@@ -256,22 +256,22 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
             continue;
         }
         match look(pods, target).await {
-            Found::Dead => {
+            LookedAt::Dead => {
                 soon = true;
                 if revive(pods, target).is_none() {
                     tell(pods, target, entry, served.map(|(_, mount)| mount));
                 }
             }
             // Its container is just ending, or a program on the host serves it.
-            Found::Alive => soon |= kept.is_some(),
-            Found::Nothing => {}
+            LookedAt::Alive => soon |= kept.is_some(),
+            LookedAt::Nothing => {}
         }
     }
     soon
 }
 
 /// What lies uppermost on each volume's directory.
-fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, Entry> {
+fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, MountEntry> {
     let entries = table.volumes(kubelet_root).filter_map(|entry| {
         let target = Target::parse(kubelet_root, entry.mount_point.to_str()?).ok()?;
         Some((target, entry.clone()))
@@ -282,7 +282,7 @@ fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, Entry> {
 /// Asks all agents what they have mounted.
 async fn ask_all(pods: &Arc<ClientPods>) -> There {
     let seen = pods.seen();
-    let asked = seen.iter().filter(|pod| pod.phase != Phase::Ended).map(async |pod| {
+    let asked = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(async |pod| {
         let answered = pods.hello(&pod.uid).await.is_ok();
         (pod.uid.clone(), answered)
     });
@@ -308,7 +308,7 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
         target: target.to_owned(),
     };
     match pods.ask(by, call, ASK_LIMIT).await {
-        Ok(Answer::Recalled(call)) => pods.kept.put(Record {
+        Ok(AgentAnswer::Recalled(call)) => pods.kept.put(KeptRecord {
             by: by.to_owned(),
             image: origin.image().to_owned(),
             by_volume: origin.is_by_volume(),
@@ -324,9 +324,9 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
 
 /// What is mounted on a target; alive where a worker can't find out. This does not wait for a worker that already hangs
 /// there.
-async fn look(pods: &ClientPods, target: &Target) -> Found {
+async fn look(pods: &ClientPods, target: &Target) -> LookedAt {
     let looked = pods.looks.look(target, Duration::ZERO).await;
-    looked.unwrap_or(Found::Alive)
+    looked.unwrap_or(LookedAt::Alive)
 }
 
 /// Starts to mount a volume again with its kept call, unless that is under way. Gives the reason why it has failed so
@@ -380,7 +380,7 @@ enum AdoptError {
 }
 
 /// Has a client Pod take over a volume; the Pod's name.
-async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Result<String, AdoptError> {
+async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: KeptRecord) -> Result<String, AdoptError> {
     let call = &record.call;
     let client: ClientName = call
         .client
@@ -391,7 +391,7 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Resul
         Some(Serving::Container(image)) if !record.by_volume => image,
         _ => record.image.clone(),
     };
-    let need = Need {
+    let need = PodNeed {
         client: &client,
         image: &image,
         by_volume: record.by_volume,
@@ -402,14 +402,14 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: Record) -> Resul
     let name = lease.name.clone();
     let call = record.call.clone();
     // Kept first: the next look has to know which Pod to ask.
-    pods.kept.put(Record {
+    pods.kept.put(KeptRecord {
         by: lease.uid.clone(),
         image,
         ..record
     });
     match pods.ask(&lease.uid, Call::Adopt(Box::new(call)), ASK_LIMIT).await {
-        Ok(Answer::Noted) => Ok(name),
-        Ok(Answer::Failed(failure)) => Err(AdoptError::Refused {
+        Ok(AgentAnswer::Noted) => Ok(name),
+        Ok(AgentAnswer::Failed(failure)) => Err(AdoptError::Refused {
             name,
             message: failure.message,
         }),
@@ -438,7 +438,7 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
 }
 
 /// Starts to tell a volume's user that it is lost for good.
-fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &Entry, mount: Option<MountState>) {
+fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Option<MountState>) {
     let path = target.to_string();
     if !pods.lost.begin(&path) {
         return;
@@ -506,7 +506,7 @@ mod tests {
     use super::*;
     use crate::agent::protocol::Reviving;
 
-    fn mount(target: &str, health: Health) -> MountState {
+    fn mount(target: &str, health: MountHealth) -> MountState {
         MountState {
             target: target.into(),
             client: "sshfs".into(),
@@ -566,15 +566,15 @@ mod tests {
         assert!(!lost.begin("t"), "it waits");
         assert_eq!(lost.failed("t", "no image".into()), 1);
         assert_eq!(lost.why("t"), "no image");
-        lost.heard("one", &[mount("t", Health::Dead)]);
+        lost.heard("one", &[mount("t", MountHealth::Dead)]);
         assert!(!lost.begin("t"), "nothing has changed");
-        let mut reviving = mount("t", Health::Dead);
+        let mut reviving = mount("t", MountHealth::Dead);
         reviving.reviving = Some(Reviving::default());
         lost.heard("one", &[reviving]);
         assert!(lost.begin("t"));
         lost.done("t", true);
         assert!(lost.is_told("t") && !lost.begin("t"));
-        lost.heard("one", &[mount("t", Health::Mounted)]);
+        lost.heard("one", &[mount("t", MountHealth::Mounted)]);
         assert!(lost.begin("t"));
         lost.forget("t");
         assert!(lost.begin("t"));

@@ -128,7 +128,7 @@ impl OldPod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::{Health, Reviving};
+    use crate::agent::protocol::{MountHealth, Reviving};
     use crate::volume::job::PodRef;
 
     const AGENT: &str = "mooring.dev/mounter:2";
@@ -206,14 +206,14 @@ mod tests {
             reviving: None,
             silent_ms: None,
         };
-        let mut reviving = mount("e", Health::Dead);
+        let mut reviving = mount("e", MountHealth::Dead);
         reviving.reviving = Some(Reviving::default());
         let mounts = [
-            mount("b", Health::Mounted),
-            mount("a", Health::Mounted),
-            mount("a", Health::Busy),
-            mount("lost", Health::Dead),
-            mount("c", Health::Mounted),
+            mount("b", MountHealth::Mounted),
+            mount("a", MountHealth::Mounted),
+            mount("a", MountHealth::Busy),
+            mount("lost", MountHealth::Dead),
+            mount("c", MountHealth::Mounted),
             reviving,
         ];
         let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).words();

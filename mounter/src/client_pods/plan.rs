@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::status::{Phase, Problem, SeenPod};
+use super::status::{PodPhase, Problem, SeenPod};
 use crate::agent::store::hex;
 
 /// A volume that has a client Pod to itself. The name alone is not enough: inline volumes may have any name.
@@ -48,7 +48,7 @@ impl Wanted {
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum PodDecision {
     /// Ask this Pod's agent. It may not have started yet.
     Use {
         /// Name.
@@ -71,7 +71,7 @@ pub enum Decision {
 ///
 /// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
 /// used. Two mounters that see the same Pods choose the same name, so their creations collide.
-pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> Decision {
+pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> PodDecision {
     let base = wanted.base_name();
     let numbered = |n: usize| format!("{base}-{n}");
     let ours = |pod: &&SeenPod| {
@@ -83,10 +83,10 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> Decision {
     let usable = seen
         .iter()
         .filter(ours)
-        .filter(|pod| matches!(pod.phase, Phase::Starting | Phase::Running))
-        .min_by_key(|pod| (pod.phase != Phase::Running, pod.name.as_str()));
+        .filter(|pod| matches!(pod.phase, PodPhase::Starting | PodPhase::Running))
+        .min_by_key(|pod| (pod.phase != PodPhase::Running, pod.name.as_str()));
     if let Some(pod) = usable {
-        return Decision::Use {
+        return PodDecision::Use {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             problem: pod.problem.clone(),
@@ -96,12 +96,12 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> Decision {
         .map(numbered)
         .find(|name| seen.iter().all(|pod| pod.name != *name))
         .unwrap_or_else(|| numbered(0));
-    Decision::Create {
+    PodDecision::Create {
         name,
         ended: seen
             .iter()
             .filter(ours)
-            .filter(|pod| pod.phase == Phase::Ended)
+            .filter(|pod| pod.phase == PodPhase::Ended)
             .map(|pod| (pod.uid.clone(), pod.name.clone()))
             .collect(),
     }
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    fn seen(wanted: &Wanted, n: usize, phase: Phase) -> SeenPod {
+    fn seen(wanted: &Wanted, n: usize, phase: PodPhase) -> SeenPod {
         SeenPod {
             name: format!("{}-{n}", wanted.base_name()),
             uid: format!("uid-{n}"),
@@ -132,16 +132,16 @@ mod tests {
         }
     }
 
-    fn name(decision: &Decision) -> String {
+    fn name(decision: &PodDecision) -> String {
         match decision {
-            Decision::Use { name, .. } => format!("use {name}"),
-            Decision::Create { name, .. } => format!("create {name}"),
+            PodDecision::Use { name, .. } => format!("use {name}"),
+            PodDecision::Create { name, .. } => format!("create {name}"),
         }
     }
 
     #[test]
     fn the_pod_that_serves_is_chosen_or_the_next_free_name() {
-        use Phase::{Ended, Leaving, Running, Starting};
+        use PodPhase::{Ended, Leaving, Running, Starting};
         let wanted = wanted("a:1");
         let base = wanted.base_name();
         for (pods, expected) in [
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn a_pod_that_has_ended_is_removed_when_another_takes_its_place() {
         let wanted = wanted("a:1");
-        let pods = [seen(&wanted, 0, Phase::Ended), seen(&wanted, 1, Phase::Leaving)];
-        let Decision::Create { ended, .. } = plan(&wanted, &pods) else {
+        let pods = [seen(&wanted, 0, PodPhase::Ended), seen(&wanted, 1, PodPhase::Leaving)];
+        let PodDecision::Create { ended, .. } = plan(&wanted, &pods) else {
             panic!("nothing is created");
         };
         assert_eq!(ended, [("uid-0".to_owned(), pods[0].name.clone())]);
@@ -177,7 +177,7 @@ mod tests {
     fn another_image_client_or_node_never_shares_a_pod() {
         let old = wanted("a:1");
         let new = wanted("a:2");
-        let pods = [seen(&old, 0, Phase::Running)];
+        let pods = [seen(&old, 0, PodPhase::Running)];
         assert_eq!(name(&plan(&new, &pods)), format!("create {}-0", new.base_name()));
         let mut other = wanted("a:1");
         other.node = "node-2".into();

@@ -7,7 +7,7 @@ const RAN_WELL: i64 = 5;
 
 /// The phase of a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum PodPhase {
     /// Not all of it runs yet.
     Starting,
     /// Its client container runs.
@@ -38,7 +38,7 @@ pub struct SeenPod {
     /// Uid.
     pub uid: String,
     /// Its phase.
-    pub phase: Phase,
+    pub phase: PodPhase,
     /// Its client container ran well and has ended: whatever it had mounted it mounts again once it is back.
     pub ran: bool,
     /// What keeps it from running.
@@ -52,15 +52,15 @@ pub fn seen(pod: &Pod) -> Option<SeenPod> {
         .and_then(|status| status.phase.as_deref())
         .is_some_and(|phase| phase == "Failed" || phase == "Succeeded");
     let phase = if ended {
-        Phase::Ended
+        PodPhase::Ended
     } else if pod.metadata.deletion_timestamp.is_some() {
-        Phase::Leaving
+        PodPhase::Leaving
     } else if status.is_some_and(was_killed_again) {
-        Phase::BackOff
+        PodPhase::BackOff
     } else if status.is_some_and(runs) {
-        Phase::Running
+        PodPhase::Running
     } else {
-        Phase::Starting
+        PodPhase::Starting
     };
     Some(SeenPod {
         name: pod.metadata.name.clone()?,
@@ -189,13 +189,13 @@ mod tests {
     #[test]
     fn a_pod_runs_when_its_container_does_and_leaves_when_it_is_being_deleted() {
         let running = json!({"phase": "Running", "containerStatuses": [container(&json!({"running": {}}))]});
-        assert_eq!(seen(&pod(&json!({}), &running)).unwrap().phase, Phase::Running);
+        assert_eq!(seen(&pod(&json!({}), &running)).unwrap().phase, PodPhase::Running);
         let deleted = json!({"deletionTimestamp": "2026-11-21T00:00:00Z"});
-        assert_eq!(seen(&pod(&deleted, &running)).unwrap().phase, Phase::Leaving);
-        assert_eq!(seen(&pod(&json!({}), &json!({}))).unwrap().phase, Phase::Starting);
+        assert_eq!(seen(&pod(&deleted, &running)).unwrap().phase, PodPhase::Leaving);
+        assert_eq!(seen(&pod(&json!({}), &json!({}))).unwrap().phase, PodPhase::Starting);
         let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"});
         let evicted = seen(&pod(&json!({}), &evicted)).unwrap();
-        assert_eq!(evicted.phase, Phase::Ended);
+        assert_eq!(evicted.phase, PodPhase::Ended);
         assert!(evicted.problem.unwrap().message.contains("Evicted"));
     }
 
@@ -212,8 +212,8 @@ mod tests {
             let status = json!({"phase": "Running", "containerStatuses": [container]});
             seen(&pod(&json!({}), &status)).unwrap().phase
         };
-        assert_eq!(ended(1), Phase::Starting);
-        assert_eq!(ended(9), Phase::BackOff);
+        assert_eq!(ended(1), PodPhase::Starting);
+        assert_eq!(ended(9), PodPhase::BackOff);
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
                 &json!({"phase": "Running", "containerStatuses": [container]}),
             ))
             .unwrap();
-            assert_eq!((seen.phase, seen.ran), (Phase::Starting, ran));
+            assert_eq!((seen.phase, seen.ran), (PodPhase::Starting, ran));
         }
     }
 

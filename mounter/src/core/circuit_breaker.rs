@@ -38,7 +38,7 @@ pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
 
 /// How an operation of a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum CallEnd {
     /// The server answered, with success or an error.
     Answered,
     /// It did not in time.
@@ -109,12 +109,12 @@ pub struct Permit {
     breakers: CircuitBreakers,
     name: String,
     probe: bool,
-    ended: Option<(Ended, Instant)>,
+    ended: Option<(CallEnd, Instant)>,
 }
 
 impl Permit {
     /// Notes how it ended. Dropping it instead says nothing about the server.
-    pub fn end(mut self, ended: Ended, now: Instant) {
+    pub fn end(mut self, ended: CallEnd, now: Instant) {
         self.ended = Some((ended, now));
     }
 }
@@ -130,8 +130,8 @@ impl Drop for Permit {
             server.probing = false;
         }
         match self.ended {
-            Some((Ended::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
-            Some((Ended::Answered, _)) => server.tripped = None,
+            Some((CallEnd::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
+            Some((CallEnd::Answered, _)) => server.tripped = None,
             None => {}
         }
         if server.running == 0 && server.tripped.is_none() {
@@ -142,14 +142,14 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
-    use super::{CircuitBreakers, Ended, FORGET, MOST, OPEN_FOR};
+    use super::{CallEnd, CircuitBreakers, FORGET, MOST, OPEN_FOR};
     use crate::volume::job::MountError;
     use std::time::{Duration, Instant};
 
     #[test]
     fn a_server_that_was_late_is_refused_by_name_and_others_are_not() {
         let (breakers, now) = (CircuitBreakers::default(), Instant::now());
-        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        breakers.enter("a", now).unwrap().end(CallEnd::Late, now);
         let error = breakers.enter("a", now + Duration::from_secs(1)).unwrap_err();
         assert!(
             matches!(&error, MountError::Tripped { server, .. } if server == "a"),
@@ -162,14 +162,14 @@ mod tests {
     #[test]
     fn after_a_while_one_is_let_through_and_decides_for_all() {
         let (breakers, now) = (CircuitBreakers::default(), Instant::now());
-        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        breakers.enter("a", now).unwrap().end(CallEnd::Late, now);
         let later = now + OPEN_FOR;
         let probe = breakers.enter("a", later).unwrap();
         assert!(breakers.enter("a", later).is_err());
-        probe.end(Ended::Late, later);
+        probe.end(CallEnd::Late, later);
         assert!(breakers.enter("a", later).is_err());
         let probe = breakers.enter("a", later + OPEN_FOR).unwrap();
-        probe.end(Ended::Answered, later + OPEN_FOR);
+        probe.end(CallEnd::Answered, later + OPEN_FOR);
         let _one = breakers.enter("a", later + OPEN_FOR).unwrap();
         let _two = breakers.enter("a", later + OPEN_FOR).unwrap();
         assert!(breakers.tripped(later + OPEN_FOR).is_empty());
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_server_that_no_mount_asks_for_is_no_longer_reported() {
         let (breakers, now) = (CircuitBreakers::default(), Instant::now());
-        breakers.enter("a", now).unwrap().end(Ended::Late, now);
+        breakers.enter("a", now).unwrap().end(CallEnd::Late, now);
         // Refused, so it is wanted still.
         let refused = now + Duration::from_secs(29);
         breakers.enter("a", refused).unwrap_err();
@@ -188,7 +188,7 @@ mod tests {
         // One that waits for its answer is not forgotten, however long it takes.
         let permit = breakers.enter("b", now).unwrap();
         breakers.enter("c", now + FORGET * 2).unwrap();
-        permit.end(Ended::Late, now + FORGET * 2);
+        permit.end(CallEnd::Late, now + FORGET * 2);
         assert_eq!(breakers.tripped(now + FORGET * 2), ["b"]);
     }
 

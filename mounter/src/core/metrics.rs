@@ -78,11 +78,11 @@ struct PoolGauges {
 
 /// All counters of the daemon; its clones share them.
 #[derive(Debug, Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct MounterMetrics(Arc<Inner>);
 
 /// What is looked up when metrics are read.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     /// File system type of each of Mooring's mounts.
     pub mounts: Vec<String>,
     /// Servers that are tripped, by name and client.
@@ -95,7 +95,7 @@ pub struct Snapshot {
     pub pool: Option<PoolUsage>,
 }
 
-impl Default for Metrics {
+impl Default for MounterMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("mooring_mounter");
         let calls = Family::default();
@@ -167,7 +167,7 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl MounterMetrics {
     /// A call-out was answered: with this result, as the driver calls it.
     pub fn called(&self, call: &str, result: &'static str, category: &'static str, took: Duration) {
         let call = CALLS.iter().find(|known| **known == call).copied().unwrap_or("other");
@@ -207,7 +207,7 @@ impl Metrics {
     }
 
     /// All metrics as text.
-    pub fn encode(&self, now: &Snapshot) -> Result<String, std::fmt::Error> {
+    pub fn encode(&self, now: &MetricsSnapshot) -> Result<String, std::fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         if let Some(now) = &now.pool {
             let PoolGauges {
@@ -246,27 +246,27 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metrics, Snapshot};
+    use super::{MetricsSnapshot, MounterMetrics};
     use crate::node::pool_usage::PoolUsage;
     use std::time::Duration;
 
     #[test]
     fn calls_are_counted_by_result_and_category_and_unknown_ones_together() {
-        let metrics = Metrics::default();
+        let metrics = MounterMetrics::default();
         metrics.called("mount", "Success", "", Duration::from_millis(7));
         metrics.called("mount", "Failure", "timeout", Duration::from_secs(7));
         metrics.called("made-up", "Not supported", "not-supported", Duration::ZERO);
         metrics.revived("sshfs", Duration::from_millis(700));
         metrics.not_revived("sshfs");
         metrics.given_up("cephfs");
-        let now = Snapshot {
+        let now = MetricsSnapshot {
             mounts: vec!["ext4".into(), "ext4".into()],
             tripped: vec!["10.0.0.4 (sshfs)".into()],
             pool: Some(PoolUsage {
                 promised: 3 << 30,
                 ..PoolUsage::default()
             }),
-            ..Snapshot::default()
+            ..MetricsSnapshot::default()
         };
         let text = metrics.encode(&now).unwrap();
         for line in [

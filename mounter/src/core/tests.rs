@@ -9,7 +9,7 @@ use mooring_contract::volume::Volume;
 
 use super::client::Client;
 use super::{Core, Places};
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::core::origin::Volumes;
 use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
 use crate::volume::registry::Registry;
@@ -46,7 +46,7 @@ fn core(container: &Arc<Container>) -> Core {
     };
     let registry = Registry::new(vec!["nfs=a/b:1".parse().unwrap()]);
     let container: Arc<dyn Client> = Arc::<Container>::clone(container);
-    Core::new(places, registry, Some(container), Metrics::default())
+    Core::new(places, registry, Some(container), MounterMetrics::default())
 }
 
 fn job(line: &str, name: &str) -> MountJob {

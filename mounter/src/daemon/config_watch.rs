@@ -13,7 +13,7 @@ use mooring_contract::names::{MOUNTER_CONFIG, reasons};
 use tracing::{debug, info, warn};
 
 use crate::api::recorder::{Event, Recorder};
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::daemon::status::Status;
 use crate::volume::registry::{BadConfig, Registry};
 
@@ -23,7 +23,7 @@ pub async fn follow(
     namespace: String,
     events: Recorder,
     registry: Registry,
-    metrics: Metrics,
+    metrics: MounterMetrics,
     status: Status,
 ) {
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
@@ -55,7 +55,7 @@ fn take_over(
     config: Option<&ConfigMap>,
     data: &BTreeMap<String, String>,
     registry: &Registry,
-    metrics: &Metrics,
+    metrics: &MounterMetrics,
     status: &Status,
 ) {
     let result = registry.configure(data);

@@ -52,7 +52,7 @@ enum PublishError {
 }
 
 /// Publishes what a node can mount.
-pub struct Publisher {
+pub struct NodePublisher {
     client: Client,
     events: Recorder,
     node: String,
@@ -91,7 +91,7 @@ enum Change {
     Able { clients: Vec<String> },
 }
 
-impl Publisher {
+impl NodePublisher {
     /// One for this node.
     pub fn new(
         client: Client,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::core::metrics::Snapshot;
+use crate::core::metrics::MetricsSnapshot;
 use crate::core::{Core, Obstacle};
 use crate::daemon::args::ServeArgs;
 use crate::node::pool_usage::PoolUsage;
@@ -128,9 +128,9 @@ impl Status {
     }
 
     /// What metrics are made from.
-    pub fn snapshot(&self, core: &Core) -> Snapshot {
+    pub fn snapshot(&self, core: &Core) -> MetricsSnapshot {
         let mounts = core.mounts().unwrap_or_default();
-        Snapshot {
+        MetricsSnapshot {
             mounts: mounts.into_iter().map(|(_, fs_type)| fs_type).collect(),
             tripped: core.breakers().tripped(Instant::now()),
             left_behind: core.workers().left_behind(),

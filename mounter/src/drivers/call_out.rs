@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::{Span, debug, field, info, info_span, warn};
 
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 
 /// Call-out that mounts a volume. Logs and metrics have these names, whichever driver the call-out comes by.
 pub(super) const MOUNT: &str = "mount";
@@ -59,7 +59,7 @@ pub(super) fn span(call: &str) -> Span {
 }
 
 /// Logs and counts the answer to a call-out that took this long. Call it within the call-out's [`span`].
-pub(super) fn answered(metrics: &Metrics, call: &str, took: Duration, outcome: &Outcome<'_>) {
+pub(super) fn answered(metrics: &MounterMetrics, call: &str, took: Duration, outcome: &Outcome<'_>) {
     let milliseconds = took.as_millis();
     match outcome {
         Outcome::Success if call == STATS => debug!(milliseconds, "answered with success"),

@@ -12,13 +12,13 @@ use tracing::Span;
 
 use crate::core::Core;
 use answer::FlexVolumeAnswer;
-use call::{CallError, FlexVolumeCall};
+use call::{CallOutError, FlexVolumeCall};
 
 /// Answers one call-out.
 pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (FlexVolumeAnswer, &'static str) {
     let call = match FlexVolumeCall::parse(args, core.kubelet_root()) {
         Ok(call) => call,
-        Err(CallError::NotSupported(_)) => return (FlexVolumeAnswer::NotSupported, "not-supported"),
+        Err(CallOutError::NotSupported(_)) => return (FlexVolumeAnswer::NotSupported, "not-supported"),
         Err(error) => return (FlexVolumeAnswer::failure(error.to_string()), "bad-call"),
     };
     let result = match call {

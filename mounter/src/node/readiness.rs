@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
-use clients::Verdict;
+use clients::ClientVerdict;
 use kernel::NodeKernel;
 
 /// Checks by name, for those that a client depends on.
@@ -55,7 +55,7 @@ impl Check {
     }
 
     /// Nothing if it is as it should be, else what to do.
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> ClientVerdict {
         if self.ok { Ok(()) } else { Err(self.message.clone()) }
     }
 }

@@ -19,10 +19,10 @@ use k8s_openapi::jiff::Timestamp;
 use tracing::{info, warn};
 
 use crate::agent::give_up::SILENCE;
-use crate::agent::protocol::{Answer, Call, Category};
+use crate::agent::protocol::{AgentAnswer, Call, FailureCategory};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::node::node_pods::{NodePod, NodePods};
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
@@ -65,7 +65,7 @@ pub struct GiveUp {
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
     node_pods: Arc<NodePods>,
-    metrics: Metrics,
+    metrics: MounterMetrics,
     recorder: VolumeRecorder,
     asked: Option<Instant>,
     /// Since when Pods with silent volumes are not known to the API any more, by uid.
@@ -79,7 +79,7 @@ impl GiveUp {
         workers: Workers,
         host_namespace: Option<PathBuf>,
         node_pods: Arc<NodePods>,
-        metrics: Metrics,
+        metrics: MounterMetrics,
         recorder: VolumeRecorder,
     ) -> Self {
         Self {
@@ -187,10 +187,10 @@ impl GiveUp {
         let target = mount.target.to_string();
         let call = Call::GiveUp { target: target.clone() };
         match self.pods.ask(uid, call, LIMIT).await {
-            Ok(Answer::Failed(failure)) if failure.category == Category::InProgress => {
+            Ok(AgentAnswer::Failed(failure)) if failure.category == FailureCategory::InProgress => {
                 info!(target.path = target, "not given up: {}", failure.message);
             }
-            Ok(Answer::Failed(failure)) => {
+            Ok(AgentAnswer::Failed(failure)) => {
                 warn!(target.path = target, "failed to give up a volume: {}", failure.message);
             }
             Ok(_) => {

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::warn;
 
 use self::scan::{Namespace, namespaces};
-use crate::agent::protocol::{Call, Dead, Health, MountState};
+use crate::agent::protocol::{Call, Dead, MountHealth, MountState};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
-use crate::client_pods::status::Phase;
-use crate::core::metrics::Metrics;
+use crate::client_pods::status::PodPhase;
+use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::Table;
@@ -56,7 +56,7 @@ const NOTE_LIMIT: Duration = Duration::from_secs(5);
 pub struct Reviver {
     pods: Arc<ClientPods>,
     workers: Workers,
-    metrics: Metrics,
+    metrics: MounterMetrics,
     recorder: VolumeRecorder,
     /// The client Pods that serve the volumes.
     known: BTreeMap<Target, PodRef>,
@@ -77,7 +77,7 @@ struct Revived {
 
 impl Reviver {
     /// One for the volumes of these client Pods.
-    pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: Metrics, recorder: VolumeRecorder) -> Self {
+    pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: MounterMetrics, recorder: VolumeRecorder) -> Self {
         Self {
             pods,
             workers,
@@ -126,7 +126,7 @@ impl Reviver {
         let mut wait = PERIOD;
         let mut revived = Vec::new();
         let seen = self.pods.seen();
-        for pod in seen.into_iter().filter(|pod| pod.phase != Phase::Ended) {
+        for pod in seen.into_iter().filter(|pod| pod.phase != PodPhase::Ended) {
             let Ok(hello) = self.pods.hello(&pod.uid).await else {
                 continue;
             };
@@ -135,7 +135,7 @@ impl Reviver {
                     continue;
                 };
                 self.known.insert(target.clone(), mount.pod.clone());
-                if mount.health != Health::Mounted {
+                if mount.health != MountHealth::Mounted {
                     wait = wait.min(SOON);
                 }
                 self.tell_failure(&target, &mount);

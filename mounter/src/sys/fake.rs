@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::look::{Found, LookError};
+use super::look::{LookError, LookedAt};
 use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
-use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
 
 /// The target of tests.
@@ -46,7 +46,7 @@ struct State {
     /// Where the next mount is attached, if not on the target of tests.
     opened: Option<PathBuf>,
     images: BTreeMap<PathBuf, Image>,
-    pending: Option<Entry>,
+    pending: Option<MountEntry>,
     failures: Vec<(String, usize, Errno)>,
     bad_programs: BTreeMap<String, String>,
     full: bool,
@@ -242,8 +242,8 @@ fn handle() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
 
-fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Entry {
-    Entry {
+fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> MountEntry {
+    MountEntry {
         id: 0,
         parent: 0,
         device: DeviceNumber {
@@ -275,14 +275,14 @@ impl Sys for Fake {
         Ok(self.0.borrow().table.clone())
     }
 
-    fn look(&self, target: &Target) -> Result<Found, LookError> {
+    fn look(&self, target: &Target) -> Result<LookedAt, LookError> {
         self.enter("look")
             .map_err(|_| LookError::Target(TargetError::Missing(target.path())))?;
         let state = self.0.borrow();
         Ok(match state.table.top(&target.path()) {
-            None => Found::Nothing,
-            Some(entry) if state.faults.dead.as_ref() == Some(&entry.source) => Found::Dead,
-            Some(_) => Found::Alive,
+            None => LookedAt::Nothing,
+            Some(entry) if state.faults.dead.as_ref() == Some(&entry.source) => LookedAt::Dead,
+            Some(_) => LookedAt::Alive,
         })
     }
 
@@ -455,7 +455,7 @@ impl Sys for Fake {
         self.enter("device_at")
             .map_err(|_| TargetError::Missing(target.path()))?;
         let state = self.0.borrow();
-        let minor = |entry: &Entry| {
+        let minor = |entry: &MountEntry| {
             let name = entry.root.to_str()?.strip_prefix("/loop")?;
             name.parse().ok()
         };

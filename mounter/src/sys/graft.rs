@@ -15,7 +15,7 @@ use rustix::process::fchdir;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError, raw};
-use crate::volume::mount_table::{Entry, Table};
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -42,7 +42,7 @@ pub enum Propagation {
 
 impl Likeness {
     /// Reads it from a mount.
-    pub fn of(entry: &Entry) -> Self {
+    pub fn of(entry: &MountEntry) -> Self {
         let flags = entry.flags.iter().map(|flag| match flag.as_str() {
             "ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,
             "nosuid" => MountAttrFlags::MOUNT_ATTR_NOSUID,
@@ -111,24 +111,24 @@ pub trait Grafts {
 
 /// The kernel, and where its `/proc` is at the moment.
 #[derive(Debug)]
-pub struct Node {
+pub struct DeviceNode {
     proc: PathBuf,
 }
 
-impl Default for Node {
+impl Default for DeviceNode {
     fn default() -> Self {
         Self { proc: "/proc".into() }
     }
 }
 
-impl Node {
+impl DeviceNode {
     fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = self.proc.join(path);
         std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), &e))
     }
 }
 
-impl Grafts for Node {
+impl Grafts for DeviceNode {
     type Place = OwnedFd;
     type Mount = OwnedFd;
 

@@ -21,7 +21,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-use super::look::{self, Found, LookError};
+use super::look::{self, LookError, LookedAt};
 use super::{
     ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
 };
@@ -52,7 +52,7 @@ impl Sys for Kernel {
         Table::read().map_err(|e| SysError::io("read the mount table", &e))
     }
 
-    fn look(&self, target: &Target) -> Result<Found, LookError> {
+    fn look(&self, target: &Target) -> Result<LookedAt, LookError> {
         look::look(target)
     }
 

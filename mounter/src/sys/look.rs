@@ -12,7 +12,7 @@ use crate::volume::target::{Target, TargetError};
 /// What is mounted on a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Found {
+pub enum LookedAt {
     /// Nothing.
     Nothing,
     /// A file system that answers.
@@ -64,9 +64,9 @@ pub fn is_mounted(target: &Target) -> Result<bool, LookError> {
 
 /// Looks at a target. This asks the file system that is mounted there, so it may block on a server, and an unmount at
 /// the same time finds the mount busy.
-pub fn look(target: &Target) -> Result<Found, LookError> {
+pub fn look(target: &Target) -> Result<LookedAt, LookError> {
     if !is_mounted(target)? {
-        return Ok(Found::Nothing);
+        return Ok(LookedAt::Nothing);
     }
     // The kernel always passes this question on to a FUSE daemon.
     let answer = target.open().map(|dir| fstatfs(&dir));
@@ -75,8 +75,8 @@ pub fn look(target: &Target) -> Result<Found, LookError> {
         | Err(TargetError::Open {
             source: Errno::NOTCONN | Errno::CONNABORTED,
             ..
-        }) => Ok(Found::Dead),
+        }) => Ok(LookedAt::Dead),
         // Any other error is still an answer.
-        _ => Ok(Found::Alive),
+        _ => Ok(LookedAt::Alive),
     }
 }

@@ -29,7 +29,7 @@ impl DeviceNumber {
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct MountEntry {
     /// Its number; it is used again when the mount is gone.
     pub id: u64,
     /// The number of the mount that it lies on.
@@ -54,7 +54,7 @@ pub struct Entry {
     pub options: Vec<String>,
 }
 
-impl Entry {
+impl MountEntry {
     /// The value of an option of the file system.
     pub fn option(&self, key: &str) -> Option<&str> {
         let mut options = self.options.iter().filter_map(|option| option.split_once('='));
@@ -64,7 +64,7 @@ impl Entry {
 
 /// All mounts, in the kernel's order: of several on one directory the last is uppermost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table(pub Vec<Entry>);
+pub struct Table(pub Vec<MountEntry>);
 
 impl Table {
     /// The table of this process's mount namespace.
@@ -84,17 +84,17 @@ impl Table {
     }
 
     /// What lies uppermost on a directory.
-    pub fn top(&self, path: &Path) -> Option<&Entry> {
+    pub fn top(&self, path: &Path) -> Option<&MountEntry> {
         self.0.iter().rev().find(|entry| entry.mount_point == path)
     }
 
     /// The mount that a directory lies in.
-    pub fn holding(&self, path: &Path) -> Option<&Entry> {
+    pub fn holding(&self, path: &Path) -> Option<&MountEntry> {
         path.ancestors().find_map(|ancestor| self.top(ancestor))
     }
 
     /// Where a device's node is shown for Pods that have a raw block volume. `devices` is the directory of all such files.
-    pub fn shows<'a>(&'a self, node: &'a Path, devices: &'a Path) -> impl Iterator<Item = &'a Entry> {
+    pub fn shows<'a>(&'a self, node: &'a Path, devices: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
         let name = node.file_name();
         let shown = self
             .0
@@ -105,7 +105,7 @@ impl Table {
 
     /// Mooring's mounts: those on volume directories beneath the kubelet's root, and devices that Pods have. Of CSI volumes the
     /// kubelet's notes say which are Mooring's.
-    pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a Entry> {
+    pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
         let pods = kubelet_root.join("pods");
         let mut devices = kubelet_root.to_owned();
         devices.extend(CSI_DEVICES_DIR);
@@ -135,7 +135,7 @@ impl Table {
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; see `proc_pid_mountinfo(5)`.
-fn parse_line(line: &[u8]) -> Option<Entry> {
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut next = || fields.next();
     let id = text(next()?).parse().ok()?;
@@ -156,7 +156,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             },
         }
     }
-    Some(Entry {
+    Some(MountEntry {
         id,
         parent,
         device: DeviceNumber {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::sys::{Sys, Unmount, UnmountError};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Entry;
+use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
 
 /// Gives an error to all that wait for the volume on a target. The volume may stay mounted until its users end and the
@@ -43,7 +43,7 @@ pub fn force(
 }
 
 /// Whether a mount is in a directory of one of these Pods: a volume, or a part of one that is given to a container.
-fn is_of(entry: &Entry, pods: &Path, over: &BTreeSet<String>) -> bool {
+fn is_of(entry: &MountEntry, pods: &Path, over: &BTreeSet<String>) -> bool {
     let uid = entry.mount_point.strip_prefix(pods).ok();
     let uid = uid.and_then(|rest| rest.iter().next()).and_then(|uid| uid.to_str());
     uid.is_some_and(|uid| over.contains(uid))

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::sys::graft::{Grafts, Likeness};
 use crate::sys::{Result, SysError};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
 
 /// What the kernel adds to the root of a mount whose directory was removed, or is no longer known to be there.
@@ -34,7 +34,7 @@ pub struct GraftTask {
 
 /// The dead mounts of a volume in a mount table. If the table is not of a container of the volume's Pod, there are
 /// none: the device number may belong to another file system by now.
-pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a Entry> {
+pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a MountEntry> {
     let found: Vec<_> = table
         .0
         .iter()
@@ -55,7 +55,7 @@ pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber])
 }
 
 /// Whether another mount lies on the whole of this one.
-fn is_covered(table: &Table, entry: &Entry) -> bool {
+fn is_covered(table: &Table, entry: &MountEntry) -> bool {
     let mut others = table.0.iter();
     others.any(|other| other.parent == entry.id && other.mount_point == entry.mount_point)
 }
@@ -71,7 +71,7 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         return Err(not_done(&task.target.path(), "it is not mounted again yet"));
     };
     let theirs = sys.table_of(task.pid)?;
-    let same = |entry: &&Entry| entry.fs_type == live.fs_type && entry.source == live.source;
+    let same = |entry: &&MountEntry| entry.fs_type == live.fs_type && entry.source == live.source;
     let dead: Vec<_> = dead_mounts(&theirs, &task.target, &task.dead)
         .into_iter()
         .filter(same)
@@ -98,7 +98,7 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
 }
 
 /// A second mount of the volume, or of the part of it that the dead mount showed.
-fn copy<S: Grafts>(sys: &S, volume: &S::Place, dead: &Entry) -> Result<S::Mount> {
+fn copy<S: Grafts>(sys: &S, volume: &S::Place, dead: &MountEntry) -> Result<S::Mount> {
     let likeness = Likeness::of(dead);
     let part = within(&dead.root);
     if part.as_os_str().is_empty() {
@@ -115,7 +115,7 @@ fn within(root: &Path) -> PathBuf {
 }
 
 /// Replaces one dead mount of the present namespace, if it is as it was seen.
-fn replace_in<S: Grafts>(sys: &S, dead: &Entry, mount: &S::Mount) -> Result<(), MountError> {
+fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result<(), MountError> {
     let told = |error: SysError| failed(dead, &error);
     let now = sys.table().map_err(told)?;
     let Some(now) = now
@@ -161,7 +161,7 @@ pub fn replace<S: Grafts>(sys: &S, place: &S::Place, mount: &S::Mount) -> Result
     Ok(Replaced::Done)
 }
 
-fn failed(dead: &Entry, error: &SysError) -> MountError {
+fn failed(dead: &MountEntry, error: &SysError) -> MountError {
     not_done(&dead.mount_point, &error.to_string())
 }
 

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::task::{END, Task, WorkerReport};
 use super::usage::Usage;
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::cause::chain;
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
@@ -101,7 +101,7 @@ impl Workers {
         target: &Target,
         limit: Duration,
         held: impl Send + 'static,
-    ) -> Result<Found, WorkerError> {
+    ) -> Result<LookedAt, WorkerError> {
         let task = Task::Look { target: target.clone() };
         match self.report_holding(&task, Instant::now() + limit, held).await? {
             WorkerReport::Found(found) => Ok(found),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
-use crate::sys::look::Found;
+use crate::sys::look::LookedAt;
 use crate::volume::job::{MountError, MountJob, Secrets};
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
@@ -162,7 +162,7 @@ pub enum WorkerReport {
     /// It is done.
     Done,
     /// It was a look, and this is what is mounted.
-    Found(Found),
+    Found(LookedAt),
     /// This is how full it is.
     Usage(Usage),
     /// It is not, and this is why.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use mooring_mounter::agent::program::{self, Brings, Invocation};
-use mooring_mounter::agent::protocol::{Answer, Call, MountCall, Request, WireError, receive, send};
+use mooring_mounter::agent::protocol::{AgentAnswer, AgentRequest, Call, MountCall, WireError, receive, send};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,11 +25,11 @@ pub fn run(bytes: &[u8]) {
     let framed = [&length.to_le_bytes()[..], bytes].concat();
     runtime.block_on(async {
         for wire in [bytes, &framed] {
-            round::<Answer>(wire).await;
-            if let Some(Request {
+            round::<AgentAnswer>(wire).await;
+            if let Some(AgentRequest {
                 call: Call::Mount(call),
                 ..
-            }) = round::<Request>(wire).await
+            }) = round::<AgentRequest>(wire).await
             {
                 for brings in [Brings::Helper, Brings::Program] {
                     if let Ok(it) = program::mount(&call, brings, Path::new(STAGE), Path::new(SECRETS)) {

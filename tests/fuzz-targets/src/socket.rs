@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
 use mooring_mounter::drivers::flexvolume::answer::FlexVolumeAnswer;
-use mooring_mounter::drivers::flexvolume::call::{CallError, FlexVolumeCall};
+use mooring_mounter::drivers::flexvolume::call::{CallOutError, FlexVolumeCall};
 use mooring_mounter::volume::target::Target;
 use mooring_shim::answer::{self, Answer as Seen};
 use mooring_shim::request::{self, RequestError};
@@ -83,7 +83,7 @@ fn call(args: &[String]) {
             target(&on, &args[3]);
             volume(&it);
         }
-        Err(CallError::NotSupported(_)) => answered(&FlexVolumeAnswer::NotSupported, Seen::Other),
+        Err(CallOutError::NotSupported(_)) => answered(&FlexVolumeAnswer::NotSupported, Seen::Other),
         Err(error) => answered(&FlexVolumeAnswer::failure(error.to_string()), Seen::Other),
     }
 }

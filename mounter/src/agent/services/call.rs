@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A service of the agent for one volume. It ends with the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Service {
+pub enum ServiceCall {
     /// Start a program that the volume needs while it is mounted, and return when it is ready.
     ///
     /// When it ends by itself, the volume's later daemons are ended too, and a file system that died with them is
@@ -76,10 +76,10 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(subcommand)]
-        service: Service,
+        service: ServiceCall,
     }
 
-    fn read(line: &str) -> Option<Service> {
+    fn read(line: &str) -> Option<ServiceCall> {
         let words = ["service"].into_iter().chain(line.split(' '));
         Line::try_parse_from(words).ok().map(|line| line.service)
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_daemon_s_own_arguments_are_passed_on() {
         let daemon = read("daemon --pid-file /s/pid -- qemu --daemonize --pidfile /s/pid").unwrap();
-        let Service::Daemon { program, .. } = &daemon else {
+        let ServiceCall::Daemon { program, .. } = &daemon else {
             panic!("{daemon:?}");
         };
         assert_eq!(program, &["qemu", "--daemonize", "--pidfile", "/s/pid"]);
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(read("daemon --"), None);
         assert!(read("watch-server /s/disk").is_none());
         let json = serde_json::to_vec(&daemon).unwrap();
-        assert_eq!(serde_json::from_slice::<Service>(&json).unwrap(), daemon);
+        assert_eq!(serde_json::from_slice::<ServiceCall>(&json).unwrap(), daemon);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use tokio::net::UnixStream;
 
-use super::call::Service;
-use crate::agent::protocol::{self, Answer, Call, Request, VERSION, WireError};
+use super::call::ServiceCall;
+use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, VERSION, WireError};
 
 /// Environment variable: the agent's socket.
 pub(super) const SOCKET: &str = "MOORING_AGENT_SOCKET";
@@ -27,7 +27,7 @@ pub struct ServiceArgs {
     pub volume: String,
     /// The service.
     #[command(subcommand)]
-    pub service: Service,
+    pub service: ServiceCall,
 }
 
 /// Why the request failed.
@@ -63,12 +63,12 @@ pub fn run(args: ServiceArgs) -> Result<ExitCode, CommandError> {
         .build()
         .map_err(CommandError::Runtime)?;
     match runtime.block_on(ask(args))? {
-        Answer::Served { said } if said.is_empty() => Ok(ExitCode::SUCCESS),
-        Answer::Served { said } => {
+        AgentAnswer::Served { said } if said.is_empty() => Ok(ExitCode::SUCCESS),
+        AgentAnswer::Served { said } => {
             writeln!(io::stdout(), "{said}").map_err(CommandError::Print)?;
             Ok(ExitCode::SUCCESS)
         }
-        Answer::Failed(failure) => {
+        AgentAnswer::Failed(failure) => {
             writeln!(io::stderr(), "{}", failure.message).map_err(CommandError::Print)?;
             Ok(ExitCode::FAILURE)
         }
@@ -76,7 +76,7 @@ pub fn run(args: ServiceArgs) -> Result<ExitCode, CommandError> {
     }
 }
 
-async fn ask(args: ServiceArgs) -> Result<Answer, CommandError> {
+async fn ask(args: ServiceArgs) -> Result<AgentAnswer, CommandError> {
     let ServiceArgs {
         socket,
         volume,
@@ -87,7 +87,7 @@ async fn ask(args: ServiceArgs) -> Result<Answer, CommandError> {
     // A variable that is not text is of no use to a daemon.
     let environment =
         std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-    let request = Request {
+    let request = AgentRequest {
         version: VERSION,
         call: Call::Service {
             volume,

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::ServiceError;
 use super::process::Process;
 use crate::agent::program::Invocation;
-use crate::agent::run::{self, DAEMON_LINES, LastWords, Words};
+use crate::agent::run::{self, DAEMON_LINES, LastWords, OutputWords};
 use crate::sys::look::is_mount_point;
 use crate::sys::thread;
 
@@ -126,7 +126,7 @@ impl OutputReader {
         })
     }
 
-    pub(super) fn words(&self) -> Words {
+    pub(super) fn words(&self) -> OutputWords {
         self.words.get()
     }
 }

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::agent::protocol::Category;
-use crate::agent::run::{ProgramError, Words};
+use crate::agent::protocol::FailureCategory;
+use crate::agent::run::{OutputWords, ProgramError};
 use crate::agent::store::StoreError;
 use crate::sys::SysError;
 
@@ -47,7 +47,7 @@ pub enum ServiceError {
         /// The program.
         program: String,
         /// Its last lines.
-        words: Words,
+        words: OutputWords,
     },
     /// It is not ready.
     #[error("{program} was not ready after {limit:?}: {words}")]
@@ -57,7 +57,7 @@ pub enum ServiceError {
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
-        words: Words,
+        words: OutputWords,
     },
     /// It can't be ended.
     #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
@@ -101,18 +101,18 @@ pub enum ServiceError {
 
 impl ServiceError {
     /// The kind of failure.
-    pub fn category(&self) -> Category {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => Category::Invalid,
-            Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => Category::TimedOut,
-            Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => Category::Refused,
-            Self::InUse(_) | Self::NotEnded(_) => Category::InUse,
+            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => FailureCategory::Invalid,
+            Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => FailureCategory::TimedOut,
+            Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => FailureCategory::Refused,
+            Self::InUse(_) | Self::NotEnded(_) => FailureCategory::InUse,
             Self::Listen { .. }
             | Self::Open { .. }
             | Self::Loop(_)
             | Self::LoopSilent(_)
             | Self::Directory { .. }
-            | Self::Store(_) => Category::System,
+            | Self::Store(_) => FailureCategory::System,
         }
     }
 

@@ -33,7 +33,7 @@ impl Agent {
     }
 
     fn mounting(&self) -> Running {
-        let run = Run {
+        let run = ServiceRun {
             directory: self.dir.path().to_owned(),
             source: "nbd://server/disk".into(),
             until: Instant::now() + SOON,
@@ -41,7 +41,7 @@ impl Agent {
         self.services.begin(VOLUME, run).unwrap()
     }
 
-    async fn serve(&self, service: Service) -> Result<String, ServiceError> {
+    async fn serve(&self, service: ServiceCall) -> Result<String, ServiceError> {
         self.services.serve(VOLUME, service, BTreeMap::new()).await
     }
 
@@ -49,7 +49,7 @@ impl Agent {
     async fn daemon(&self, name: &str, script: &str) -> Result<String, ServiceError> {
         let ready = self.services.state(VOLUME).join(name);
         let script = format!("{script}\n: >{}; exec sleep 70", ready.display());
-        self.serve(Service::Daemon {
+        self.serve(ServiceCall::Daemon {
             pid_file: None,
             ready: Some(ready),
             program: vec!["/bin/sh".into(), "-c".into(), script],
@@ -121,7 +121,7 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
         .map(str::to_owned)
         .to_vec();
     let failed = agent
-        .serve(Service::Daemon {
+        .serve(ServiceCall::Daemon {
             pid_file,
             ready: None,
             program,
@@ -131,7 +131,7 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
     assert_eq!(failed.told(), "one\ntwo");
     let program = vec!["/nonexistent/program".into()];
     let missing = agent
-        .serve(Service::Daemon {
+        .serve(ServiceCall::Daemon {
             pid_file: None,
             ready: None,
             program,
@@ -155,7 +155,7 @@ async fn a_daemon_that_goes_to_the_background_is_found_by_its_pid_file_and_ended
     // The process id of another process.
     fs::write(&pid_file, "1").unwrap();
     let script = format!("sleep 70 >/dev/null 2>&1 & sleep 0.2; echo $! >{}", pid_file.display());
-    let service = Service::Daemon {
+    let service = ServiceCall::Daemon {
         pid_file: Some(pid_file),
         ready: None,
         program: vec!["/bin/sh".into(), "-c".into(), script],
@@ -183,7 +183,7 @@ async fn a_restarted_agent_continues_the_services_of_the_last_one() {
         format!("{wait}; : >{}/spoken; exec sleep 70", state.display()),
     ];
     agent
-        .serve(Service::Daemon {
+        .serve(ServiceCall::Daemon {
             pid_file: None,
             ready: None,
             program,
@@ -259,7 +259,7 @@ async fn no_service_is_given_when_no_program_mounts_and_one_that_is_ready_too_la
         begun.display(),
         pid_file.display()
     );
-    let late = agent.serve(Service::Daemon {
+    let late = agent.serve(ServiceCall::Daemon {
         pid_file: Some(pid_file.clone()),
         ready: None,
         program: vec!["/bin/sh".into(), "-c".into(), script],
@@ -281,7 +281,7 @@ async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is
     let agent = Agent::new();
     let _running = agent.mounting();
     let state = agent.services.state(VOLUME);
-    let watch = |file: &str, limit| Service::WatchServer {
+    let watch = |file: &str, limit| ServiceCall::WatchServer {
         limit,
         file: state.join(file),
     };
@@ -318,13 +318,13 @@ async fn a_loop_device_is_held_until_the_mount_exists_and_is_detached_with_the_v
     let running = agent.mounting();
     let file = agent.services.state(VOLUME).join("disk");
     fs::File::create_new(&file).unwrap().set_len(1 << 20).unwrap();
-    let nothing = Service::Loop {
+    let nothing = ServiceCall::Loop {
         file: "/nonexistent/file".into(),
         read_only: true,
     };
     assert!(matches!(agent.serve(nothing).await, Err(ServiceError::Open { .. })));
     // Only root can attach one, and some machines have no such devices.
-    let Ok(device) = agent.serve(Service::Loop { file, read_only: false }).await else {
+    let Ok(device) = agent.serve(ServiceCall::Loop { file, read_only: false }).await else {
         return;
     };
     let device = PathBuf::from(device);

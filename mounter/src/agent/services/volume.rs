@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Run;
+use super::ServiceRun;
 use super::process::{GRACE, Identity, Process};
 use crate::agent::store::{self, StoreError};
 
@@ -60,7 +60,7 @@ pub(super) struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Volume {
     /// Set while a program of the image mounts it.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<ServiceRun>,
     /// Its services, in the order of their start.
     pub(super) kept: Vec<Kept>,
     /// Its services are being ended, so none of them counts as having ended by itself.

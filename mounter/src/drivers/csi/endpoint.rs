@@ -145,7 +145,7 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::{Kept, remove};
-    use crate::core::metrics::Metrics;
+    use crate::core::metrics::MounterMetrics;
     use crate::core::{Core, Places};
     use crate::drivers::csi::node::Node;
     use crate::drivers::csi::registration::Registration;
@@ -161,7 +161,7 @@ mod tests {
             pool: "/pool".into(),
             host_namespace: None,
         };
-        let core = Arc::new(Core::new(places, Registry::default(), None, Metrics::default()));
+        let core = Arc::new(Core::new(places, Registry::default(), None, MounterMetrics::default()));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let node = Node::new(core, None, Duration::from_secs(9), tasks.clone());
         let services = Services::new(node, Registration::of(&socket(root.path())));

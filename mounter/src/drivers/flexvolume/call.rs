@@ -42,7 +42,7 @@ pub enum FlexVolumeCall {
 
 /// Why a call-out can't be understood.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
+pub enum CallOutError {
     /// A call-out that the kubelet is to do by its default.
     #[error("call-out {0:?} is not supported")]
     NotSupported(String),
@@ -118,8 +118,8 @@ impl FlexVolumeMountCall {
 
 impl FlexVolumeCall {
     /// Reads a call-out's arguments; `root` is the kubelet's root.
-    pub fn parse(args: &[String], root: &Path) -> Result<Self, CallError> {
-        let (name, rest) = args.split_first().ok_or(CallError::Empty)?;
+    pub fn parse(args: &[String], root: &Path) -> Result<Self, CallOutError> {
+        let (name, rest) = args.split_first().ok_or(CallOutError::Empty)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
         match (name.as_str(), rest.as_slice()) {
             // Any argument that a later kubelet might add does not matter.
@@ -135,7 +135,7 @@ impl FlexVolumeCall {
             ("expandfs", [json, _, directory, size, _]) => Ok(Self::ExpandFs {
                 volume: Options::parse(json)?.into_volume()?,
                 target: Target::parse_as(Driver::FlexVolume, root, directory)?,
-                size: size.parse().map_err(|_| CallError::Size((*size).to_owned()))?,
+                size: size.parse().map_err(|_| CallOutError::Size((*size).to_owned()))?,
             }),
             ("getvolumename", rest) => Err(count("getvolumename", rest, "1")),
             ("mount", rest) => Err(count("mount", rest, "2")),
@@ -143,20 +143,20 @@ impl FlexVolumeCall {
             ("expandfs", rest) => Err(count("expandfs", rest, "5")),
             // attach, waitforattach, isattached, detach, mountdevice, unmountdevice: nothing is attached, so the
             // kubelet does not ask; expandvolume: the control plane's, and the provisioner's work.
-            (other, _) => Err(CallError::NotSupported(other.to_owned())),
+            (other, _) => Err(CallOutError::NotSupported(other.to_owned())),
         }
     }
 }
 
-fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallError {
-    CallError::Count {
+fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallOutError {
+    CallOutError::Count {
         call,
         given: given.len(),
         wanted,
     }
 }
 
-fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMountCall, CallError> {
+fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMountCall, CallOutError> {
     let target = Target::parse_as(Driver::FlexVolume, root, directory)?;
     let mut options = Options::parse(json)?;
     let secrets = options.take_secrets()?;
@@ -187,8 +187,8 @@ fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMoun
 struct Options(BTreeMap<String, String>);
 
 impl Options {
-    fn parse(json: &str) -> Result<Self, CallError> {
-        serde_json::from_str(json).map(Self).map_err(CallError::Json)
+    fn parse(json: &str) -> Result<Self, CallOutError> {
+        serde_json::from_str(json).map(Self).map_err(CallOutError::Json)
     }
 
     /// One of the kubelet's; empty if it is not there.
@@ -196,7 +196,7 @@ impl Options {
         self.0.remove(&format!("{FLEX_PREFIX}{name}")).unwrap_or_default()
     }
 
-    fn take_secrets(&mut self) -> Result<Secrets, CallError> {
+    fn take_secrets(&mut self) -> Result<Secrets, CallOutError> {
         const SECRET: &str = "kubernetes.io/secret/";
         let secrets: Vec<String> = self.0.keys().filter(|key| key.starts_with(SECRET)).cloned().collect();
         secrets
@@ -206,7 +206,7 @@ impl Options {
                 let value = self.0.remove(&key).unwrap_or_default();
                 match STANDARD.decode(value) {
                     Ok(value) => Ok((name, value)),
-                    Err(_) => Err(CallError::Secret(name)),
+                    Err(_) => Err(CallOutError::Secret(name)),
                 }
             })
             .collect::<Result<_, _>>()
@@ -214,7 +214,7 @@ impl Options {
     }
 
     /// The volume; the kubelet's `fsType` (`fsType` of the PV) counts where the options have no `fs-type`.
-    fn into_volume(mut self) -> Result<Volume, CallError> {
+    fn into_volume(mut self) -> Result<Volume, CallOutError> {
         let fs_type = self.take("fsType");
         Ok(kubelet_options::volume(self.0, FLEX_PREFIX, &fs_type, &[])?)
     }
@@ -222,12 +222,12 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallError, FlexVolumeCall};
+    use super::{CallOutError, FlexVolumeCall};
     use std::path::Path;
 
     const DIR: &str = "/var/lib/kubelet/pods/u-1/volumes/mooring.dev~vcs/pvc-1";
 
-    fn parse(args: &[&str]) -> Result<FlexVolumeCall, CallError> {
+    fn parse(args: &[&str]) -> Result<FlexVolumeCall, CallOutError> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         FlexVolumeCall::parse(&args, Path::new("/var/lib/kubelet"))
     }
@@ -284,7 +284,7 @@ mod tests {
             "new",
         ] {
             assert!(
-                matches!(parse(&[call, "{}", "x"]), Err(CallError::NotSupported(_))),
+                matches!(parse(&[call, "{}", "x"]), Err(CallOutError::NotSupported(_))),
                 "{call}"
             );
         }

@@ -9,7 +9,7 @@ use super::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use crate::volume::registry::Serving;
 
 /// Nothing, or what to do.
-pub type Verdict = Result<(), String>;
+pub type ClientVerdict = Result<(), String>;
 
 /// The kernel's file systems without a client of their own, which `self` serves as types.
 const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
@@ -18,9 +18,9 @@ const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
     /// Whether anything can be mounted at all.
-    pub node: Verdict,
+    pub node: ClientVerdict,
     /// By client: all that have a rule, and those that need none.
-    pub clients: BTreeMap<String, Verdict>,
+    pub clients: BTreeMap<String, ClientVerdict>,
 }
 
 impl Readiness {
@@ -40,12 +40,12 @@ impl Readiness {
 
     /// The clients that can't be mounted, and what to do.
     pub fn unable(&self) -> BTreeMap<String, String> {
-        let unable = |(client, verdict): (&String, &Verdict)| Some((client.clone(), verdict.clone().err()?));
+        let unable = |(client, verdict): (&String, &ClientVerdict)| Some((client.clone(), verdict.clone().err()?));
         self.clients.iter().filter_map(unable).collect()
     }
 }
 
-fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel) -> Verdict {
+fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict {
     let has = |need: &Need| is_there(need, checks, kernel);
     let record = record(client, "");
     match (serving, record) {
@@ -59,17 +59,17 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel)
 }
 
 /// `None` if each line has one alternative that is there; else how to get the first one that is missing.
-fn all_of(needs: Needs, has: impl Fn(&Need) -> Verdict) -> Verdict {
+fn all_of(needs: Needs, has: impl Fn(&Need) -> ClientVerdict) -> ClientVerdict {
     needs.iter().try_for_each(|alternatives| {
         let verdicts: Vec<_> = alternatives.iter().map(&has).collect();
-        if verdicts.iter().any(Verdict::is_ok) {
+        if verdicts.iter().any(ClientVerdict::is_ok) {
             return Ok(());
         }
         verdicts.into_iter().next().unwrap_or(Ok(()))
     })
 }
 
-fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> Verdict {
+fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict {
     let check = |name: &str| {
         let named = checks.iter().find(|check| check.name == name);
         named.map_or(Ok(()), Check::verdict)

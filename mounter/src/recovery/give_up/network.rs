@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::agent::give_up::SILENCE;
-use crate::volume::mount_table::{Entry, Table};
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::Target;
 use crate::worker::{WorkerError, Workers};
 
@@ -24,7 +24,7 @@ const MOST: usize = 16;
 const TYPES: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre"];
 
 /// Whether a mount is one of the kernel's own that has a server.
-fn is_network(entry: &Entry) -> bool {
+fn is_network(entry: &MountEntry) -> bool {
     TYPES.contains(&entry.fs_type.as_str())
 }
 

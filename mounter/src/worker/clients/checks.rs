@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::sys::Sys;
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Entry;
+use crate::volume::mount_table::MountEntry;
 use crate::worker::task::MountTask;
 
 /// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
@@ -20,7 +20,7 @@ pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountEr
 }
 
 /// What is mounted already is right if it is the same source as the same type.
-pub(super) fn already(entry: &Entry, task: &MountTask, fs_type: &str, source: &str) -> Result<(), MountError> {
+pub(super) fn already(entry: &MountEntry, task: &MountTask, fs_type: &str, source: &str) -> Result<(), MountError> {
     // `mount -t nfs` shows nfs4, `mount -t sshfs` fuse.sshfs: the kernel's name has the asked one in it.
     if entry.source == source && entry.fs_type.contains(fs_type) {
         return Ok(());

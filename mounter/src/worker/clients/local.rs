@@ -29,7 +29,7 @@ use super::image::{Content, FileSystem};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
-use crate::volume::mount_table::Entry;
+use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
@@ -114,7 +114,7 @@ fn grow_if_short(
 fn fail_unless_alone<'a>(
     task: &MountTask,
     name: &str,
-    mut mounts: impl Iterator<Item = &'a Entry>,
+    mut mounts: impl Iterator<Item = &'a MountEntry>,
 ) -> Result<(), MountError> {
     if !task.sole {
         return Ok(());

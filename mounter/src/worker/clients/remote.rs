@@ -22,7 +22,7 @@ use super::checks::already;
 use crate::sys::{Sys, SysError};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Entry;
+use crate::volume::mount_table::MountEntry;
 use crate::worker::task::MountTask;
 
 /// A volume of a file server, ready to be mounted.
@@ -119,7 +119,7 @@ fn check_type<R: Remote>(volume: &Volume) -> Result<(), MountError> {
 
 /// Whether what is mounted may be this volume under another name of its server: all mounts of one server show the name
 /// of the first, whatever each of them was mounted from.
-fn may_be<R: Remote>(wanted: &R, entry: &Entry) -> bool {
+fn may_be<R: Remote>(wanted: &R, entry: &MountEntry) -> bool {
     let source = wanted.source();
     R::NAMES.contains(&entry.fs_type.as_str())
         && R::read_source(&entry.source).is_some_and(|shown| shown.host != source.host && shown.path == source.path)

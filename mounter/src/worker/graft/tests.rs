@@ -8,7 +8,7 @@ use super::{GraftTask, dead_mounts, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
-use crate::volume::mount_table::{DeviceNumber, Entry, Table};
+use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
 
 const NODE: &str = "\
@@ -62,7 +62,7 @@ impl Fake {
         self.said.borrow_mut().push(what);
     }
 
-    fn container(&self) -> Vec<Entry> {
+    fn container(&self) -> Vec<MountEntry> {
         self.tables.borrow()[1].0.clone()
     }
 

@@ -20,7 +20,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::{Services, serve};
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::core::{Core, Places};
 use crate::drivers::csi::node::Node;
 use crate::drivers::csi::registration::Registration;
@@ -49,7 +49,7 @@ impl Driver {
             pool: "/pool".into(),
             host_namespace: None,
         };
-        let core = Arc::new(Core::new(places, Registry::default(), None, Metrics::default()));
+        let core = Arc::new(Core::new(places, Registry::default(), None, MounterMetrics::default()));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let mut socket = PrivateSocket::bind(directory.path(), NAME).unwrap();
         assert_eq!(socket.asker, 0, "others than root may ask");

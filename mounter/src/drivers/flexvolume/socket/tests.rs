@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Socket;
-use crate::core::metrics::Metrics;
+use crate::core::metrics::MounterMetrics;
 use crate::core::{Core, Places};
 use crate::volume::registry::Registry;
 
@@ -33,7 +33,7 @@ impl Daemon {
             pool: "/pool".into(),
             host_namespace: None,
         };
-        let core = Core::new(places, Registry::default(), None, Metrics::default());
+        let core = Core::new(places, Registry::default(), None, MounterMetrics::default());
         let stop = CancellationToken::new();
         let mut socket = Socket::bind(directory.path()).unwrap();
         assert_eq!(socket.0.asker, 0, "others than root may ask");

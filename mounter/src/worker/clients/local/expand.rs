@@ -10,7 +10,7 @@ use super::super::image::FileSystem;
 use super::content;
 use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::{DeviceNumber, Entry};
+use crate::volume::mount_table::{DeviceNumber, MountEntry};
 use crate::volume::target::Target;
 
 /// Lets the volume on a target grow to the size of its file, which must be `size` by now.
@@ -108,7 +108,7 @@ fn not_mounted(target: &Target) -> MountError {
     }
 }
 
-fn not_expanded(target: &Target, entry: &Entry, why: &str) -> MountError {
+fn not_expanded(target: &Target, entry: &MountEntry, why: &str) -> MountError {
     MountError::NotExpanded {
         target: target.to_string(),
         found: format!("{} ({})", entry.source, entry.fs_type),
