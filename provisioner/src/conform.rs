@@ -18,8 +18,9 @@ use mooring_contract::names;
 
 use self::checks::{Kit, Runs};
 use self::report::Report;
-use self::rig::{Rig, RigError};
+use self::rig::{Rig, RigError, Unreachable};
 use crate::config::ProvisionerConfig;
+use crate::config::keys;
 use crate::config::trust::Trust;
 use crate::config::values::pair;
 use crate::process::client::ClientError;
@@ -44,7 +45,8 @@ pub struct ConformArgs {
     pub size: String,
     /// Key of the ConfigMap, with a value by which the image can't reach its storage; may be given more than once
     ///
-    /// With it, the kit tries what the image does when its storage is away.
+    /// With it, the kit tries what the image does when its storage is away. Options of volumes that have the key's usual
+    /// value in them get the new one too.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub unreachable: Vec<(String, String)>,
     /// Write the results to this file too, as the XML that CI systems read
@@ -76,6 +78,11 @@ enum ConformError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Rig(#[from] RigError),
+    #[error(
+        "--unreachable can't change backend-volume: no run begins before its backend volume is mounted; name a key that \
+         the image itself reads"
+    )]
+    Backend,
     #[error("failed to write {path:?}")]
     Junit { path: PathBuf, source: std::io::Error },
 }
@@ -97,7 +104,7 @@ async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
     let config = parsed(&args.config, &map, &args.image, &[])?;
     let unreachable = match args.unreachable.as_slice() {
         [] => None,
-        changes => Some(parsed(&args.config, &map, &args.image, changes)?),
+        changes => Some(unreachable(args, &map, changes)?),
     };
     let rig = Rig::new(args, config, unreachable).await?;
     let mut report = Report::begin(&args.image, &rig.promised());
@@ -111,6 +118,21 @@ async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
         })?;
     }
     Ok(report.passed())
+}
+
+/// The same provisioner, whose image does not reach its storage.
+fn unreachable(args: &ConformArgs, map: &ConfigMap, changes: &[(String, String)]) -> Result<Unreachable, ConformError> {
+    if changes.iter().any(|(key, _)| key == keys::BACKEND_VOLUME) {
+        return Err(ConformError::Backend);
+    }
+    let usual = |key: &str| map.data.as_ref()?.get(key).filter(|value| !value.is_empty()).cloned();
+    Ok(Unreachable {
+        config: parsed(&args.config, map, &args.image, changes)?,
+        values: changes
+            .iter()
+            .filter_map(|(key, value)| Some((usual(key)?, value.clone())))
+            .collect(),
+    })
 }
 
 /// The first provisioner ConfigMap of a file.

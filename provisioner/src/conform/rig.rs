@@ -74,12 +74,37 @@ pub(super) enum RigError {
     Occupied(String),
 }
 
+/// Settings by which the image does not reach its storage.
+#[derive(Debug)]
+pub(super) struct Unreachable {
+    /// The provisioner with them.
+    pub(super) config: ProvisionerConfig,
+    /// The usual value of each, and the one in its place.
+    pub(super) values: Vec<(String, String)>,
+}
+
+impl Unreachable {
+    /// A volume's options as this provisioner would have printed them: an image may go by them rather than by its
+    /// ConfigMap.
+    fn options_of(&self, volume: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let changed = |value: &String| {
+            self.values
+                .iter()
+                .fold(value.clone(), |value, (usual, other)| value.replace(usual, other))
+        };
+        volume
+            .iter()
+            .map(|(name, value)| (name.clone(), changed(value)))
+            .collect()
+    }
+}
+
 /// A cluster, and what is to be tried there.
 pub(super) struct Rig {
     user: Client,
     controller: Client,
     config: ProvisionerConfig,
-    unreachable: Option<ProvisionerConfig>,
+    unreachable: Option<Unreachable>,
     node: Option<Node>,
     namespace: String,
     kube_api: String,
@@ -92,7 +117,7 @@ impl Rig {
     pub(super) async fn new(
         args: &ConformArgs,
         config: ProvisionerConfig,
-        unreachable: Option<ProvisionerConfig>,
+        unreachable: Option<Unreachable>,
     ) -> Result<Self, RigError> {
         let size = capacity::parse(&args.size).map_err(|error| RigError::Size(args.size.clone(), error))?;
         let cluster = client::config(args.kubeconfig.as_deref(), ANSWER).await?;
@@ -132,7 +157,7 @@ impl Rig {
 
     fn config_for(&self, ask: &Ask<'_>) -> &ProvisionerConfig {
         match &self.unreachable {
-            Some(config) if ask.unreachable => config,
+            Some(unreachable) if ask.unreachable => &unreachable.config,
             _ => &self.config,
         }
     }
@@ -143,7 +168,10 @@ impl Rig {
             config: self.config_for(ask),
             kube_api: &self.kube_api,
         };
-        let volume = ask.volume.clone();
+        let volume = match &self.unreachable {
+            Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
+            _ => ask.volume.clone(),
+        };
         let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
         Ok(Request {
@@ -341,4 +369,38 @@ async fn node_for(client: &Client, config: &ProvisionerConfig) -> Result<Node, R
 /// The kinds of run that an operation of the contract is.
 pub(super) fn kinds(operations: &[Operation]) -> Vec<Kind> {
     operations.iter().copied().filter_map(Kind::of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::Unreachable;
+    use crate::config::ProvisionerConfig;
+    use crate::config::trust::Trust;
+
+    #[test]
+    fn a_volume_s_options_name_the_server_that_does_not_answer_too() {
+        let map: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": "acme", "namespace": "mooring"},
+            "data": {"plugin-name": "mooring.dev/flex-provisioner", "image": "acme:1", "server": "192.0.2.1"},
+        }))
+        .unwrap();
+        let unreachable = Unreachable {
+            config: ProvisionerConfig::parse(&map, &Trust::offline(None, None)).unwrap(),
+            values: vec![("files.example.com".into(), "192.0.2.1".into())],
+        };
+        let options = |source: &str| BTreeMap::from([("source".to_owned(), source.to_owned())]);
+        assert_eq!(
+            unreachable.options_of(&options("tom@files.example.com:/srv/v")),
+            options("tom@192.0.2.1:/srv/v")
+        );
+        assert_eq!(
+            unreachable.options_of(&options("elsewhere:/v")),
+            options("elsewhere:/v")
+        );
+    }
 }
