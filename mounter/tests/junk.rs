@@ -90,7 +90,7 @@ proptest! {
     #[test]
     fn what_the_shim_takes_for_a_success_begins_like_one(text in ".{0,80}", good in any::<bool>()) {
         let text = if good { format!("{{\"status\":\"Success\"{text}") } else { text };
-        if answer::read(text.as_bytes()) == answer::Answer::Success {
+        if answer::read(text.as_bytes()) == answer::AnswerStatus::Success {
             let begins = text.starts_with("{\"status\":\"Success\"");
             prop_assert!(begins, "{}", text);
         }

@@ -2,7 +2,7 @@
 
 /// What the mounter's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum AnswerStatus {
     /// One whole object, status Success.
     Success,
     /// One whole object, any other status.
@@ -15,13 +15,13 @@ pub enum Answer {
 const SUCCESS: &[u8] = br#"{"status":"Success""#;
 
 /// Reads an answer.
-pub fn read(bytes: &[u8]) -> Answer {
+pub fn read(bytes: &[u8]) -> AnswerStatus {
     if !is_one_object(bytes) {
-        Answer::Broken
+        AnswerStatus::Broken
     } else if bytes.starts_with(SUCCESS) {
-        Answer::Success
+        AnswerStatus::Success
     } else {
-        Answer::Other
+        AnswerStatus::Other
     }
 }
 
@@ -51,32 +51,35 @@ fn is_one_object(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, read};
+    use super::{AnswerStatus, read};
     use crate::INIT_ANSWER;
 
     #[test]
     fn only_a_whole_object_is_an_answer() {
         for (text, answer) in [
-            (r#"{"status":"Success"}"#, Answer::Success),
-            ("{\"status\":\"Success\",\"volumeName\":\"a}\\\"b\"}\n", Answer::Success),
-            (INIT_ANSWER, Answer::Success),
+            (r#"{"status":"Success"}"#, AnswerStatus::Success),
+            (
+                "{\"status\":\"Success\",\"volumeName\":\"a}\\\"b\"}\n",
+                AnswerStatus::Success,
+            ),
+            (INIT_ANSWER, AnswerStatus::Success),
             (
                 r#"{"status":"Failure","message":"\"status\":\"Success\""}"#,
-                Answer::Other,
+                AnswerStatus::Other,
             ),
-            (r#"{"status":"Not supported"}"#, Answer::Other),
-            ("", Answer::Broken),
-            (" \n", Answer::Broken),
-            ("{]", Answer::Broken),
-            ("ok", Answer::Broken),
-            (r#"{"status":"Success"}{}"#, Answer::Broken),
-            (r#"{"status":"Success"} x"#, Answer::Broken),
-            (r#" {"status":"Success"}"#, Answer::Broken),
+            (r#"{"status":"Not supported"}"#, AnswerStatus::Other),
+            ("", AnswerStatus::Broken),
+            (" \n", AnswerStatus::Broken),
+            ("{]", AnswerStatus::Broken),
+            ("ok", AnswerStatus::Broken),
+            (r#"{"status":"Success"}{}"#, AnswerStatus::Broken),
+            (r#"{"status":"Success"} x"#, AnswerStatus::Broken),
+            (r#" {"status":"Success"}"#, AnswerStatus::Broken),
         ] {
             assert_eq!(read(text.as_bytes()), answer, "{text}");
         }
         for end in 0..INIT_ANSWER.len() {
-            assert_eq!(read(&INIT_ANSWER.as_bytes()[..end]), Answer::Broken);
+            assert_eq!(read(&INIT_ANSWER.as_bytes()[..end]), AnswerStatus::Broken);
         }
     }
 }

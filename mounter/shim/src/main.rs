@@ -12,7 +12,7 @@
 
 mod sys;
 
-use mooring_shim::answer::{self, Answer};
+use mooring_shim::answer::{self, AnswerStatus};
 use mooring_shim::failure::Failure;
 use mooring_shim::{DEADLINE_SECONDS, INIT_ANSWER, MAX_ANSWER, SOCKET, request};
 use sys::{Errno, Readiness};
@@ -26,7 +26,7 @@ enum Trouble {
     /// A system call failed.
     System(&'static str, Errno),
     /// The arguments are no request.
-    Request(request::RequestError),
+    Request(request::MalformedRequest),
     /// The time is over.
     TooLate,
     /// The mounter closed without a whole answer.
@@ -40,8 +40,8 @@ fn run(mut args: sys::Args) -> usize {
     let mut buffer = [0; MAX_ANSWER];
     let trouble = match ask(args, &mut buffer) {
         Ok(length) => match answer::read(&buffer[..length]) {
-            Answer::Success | Answer::Other => return print(&buffer[..length]),
-            Answer::Broken => Trouble::Broken,
+            AnswerStatus::Success | AnswerStatus::Other => return print(&buffer[..length]),
+            AnswerStatus::Broken => Trouble::Broken,
         },
         Err(trouble) => trouble,
     };
@@ -155,7 +155,7 @@ fn say(trouble: &Trouble) -> Failure {
             .text(b": system error ")
             .number(u64::try_from(errno.0).unwrap_or_default()),
         Trouble::Request(error) => Failure::new("mooring's shim can't pass this call on: ").text(match error {
-            request::RequestError::TooMany => b"it has too many arguments",
+            request::MalformedRequest::TooMany => b"it has too many arguments",
             _ => b"its arguments are too long; make the volume's options and its Secret smaller",
         }),
         Trouble::TooLate => Failure::new("mooring's mounter did not answer within ")

@@ -7,7 +7,7 @@ const NUMBER: usize = 4;
 
 /// Why arguments are no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestError {
+pub enum MalformedRequest {
     /// More than [`MAX_ARGS`].
     TooMany,
     /// More than [`MAX_REQUEST`] bytes.
@@ -18,7 +18,7 @@ pub enum RequestError {
     Trailing,
 }
 
-impl core::fmt::Display for RequestError {
+impl core::fmt::Display for MalformedRequest {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::TooMany => write!(f, "more than {MAX_ARGS} arguments"),
@@ -29,18 +29,18 @@ impl core::fmt::Display for RequestError {
     }
 }
 
-impl core::error::Error for RequestError {}
+impl core::error::Error for MalformedRequest {}
 
 /// Whether arguments fit a request.
-pub fn check<'a>(args: impl Iterator<Item = &'a [u8]>) -> Result<(), RequestError> {
+pub fn check<'a>(args: impl Iterator<Item = &'a [u8]>) -> Result<(), MalformedRequest> {
     let mut length = NUMBER;
     for (index, arg) in args.enumerate() {
         if index == MAX_ARGS {
-            return Err(RequestError::TooMany);
+            return Err(MalformedRequest::TooMany);
         }
         length = length.saturating_add(NUMBER).saturating_add(arg.len());
         if length > MAX_REQUEST {
-            return Err(RequestError::TooLong);
+            return Err(MalformedRequest::TooLong);
         }
     }
     Ok(())
@@ -67,45 +67,45 @@ fn to_number(number: usize) -> [u8; NUMBER] {
 /// Reads a request's arguments from the bytes that have come so far.
 ///
 /// # Errors
-/// [`RequestError::Short`] until all bytes have come; any other error is for good.
-pub fn decode(bytes: &[u8]) -> Result<Args<'_>, RequestError> {
+/// [`MalformedRequest::Short`] until all bytes have come; any other error is for good.
+pub fn decode(bytes: &[u8]) -> Result<RequestArgs<'_>, MalformedRequest> {
     let mut rest = bytes;
     let count = number(&mut rest)?;
     if count > MAX_ARGS {
-        return Err(RequestError::TooMany);
+        return Err(MalformedRequest::TooMany);
     }
-    let args = Args { rest, left: count };
+    let args = RequestArgs { rest, left: count };
     for _ in 0..count {
         let length = number(&mut rest)?;
         if length > MAX_REQUEST {
-            return Err(RequestError::TooLong);
+            return Err(MalformedRequest::TooLong);
         }
-        rest = rest.get(length..).ok_or(RequestError::Short)?;
+        rest = rest.get(length..).ok_or(MalformedRequest::Short)?;
     }
     if bytes.len() - rest.len() > MAX_REQUEST {
-        return Err(RequestError::TooLong);
+        return Err(MalformedRequest::TooLong);
     }
     if rest.is_empty() {
         Ok(args)
     } else {
-        Err(RequestError::Trailing)
+        Err(MalformedRequest::Trailing)
     }
 }
 
-fn number(rest: &mut &[u8]) -> Result<usize, RequestError> {
-    let (number, after) = rest.split_first_chunk::<NUMBER>().ok_or(RequestError::Short)?;
+fn number(rest: &mut &[u8]) -> Result<usize, MalformedRequest> {
+    let (number, after) = rest.split_first_chunk::<NUMBER>().ok_or(MalformedRequest::Short)?;
     *rest = after;
-    usize::try_from(u32::from_le_bytes(*number)).map_err(|_| RequestError::TooLong)
+    usize::try_from(u32::from_le_bytes(*number)).map_err(|_| MalformedRequest::TooLong)
 }
 
 /// The arguments of a whole request.
 #[derive(Debug, Clone)]
-pub struct Args<'a> {
+pub struct RequestArgs<'a> {
     rest: &'a [u8],
     left: usize,
 }
 
-impl<'a> Iterator for Args<'a> {
+impl<'a> Iterator for RequestArgs<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -120,11 +120,11 @@ impl<'a> Iterator for Args<'a> {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::{RequestError, check, decode, write};
+    use super::{MalformedRequest, check, decode, write};
     use crate::{MAX_ARGS, MAX_REQUEST};
     use std::{vec, vec::Vec};
 
-    fn encoded(args: &[&[u8]]) -> Result<Vec<u8>, RequestError> {
+    fn encoded(args: &[&[u8]]) -> Result<Vec<u8>, MalformedRequest> {
         check(args.iter().copied())?;
         let mut bytes = Vec::new();
         write(args.iter().copied(), |piece| {
@@ -146,21 +146,21 @@ mod tests {
     fn every_cut_of_a_request_is_short_and_nothing_may_follow() {
         let mut bytes = encoded(&[b"mount", b"/dir", b"{}"]).unwrap();
         for end in 0..bytes.len() {
-            assert_eq!(decode(&bytes[..end]).unwrap_err(), RequestError::Short);
+            assert_eq!(decode(&bytes[..end]).unwrap_err(), MalformedRequest::Short);
         }
         bytes.push(0);
-        assert_eq!(decode(&bytes).unwrap_err(), RequestError::Trailing);
+        assert_eq!(decode(&bytes).unwrap_err(), MalformedRequest::Trailing);
     }
 
     #[test]
     fn what_is_too_much_is_refused_at_both_ends() {
         let many = vec![&b"x"[..]; MAX_ARGS + 1];
-        assert_eq!(encoded(&many).unwrap_err(), RequestError::TooMany);
+        assert_eq!(encoded(&many).unwrap_err(), MalformedRequest::TooMany);
         let long = vec![b'x'; MAX_REQUEST];
-        assert_eq!(encoded(&[&long]).unwrap_err(), RequestError::TooLong);
-        assert_eq!(decode(&65u32.to_le_bytes()).unwrap_err(), RequestError::TooMany);
+        assert_eq!(encoded(&[&long]).unwrap_err(), MalformedRequest::TooLong);
+        assert_eq!(decode(&65u32.to_le_bytes()).unwrap_err(), MalformedRequest::TooMany);
         let mut claim = 1u32.to_le_bytes().to_vec();
         claim.extend(u32::MAX.to_le_bytes());
-        assert_eq!(decode(&claim).unwrap_err(), RequestError::TooLong);
+        assert_eq!(decode(&claim).unwrap_err(), MalformedRequest::TooLong);
     }
 }

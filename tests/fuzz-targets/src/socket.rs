@@ -7,8 +7,8 @@ use mooring_contract::volume::Volume;
 use mooring_mounter::drivers::flexvolume::answer::FlexVolumeAnswer;
 use mooring_mounter::drivers::flexvolume::call::{CallOutError, FlexVolumeCall};
 use mooring_mounter::volume::target::Target;
-use mooring_shim::answer::{self, Answer as Seen};
-use mooring_shim::request::{self, RequestError};
+use mooring_shim::answer::{self, AnswerStatus as Seen};
+use mooring_shim::request::{self, MalformedRequest};
 use serde_json::Value;
 
 const ROOT: &str = "/var/lib/kubelet";
@@ -54,7 +54,7 @@ fn read_as_a_request(bytes: &[u8]) {
     assert!(written.is_ok() && again == bytes);
     for end in (0..bytes.len()).rev().take(64) {
         assert!(
-            matches!(request::decode(&bytes[..end]), Err(RequestError::Short)),
+            matches!(request::decode(&bytes[..end]), Err(MalformedRequest::Short)),
             "cut at {end}"
         );
     }

@@ -6,7 +6,7 @@
 
 use tonic::{Code, Status};
 
-use super::publish::RequestError;
+use super::publish::MalformedRequest;
 use crate::drivers::event_text;
 use crate::volume::job::MountError;
 use crate::volume::target::TargetError;
@@ -16,7 +16,7 @@ use crate::volume::target::TargetError;
 pub(super) enum Failure {
     /// The request makes no sense.
     #[error(transparent)]
-    Request(#[from] RequestError),
+    Request(#[from] MalformedRequest),
     /// The directory can't be made, removed or looked at.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -50,7 +50,7 @@ impl Failure {
 
     fn code(&self) -> Code {
         match self {
-            Self::Request(RequestError::Range { .. }) => Code::OutOfRange,
+            Self::Request(MalformedRequest::Range { .. }) => Code::OutOfRange,
             Self::Request(_) => Code::InvalidArgument,
             Self::Target(_) => Code::Internal,
             Self::Mount(error) => code(error),

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use tracing::{Instrument, warn};
 
 use super::failure::Failure;
-use super::publish::RequestError;
+use super::publish::MalformedRequest;
 use super::{expand, publish};
 use crate::core::Core;
 use crate::drivers::call_out::{self, EXPAND, MOUNT, Outcome, STATS, UNMOUNT};
@@ -229,7 +229,7 @@ async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Fai
 /// The target that a question about a mounted volume names. CSI wants `NOT_FOUND` for any other path.
 fn mounted(core: &Core, path: &str) -> Result<Target, Failure> {
     match publish::mounted(core.kubelet_root(), path) {
-        Err(RequestError::Target(_)) => Err(Failure::NotMounted(path.to_owned())),
+        Err(MalformedRequest::Target(_)) => Err(Failure::NotMounted(path.to_owned())),
         target => Ok(target?),
     }
 }

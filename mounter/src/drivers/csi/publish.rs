@@ -14,7 +14,7 @@ use crate::volume::target::{Target, TargetError};
 
 /// Why a request can't be understood.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
+pub(super) enum MalformedRequest {
     /// A field that every such request has.
     #[error("the request has no {0}")]
     Missing(&'static str),
@@ -47,15 +47,15 @@ pub(super) enum RequestError {
 }
 
 /// The directory, or the file of a raw block volume, that a request names.
-pub(super) fn target(root: &Path, path: &str) -> Result<Target, RequestError> {
+pub(super) fn target(root: &Path, path: &str) -> Result<Target, MalformedRequest> {
     if path.is_empty() {
-        return Err(RequestError::Missing("target path"));
+        return Err(MalformedRequest::Missing("target path"));
     }
     Ok(Target::parse_csi(root, path)?)
 }
 
 /// The same, in a request about a volume that is mounted: for a raw block volume, the kubelet may name its own mount of it.
-pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, RequestError> {
+pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, MalformedRequest> {
     match Target::parse_device_map(root, path) {
         Err(_) => target(root, path),
         device => Ok(device?),
@@ -63,20 +63,24 @@ pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, RequestError> {
 }
 
 /// Fails if a request says of no volume that it is about it.
-pub(super) fn named(volume_id: &str) -> Result<(), RequestError> {
+pub(super) fn named(volume_id: &str) -> Result<(), MalformedRequest> {
     if volume_id.is_empty() {
-        return Err(RequestError::Missing("volume id"));
+        return Err(MalformedRequest::Missing("volume id"));
     }
     Ok(())
 }
 
 /// The mount that is asked for; `root` is the kubelet's root.
-pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Instant) -> Result<MountJob, RequestError> {
+pub(super) fn job(
+    request: NodePublishVolumeRequest,
+    root: &Path,
+    deadline: Instant,
+) -> Result<MountJob, MalformedRequest> {
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
     let capability = request.volume_capability.unwrap_or_default();
     let sole = match capability.access_mode.map(|mode| Mode::try_from(mode.mode)) {
-        Some(Ok(Mode::Unknown) | Err(_)) => return Err(RequestError::AccessMode),
+        Some(Ok(Mode::Unknown) | Err(_)) => return Err(MalformedRequest::AccessMode),
         Some(Ok(Mode::SingleNodeSingleWriter)) => true,
         // How many nodes may have it, nobody on one of them can tell.
         None
@@ -92,10 +96,10 @@ pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Inst
     let (access, mount) = match capability.access_type {
         Some(AccessType::Mount(mount)) => (Access::FileSystem, mount),
         Some(AccessType::Block(_)) => (Access::Device, MountVolume::default()),
-        None => return Err(RequestError::Missing("volume capability")),
+        None => return Err(MalformedRequest::Missing("volume capability")),
     };
     if target.is_device() != (access == Access::Device) {
-        return Err(RequestError::OtherAccess(request.target_path));
+        return Err(MalformedRequest::OtherAccess(request.target_path));
     }
     let mut options: std::collections::BTreeMap<_, _> = request.volume_context.into_iter().collect();
     // The kubelet's own go before those of the volume. They are for messages only; the uid comes from the directory.
@@ -107,7 +111,7 @@ pub(super) fn job(request: NodePublishVolumeRequest, root: &Path, deadline: Inst
     };
     let fs_group = match mount.volume_mount_group.as_str() {
         "" => None,
-        group => Some(group.parse().map_err(|_| RequestError::Group(group.to_owned()))?),
+        group => Some(group.parse().map_err(|_| MalformedRequest::Group(group.to_owned()))?),
     };
     let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
     let read_only = request.readonly || volume.mount_options.iter().any(|option| option == "ro");
@@ -136,7 +140,7 @@ mod tests {
     use mooring_csi_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
     use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
 
-    use super::{RequestError, job};
+    use super::{MalformedRequest, job};
     use crate::volume::job::{Access, MountJob};
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
@@ -167,7 +171,7 @@ mod tests {
         }
     }
 
-    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, RequestError> {
+    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, MalformedRequest> {
         job(request, Path::new("/var/lib/kubelet"), Instant::now())
     }
 
@@ -234,7 +238,7 @@ mod tests {
             assert!(!with(shared.into()).unwrap(), "{shared:?}");
         }
         for unknown in [0, 99] {
-            assert!(matches!(with(unknown), Err(RequestError::AccessMode)), "{unknown}");
+            assert!(matches!(with(unknown), Err(MalformedRequest::AccessMode)), "{unknown}");
         }
     }
 

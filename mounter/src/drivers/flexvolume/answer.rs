@@ -65,7 +65,7 @@ impl FlexVolumeAnswer {
 #[cfg(test)]
 mod tests {
     use super::FlexVolumeAnswer;
-    use mooring_shim::answer::{Answer as Seen, read};
+    use mooring_shim::answer::{AnswerStatus as Seen, read};
 
     #[test]
     fn the_shim_reads_every_answer_as_it_is_meant() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_contract::names::FLEX_SOCKET;
-use mooring_shim::request::{self, RequestError};
+use mooring_shim::request::{self, MalformedRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -130,7 +130,7 @@ enum ReadError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Request(#[from] RequestError),
+    Request(#[from] MalformedRequest),
     #[error("an argument is not text")]
     NotText,
 }
@@ -142,7 +142,7 @@ async fn read(stream: &mut UnixStream) -> Result<Vec<String>, ReadError> {
             return Err(if bytes.is_empty() {
                 ReadError::Closed
             } else {
-                RequestError::Short.into()
+                MalformedRequest::Short.into()
             });
         }
         match request::decode(&bytes) {
@@ -150,8 +150,8 @@ async fn read(stream: &mut UnixStream) -> Result<Vec<String>, ReadError> {
                 let text = |arg: &[u8]| String::from_utf8(arg.to_vec()).map_err(|_| ReadError::NotText);
                 return args.map(text).collect();
             }
-            Err(RequestError::Short) if bytes.len() <= mooring_shim::MAX_REQUEST => {}
-            Err(RequestError::Short) => return Err(RequestError::TooLong.into()),
+            Err(MalformedRequest::Short) if bytes.len() <= mooring_shim::MAX_REQUEST => {}
+            Err(MalformedRequest::Short) => return Err(MalformedRequest::TooLong.into()),
             Err(error) => return Err(error.into()),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::clients::{OptionRule, RECORDS, Record, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
+use super::clients::{ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
 /// Why a volume is refused; the message says what to do.
@@ -147,7 +147,7 @@ impl Volume {
         }
     }
 
-    fn check_tenant(&self, record: Option<&Record>) -> Result<(), CheckError> {
+    fn check_tenant(&self, record: Option<&ClientRecord>) -> Result<(), CheckError> {
         if self.client_image.is_some() {
             return Err(self.not_a_tenants(keys::CLIENT_IMAGE));
         }
@@ -162,7 +162,13 @@ impl Volume {
         }
     }
 
-    fn check_option(&self, record: &Record, option: &str, value: &str, speaker: Speaker) -> Result<(), CheckError> {
+    fn check_option(
+        &self,
+        record: &ClientRecord,
+        option: &str,
+        value: &str,
+        speaker: Speaker,
+    ) -> Result<(), CheckError> {
         let rule: &OptionRule = record.options.iter().find(|rule| rule.name == option).ok_or_else(|| {
             let own = record.options.iter().map(|rule| rule.name);
             self.unknown(

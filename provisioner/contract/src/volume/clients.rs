@@ -107,7 +107,7 @@ pub type Needs = &'static [&'static [Need]];
 
 /// One client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct ClientRecord {
     /// The client, and what its file system is called besides.
     pub names: &'static [&'static str],
     /// Its `source`.
@@ -199,8 +199,8 @@ const NO_SERVER: &str = "names no server: write source=server:/path, or source=[
 const ISCSI: &str = "names no device: write source=iscsi://server/target/lun";
 
 /// All clients that are known.
-pub const RECORDS: &[Record] = &[
-    Record {
+pub const RECORDS: &[ClientRecord] = &[
+    ClientRecord {
         names: &["local"],
         source: Value {
             pattern: r"^[^/.-][^/]*$",
@@ -228,7 +228,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtNode,
     },
-    Record {
+    ClientRecord {
         names: &["pool"],
         source: Value {
             pattern: r"^$",
@@ -242,7 +242,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["nfs", "nfs4"],
         source: Value {
             pattern: concat!("^", host!(), r":/.*$"),
@@ -262,7 +262,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["smb", "smb3", "cifs"],
         source: Value {
             pattern: r"^//([A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+)/.+$",
@@ -282,7 +282,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["sshfs"],
         source: Value {
             pattern: concat!(r"^([A-Za-z0-9_][A-Za-z0-9._+-]*@)?", host!(), r":.*$"),
@@ -305,7 +305,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["glusterfs"],
         source: Value {
             pattern: concat!("^", host!(), r":/[^/].*$"),
@@ -325,7 +325,7 @@ pub const RECORDS: &[Record] = &[
         services: &[],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["cephfs"],
         source: Value {
             pattern: concat!("^", monitors!(), r":/.*$"),
@@ -355,7 +355,7 @@ pub const RECORDS: &[Record] = &[
         services: &[Service::Daemon],
         grows: Growth::AtServer,
     },
-    Record {
+    ClientRecord {
         names: &["rbd"],
         source: Value {
             pattern: concat!(r"^rbd://", monitors!(), r"/[^/,@]+(/[^/,@]+){1,2}$"),
@@ -372,7 +372,7 @@ pub const RECORDS: &[Record] = &[
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
     },
-    Record {
+    ClientRecord {
         names: &["block"],
         source: Value {
             pattern: concat!(
@@ -392,7 +392,7 @@ pub const RECORDS: &[Record] = &[
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
     },
-    Record {
+    ClientRecord {
         names: &["iscsi"],
         source: Value {
             pattern: concat!(r"^iscsi://", server!(), r"/[^/,]+/[0-9]+$"),
@@ -406,7 +406,7 @@ pub const RECORDS: &[Record] = &[
         services: &[Service::Daemon, Service::ShowDevice],
         grows: Growth::AtNode,
     },
-    Record {
+    ClientRecord {
         names: &["s3"],
         source: Value {
             pattern: concat!(r"^https?://", server!(), r"/[A-Za-z0-9._-]+(/[^,]*)?$"),
@@ -427,7 +427,7 @@ pub const RECORDS: &[Record] = &[
 ];
 
 /// The record of a client. One without a record of its own that says by its type whose it is has that one's.
-pub fn record(client: &str, fs_type: &str) -> Option<&'static Record> {
+pub fn record(client: &str, fs_type: &str) -> Option<&'static ClientRecord> {
     let named = |name: &str| RECORDS.iter().find(|record| record.names.contains(&name));
     named(client).or_else(|| named(fs_type))
 }
