@@ -38,6 +38,7 @@ use self::command::{SOCKET, VOLUME};
 use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
 use self::process::{GRACE, Identity, Process};
+pub use self::volume::ServiceRun;
 use self::volume::{Kept, Live, Record, Volume, end_apart};
 use super::store::{self, StoreError};
 use crate::sys::{loop_device, thread};
@@ -53,17 +54,6 @@ const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long to read a daemon's last output after its end.
 const OUTPUT_GRACE: Duration = Duration::from_millis(100);
-
-/// The purpose of a run of an image's program.
-#[derive(Debug, Clone)]
-pub struct ServiceRun {
-    /// Where it mounts.
-    pub directory: PathBuf,
-    /// The volume's source.
-    pub source: String,
-    /// Its deadline.
-    pub until: Instant,
-}
 
 /// The services of all volumes.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ServiceError;
+use super::error::ServiceError;
 use super::process::Process;
 use crate::agent::program::Invocation;
 use crate::agent::run::{self, DAEMON_LINES, LastWords, OutputWords};

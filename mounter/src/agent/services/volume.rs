@@ -3,14 +3,24 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ServiceRun;
 use super::process::{GRACE, Identity, Process};
 use crate::agent::store::{self, StoreError};
+
+/// The purpose of a run of an image's program.
+#[derive(Debug, Clone)]
+pub struct ServiceRun {
+    /// Where it mounts.
+    pub directory: PathBuf,
+    /// The volume's source.
+    pub source: String,
+    /// Its deadline.
+    pub until: Instant,
+}
 
 /// The record of a service, by which a restarted agent finds it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
