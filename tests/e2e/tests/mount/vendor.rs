@@ -2,7 +2,7 @@
 //! agent.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::NAMESPACE;
@@ -11,7 +11,6 @@ use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::kill_all;
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::layout::repository;
-use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
 /// The vendor's image (tests/images/acme).
@@ -26,25 +25,36 @@ const SERVER: &str = concat!(
      readinessProbe: {tcpSocket: {port: 10809}, periodSeconds: 1}}]}}"
 );
 
-/// Longest until a volume whose daemon was killed can be used again.
-const REVIVE_LIMIT: Duration = Duration::from_mins(2);
+/// Longest until all processes of a service have ended.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+fn command_of(pid: i32) -> String {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&command).replace('\0', " ")
+}
 
 /// The processes of the client container that the vendor's program started.
 async fn daemons(scope: &Scope, image: &str) -> Result<Vec<i32>> {
     let mut found = Vec::new();
     for pod in client_pods_of(scope, image).await? {
-        for pid in scope
-            .processes_of(NAMESPACE, &pod.metadata.name.context("no name")?)
-            .await?
-        {
-            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            if command.contains("acme-device") || command.contains("qemu-storage-daemon") {
-                found.push(pid);
-            }
-        }
+        let name = pod.metadata.name.context("no name")?;
+        found.extend(scope.processes_of(NAMESPACE, &name).await?);
     }
-    Ok(found)
+    let is_daemon = |pid: &i32| {
+        let command = command_of(*pid);
+        ["acme-device", "qemu-storage-daemon"]
+            .iter()
+            .any(|name| command.contains(name))
+    };
+    Ok(found.into_iter().filter(is_daemon).collect())
+}
+
+async fn all_ended(after: &str, pids: &[i32]) -> Result<()> {
+    wait_until(&format!("{pids:?} to end after {after}"), END_LIMIT, async || {
+        let ended = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
+        Ok(pids.iter().all(ended).then_some(()))
+    })
+    .await
 }
 
 #[test]
@@ -75,47 +85,39 @@ fn a_vendor_s_client_has_its_options_judged_its_services_watched_and_all_of_them
             scope.pod(name, "node-2", name, Value::Null)?;
             scope.event(name, words).await?;
         }
-        ensure!(
-            daemons(&scope, &image).await?.is_empty(),
-            "a refused volume has daemons"
-        );
+        for name in ["tier", "option", "type", "nowhere"] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+        }
+        let left = daemons(&scope, &image).await?;
+        ensure!(left.is_empty(), "refused volumes have daemons: {left:?}");
+
         scope.volume("data", &volume(&json!({"tier": "fast"})))?;
-        scope.pod("user", "node-2", "data", Value::Null)?;
-        scope.pod_ready("user").await?;
-        scope.exec("user", ["sh", "-c", "echo kept >/data/letter && sync /data/letter"])?;
-
-        // The vendor's program waits for the one that does the work. The volume comes back when either has ended.
-        for part in ["qemu-storage-daemon", "acme-device"] {
-            let before = daemons(&scope, &image).await?;
-            ensure!(before.len() == 2, "the daemon and its child: {before:?}");
-            let is_part = |pid: &i32| {
-                std::fs::read(format!("/proc/{pid}/cmdline"))
-                    .is_ok_and(|command| String::from_utf8_lossy(&command).contains(part))
-            };
-            let killed: Vec<_> = before.iter().copied().filter(is_part).collect();
-            kill_all(&killed);
-            let start = Instant::now();
-            let again = "cat /data/letter && touch /data/again && sync /data/again";
-            wait_until("the volume to be mounted again", REVIVE_LIMIT, async || {
-                let after = daemons(&scope, &image).await?;
-                let is_new = after.len() == 2 && !after.iter().any(|pid| before.contains(pid));
-                Ok((is_new && scope.exec("user", ["sh", "-c", again]).is_ok()).then_some(()))
-            })
-            .await?;
-            note(format!("back {} after {part} was killed", spoken(start.elapsed())));
+        let write = "echo kept >/data/letter; sync /data/letter";
+        let read = "[ $(cat /data/letter) = kept ]";
+        // Whichever of the two processes ends, the other is ended too, and the next Pod has the volume again.
+        for (name, script, killed) in [
+            ("first", write, Some("qemu-storage-daemon")),
+            ("second", read, Some("acme-device")),
+            ("third", read, None),
+        ] {
+            scope.pod(name, "node-2", "data", Value::Null)?;
+            scope.pod_ready(name).await?;
+            scope.exec(name, ["sh", "-euc", script])?;
+            let all = daemons(&scope, &image).await?;
+            ensure!(all.len() == 2, "not the daemon and its child: {all:?}");
+            if let Some(killed) = killed {
+                let part = all.iter().copied().filter(|pid| command_of(*pid).contains(killed));
+                kill_all(&part.collect::<Vec<_>>());
+                all_ended(&format!("{killed} was killed"), &all).await?;
+                let failed = scope.exec(name, ["sh", "-c", "echo more >>/data/letter; sync /data/letter"]);
+                ensure!(failed.is_err(), "a write to a device without a daemon succeeded");
+            }
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+            // The client container stays for a while, without them.
+            all_ended(&format!("Pod {name} was deleted"), &all).await?;
         }
-
-        let all = daemons(&scope, &image).await?;
-        for pod in ["user", "tier", "option", "type", "nowhere"] {
-            scope.delete(&format!("pod/{pod}"))?;
-            scope.pod_gone(pod).await?;
-        }
-        // Services end when the volume is unmounted, though the client container stays for a while.
-        let left: Vec<_> = all
-            .iter()
-            .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
-            .collect();
-        ensure!(left.is_empty(), "{left:?} of {all:?} run on");
         remove_image(&scope, &image)
     });
 }
