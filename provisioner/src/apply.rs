@@ -25,7 +25,7 @@ use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, ClaimDecision, Decision, Failed, ForClaim, ForVolume, Grown, LetGo, OrphanDecision, Refuse, Reschedule,
+    Accept, Altered, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision, Refuse, Reschedule,
     Settled, SnapshotDecision, Undone, VolumeDecision,
 };
 use crate::operation::describe::{SubjectKind, waiting};
@@ -76,7 +76,7 @@ pub async fn claim(
             ForClaim::Refuse(refuse) => apply.refuse(*refuse).await,
             ForClaim::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
             ForClaim::Undone(undone) => apply.undone(*undone).await,
-            ForClaim::Grown(grown) => apply.grown(*grown).await,
+            ForClaim::Altered(altered) => apply.altered(*altered).await,
         },
     }
 }
@@ -346,39 +346,39 @@ impl Apply<'_> {
         Ok(self.wait(undone.after, None))
     }
 
-    async fn grown(&mut self, grown: Grown) -> Result<Action, ApplyError> {
-        if let Some((place, id)) = &grown.without {
+    async fn altered(&mut self, altered: Altered) -> Result<Action, ApplyError> {
+        if let Some((place, id)) = &altered.without {
             let namespace = place.split_once('/').map_or("", |(namespace, _)| namespace);
             if let Some(run) = find(&self.shared.context.client, namespace, id).await? {
                 self.remove(&run.to_remove()).await?;
                 return Ok(Action::requeue(Duration::from_secs(1)));
             }
         }
-        if let Some(patch) = grown.volume_patch {
+        if let Some(patch) = altered.volume_patch {
             let patch = Patch::Merge(patch);
-            patched(&self.volumes(), SubjectKind::Volume, &grown.pv_name, patch).await?;
+            patched(&self.volumes(), SubjectKind::Volume, &altered.pv_name, patch).await?;
         }
-        let mut patch = if grown.release {
+        let mut patch = if altered.release {
             self.subject.release_patch()
         } else {
             json!({"metadata": {"resourceVersion": self.subject.meta().resource_version}})
         };
-        if let Some(at_once) = grown.at_once {
+        if let Some(at_once) = altered.at_once {
             patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] =
                 if at_once { json!("true") } else { Value::Null };
         }
-        let writes = grown.release || grown.status.is_some();
-        if let Some(status) = grown.status {
+        let writes = altered.release || altered.status.is_some();
+        if let Some(status) = altered.status {
             patch["status"] = status;
         }
         if writes {
             self.patch(patch).await?;
         }
-        self.say(grown.say);
-        if let Some(took) = grown.took {
-            self.count(Kind::Expand, OperationResult::Done, Category::Done, Some(took));
+        self.say(altered.say);
+        if let Some(took) = altered.took {
+            self.count(altered.kind, OperationResult::Done, Category::Done, Some(took));
         }
-        for run in &grown.runs {
+        for run in &altered.runs {
             self.remove(run).await?;
         }
         Ok(Action::await_change())

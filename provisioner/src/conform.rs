@@ -49,6 +49,12 @@ pub struct ConformArgs {
     /// value in them get the new one too.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub unreachable: Vec<(String, String)>,
+    /// Attribute that the image can give a volume, with a value, as a parameter of a VolumeAttributesClass; may be given
+    /// more than once
+    ///
+    /// With it, the kit tries operation modify.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub attribute: Vec<(String, String)>,
     /// Write the results to this file too, as the XML that CI systems read
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,

@@ -12,6 +12,8 @@ pub enum Operation {
     Delete,
     /// Make the volume larger.
     Expand,
+    /// Give the volume other attributes.
+    Modify,
     /// Make the volume as a copy of another.
     Clone,
     /// Take a snapshot of the volume.
@@ -32,10 +34,11 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation of the contract, in its order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
+        Self::Modify,
         Self::Clone,
         Self::Snapshot,
         Self::DeleteSnapshot,
@@ -52,6 +55,7 @@ impl Operation {
             Self::Provision => "provision",
             Self::Delete => "delete",
             Self::Expand => "expand",
+            Self::Modify => "modify",
             Self::Clone => "clone",
             Self::Snapshot => "snapshot",
             Self::DeleteSnapshot => "delete-snapshot",

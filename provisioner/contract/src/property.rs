@@ -54,7 +54,13 @@ pub mod keys {
     /// other operation.
     pub const SNAPSHOT_NAME: &str = "snapshot-name";
 
-    /// All of the above, in the contract's order.
+    /// Name of the `VolumeAttributesClass` that the volume has or, for `modify`, is to have. Not set for a volume that
+    /// has none.
+    pub const ATTRIBUTES_CLASS: &str = "attributes-class";
+    /// Begins the name of each parameter of that class: its parameter `iops` is property `attribute-iops`.
+    pub const ATTRIBUTE_PREFIX: &str = "attribute-";
+
+    /// All of the above but the prefix, in the contract's order.
     pub const ALL: &[&str] = &[
         OPERATION,
         CONTRACT,
@@ -79,6 +85,7 @@ pub mod keys {
         SOURCE_PV_NAME,
         SOURCE_SIZE,
         SNAPSHOT_NAME,
+        ATTRIBUTES_CLASS,
     ];
 }
 

@@ -64,6 +64,19 @@ pub struct Request {
     /// For `snapshot`, `delete-snapshot` and `restore`: the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
+    /// The attributes that the volume has or, for `modify`, is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<Attributes>,
+}
+
+/// What a claim asks of its volume by a `VolumeAttributesClass`, which can be changed while the volume stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Attributes {
+    /// Name of the class.
+    pub class: String,
+    /// Its parameters.
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// The snapshot that an operation is about.

@@ -169,7 +169,7 @@ impl Apply<'_> {
                 None => Ok(true),
             },
             Kind::Snapshot => is_there_to_snapshot(client, request).await,
-            Kind::Provision | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot => Ok(true),
+            Kind::Provision | Kind::Delete | Kind::Expand | Kind::Modify | Kind::DeleteSnapshot => Ok(true),
         }
     }
 

@@ -15,8 +15,8 @@ use super::ApplyError;
 use crate::cache::work_queue::Target;
 use crate::operation::decision::Start;
 use crate::operation::describe::SubjectKind;
-use crate::operation::expand;
 use crate::operation::record::Record;
+use crate::operation::{expand, modify};
 use crate::process::call::{CallError, code};
 use crate::run::{Kind, Run};
 use crate::volume::snapshot::VolumeSnapshotContent;
@@ -149,6 +149,9 @@ impl Subject {
                 patch["status"] = expand::of_record(claim, record, Timestamp::now());
                 patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
             }
+            (Self::Claim(claim), Kind::Modify) => {
+                patch["status"] = modify::of_record(claim, record, Timestamp::now());
+            }
             // While the mark is there, other tools know that there may be a snapshot already.
             (Self::Snapshot(_), Kind::Snapshot) => {
                 patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
@@ -159,7 +162,13 @@ impl Subject {
             )
             | (
                 Self::Snapshot(_),
-                Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot,
+                Kind::Provision
+                | Kind::Clone
+                | Kind::Restore
+                | Kind::Delete
+                | Kind::Expand
+                | Kind::Modify
+                | Kind::DeleteSnapshot,
             )
             | (Self::Volume(_) | Self::Orphan(_), _) => {}
         }

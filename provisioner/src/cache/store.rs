@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
@@ -20,8 +20,8 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{Target, WorkQueue};
 use crate::operation::describe::{Answer, describe};
-use crate::operation::expand;
 use crate::operation::source::{Content, ObservedSource};
+use crate::operation::standing;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Kind, Run, RunId};
@@ -46,6 +46,8 @@ pub struct Cache {
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
     /// All classes.
     pub classes: Store<StorageClass>,
+    /// What claims may ask of volumes that stand.
+    attributes: Store<VolumeAttributesClass>,
     /// The snapshots, where the cluster has any.
     pub snapshots: Snapshots,
     nodes: Store<PartialObjectMeta<ApiNode>>,
@@ -65,6 +67,7 @@ pub struct Writers {
     pub(super) volumes: Writer<PersistentVolume>,
     pub(super) carriers: BTreeMap<String, Writer<Carrier>>,
     pub(super) classes: Writer<StorageClass>,
+    pub(super) attributes: Writer<VolumeAttributesClass>,
     pub(super) snapshots: SnapshotWriters,
     pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
 }
@@ -82,6 +85,7 @@ impl Cache {
             carriers_writers.insert(namespace.clone(), writer);
         }
         let (classes, classes_writer) = store();
+        let (attributes, attributes_writer) = store();
         let (nodes, nodes_writer) = store();
         let (snapshots, snapshot_writers) = Snapshots::new();
         let cache = Self {
@@ -90,6 +94,7 @@ impl Cache {
             carriers,
             listed: Arc::default(),
             classes,
+            attributes,
             snapshots,
             nodes,
             by_claim: Arc::default(),
@@ -102,13 +107,14 @@ impl Cache {
             volumes: volumes_writer,
             carriers: carriers_writers,
             classes: classes_writer,
+            attributes: attributes_writer,
             snapshots: snapshot_writers,
             nodes: nodes_writer,
         };
         (cache, writers)
     }
 
-    /// Returns when everything has been listed once, but for snapshots and runs: what there are no rights for would
+    /// Returns when everything has been listed once, but for attributes, snapshots and runs: what there are no rights for would
     /// hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
@@ -118,6 +124,7 @@ impl Cache {
             self.classes.wait_until_ready(),
             self.nodes.wait_until_ready(),
             tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
+            tokio::time::timeout(PATIENCE, self.attributes.wait_until_ready()),
             tokio::time::timeout(PATIENCE, self.snapshots.ready()),
         );
     }
@@ -135,6 +142,11 @@ impl Cache {
                 .map_or(node.name_any() == host, |label| label == host)
         };
         self.nodes.find(is).as_deref().map(as_node)
+    }
+
+    /// The `VolumeAttributesClass` of this name.
+    pub fn attributes(&self, name: &str) -> Option<Arc<VolumeAttributesClass>> {
+        self.attributes.get(&ObjectRef::new(name))
     }
 
     /// The run, if it is in this namespace.
@@ -360,7 +372,7 @@ impl Cache {
             queue.add(&Target::Volume(volume.name_any()));
         }
         let source = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
-        if let Some(source) = self.claims.get(&source).filter(|source| expand::is_asked(source)) {
+        if let Some(source) = self.claims.get(&source).filter(|source| standing::is_asked(source)) {
             queue.add(&claim_target(&source));
         }
     }
@@ -390,7 +402,7 @@ impl Cache {
         claims: Vec<PersistentVolumeClaim>,
         volumes: Vec<PersistentVolume>,
         carriers: &[Carrier],
-        classes: Vec<StorageClass>,
+        classes: (Vec<StorageClass>, Vec<VolumeAttributesClass>),
         snapshots: (
             Vec<VolumeSnapshotContent>,
             Vec<VolumeSnapshot>,
@@ -412,7 +424,8 @@ impl Cache {
         }
         fill(&mut writers.claims, claims);
         fill(&mut writers.volumes, volumes);
-        fill(&mut writers.classes, classes);
+        fill(&mut writers.classes, classes.0);
+        fill(&mut writers.attributes, classes.1);
         fill(&mut writers.snapshots.contents, snapshots.0);
         fill(&mut writers.snapshots.snapshots, snapshots.1);
         fill(&mut writers.snapshots.classes, snapshots.2);
@@ -441,8 +454,8 @@ pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> Target {
     Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
-/// A claim without a volume, one that Mooring still holds, or one that asks for more than it has.
+/// A claim without a volume, one that Mooring still holds, or one that asks for something else than it has.
 pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
     let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    !bound || expand::is_asked(claim) || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+    !bound || standing::is_asked(claim) || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
 }

@@ -22,6 +22,7 @@ use super::limiter::Limiter;
 use super::snapshots::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{Target, WorkQueue};
+use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
 use crate::run::observed::{Carrier, selector};
@@ -181,6 +182,23 @@ pub async fn watch(
             },
         )
     };
+    let attributes = {
+        let (cache, queue) = (cache.clone(), queue.clone());
+        drive(
+            "volumeattributesclasses",
+            watcher(Api::all(client.clone()), all()),
+            writers.attributes,
+            move |event| match event {
+                Event::Apply(class) => {
+                    let name = class.name_any();
+                    cache.queue_claims(&queue, |claim| modify::names(claim, &name) && is_open(claim));
+                }
+                Event::InitDone => cache.queue_all(&queue),
+                // What goes by it is waited for as if it had never been there.
+                Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
+            },
+        )
+    };
     let nodes = {
         let (cache, queue) = (cache.clone(), queue.clone());
         drive(
@@ -202,7 +220,7 @@ pub async fn watch(
             cache.queue_all(&queue);
         }
     };
-    tokio::join!(claims, volumes, runs, classes, nodes, snapshots, by_config);
+    tokio::join!(claims, volumes, runs, classes, attributes, nodes, snapshots, by_config);
 }
 
 /// What a run was begun for.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use mooring_contract::request::{Request, Snapshot};
+use mooring_contract::request::{Attributes, Request, Snapshot};
 
 use super::report::Report;
 use super::rig::{RigError, kinds};
@@ -22,6 +22,12 @@ use crate::volume::topology::Node;
 
 /// More than any storage has, in bytes.
 const TOO_MUCH: u64 = 1 << 62;
+
+/// Name of the class of attributes; there is no object of that name.
+const ATTRIBUTES_CLASS: &str = "mooring-conform";
+
+/// An attribute that no image knows.
+const NO_ATTRIBUTE: &str = "mooring-conform-none";
 
 /// At which parts of its usual time a run is cut off.
 const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
@@ -38,6 +44,7 @@ pub(super) struct Ask<'a> {
     pub(super) size: Option<u64>,
     pub(super) source: Option<&'a Made>,
     pub(super) snapshot: Option<Snapshot>,
+    pub(super) attributes: Option<Attributes>,
     pub(super) unreachable: bool,
 }
 
@@ -51,6 +58,7 @@ impl<'a> Ask<'a> {
             size: None,
             source: None,
             snapshot: None,
+            attributes: None,
             unreachable: false,
         }
     }
@@ -78,6 +86,8 @@ pub(super) trait Runs {
     fn node(&self) -> Option<&Node>;
     /// Whether a run can be given settings by which it does not reach its storage.
     fn can_be_unreachable(&self) -> bool;
+    /// The attributes to give volumes; none if nobody named any.
+    fn attributes(&self) -> &BTreeMap<String, String>;
     /// Makes a claim.
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
     /// What the image is asked.
@@ -178,6 +188,7 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Kind::Provision => Vec::new(),
                 Kind::Delete => self.of_delete(),
                 Kind::Expand => self.of_expand(),
+                Kind::Modify => self.of_modify(),
                 Kind::Clone => self.of_clone(),
                 Kind::Snapshot => self.of_snapshot(),
                 Kind::DeleteSnapshot => self.of_delete_snapshot(),
@@ -190,6 +201,10 @@ impl<'r, R: Runs> Kit<'r, R> {
         let mut running = stream::iter(checks).map(Check::timed).buffered(AT_ONCE);
         while let Some((of, what, result, took)) = running.next().await {
             report.tried(of, &what, result, took);
+        }
+        if promised.contains(&Operation::Modify) && self.rig.attributes().is_empty() {
+            let why = "say with --attribute KEY=VALUE which attributes the image can give a volume";
+            report.skipped(Operation::Modify, why);
         }
         for operation in promised.into_iter().filter(|operation| Kind::of(*operation).is_none()) {
             report.skipped(operation, "this version of the kit does not know the operation");
@@ -247,6 +262,26 @@ impl<'r, R: Runs> Kit<'r, R> {
             check("is done by two runs at once", self.expand_at_once().boxed_local()),
             check("is done after it was killed", self.expand_cut_off().boxed_local()),
             check("fails on a volume that is gone", self.expand_nothing().boxed_local()),
+        ]
+    }
+
+    fn of_modify(&self) -> Vec<Check<'_>> {
+        if self.rig.attributes().is_empty() {
+            return Vec::new();
+        }
+        let check = |what, check| Check::new(Operation::Modify, what, check);
+        vec![
+            check(
+                "succeeds again on what has the attributes",
+                self.modify_twice().boxed_local(),
+            ),
+            check("is done by two runs at once", self.modify_at_once().boxed_local()),
+            check("is done after it was killed", self.modify_cut_off().boxed_local()),
+            check("fails on a volume that is gone", self.modify_nothing().boxed_local()),
+            check(
+                "refuses an attribute that it does not know",
+                self.modify_unknown().boxed_local(),
+            ),
         ]
     }
 
@@ -516,6 +551,61 @@ impl<'r, R: Runs> Kit<'r, R> {
         let made = self.new_volume().await?;
         self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
         must_fail(&self.rig.run(&Self::larger(&made)).await?, "the volume is gone")
+    }
+
+    fn modified<'a>(made: &'a Made, parameters: &BTreeMap<String, String>) -> Ask<'a> {
+        Ask {
+            attributes: Some(Attributes {
+                class: ATTRIBUTES_CLASS.to_owned(),
+                parameters: parameters.clone(),
+            }),
+            ..Ask::on(Kind::Modify, made)
+        }
+    }
+
+    async fn modify_twice(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Self::modified(&made, self.rig.attributes());
+        self.must_be_done(&ask).await?;
+        self.must_be_done(&ask).await?;
+        self.remove(&made).await
+    }
+
+    async fn modify_at_once(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Self::modified(&made, self.rig.attributes());
+        let (first, second) = self.both(&ask).await?;
+        done_or_later(&first)?;
+        done_or_later(&second)?;
+        self.must_be_done(&ask).await?;
+        self.remove(&made).await
+    }
+
+    async fn modify_cut_off(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let ask = Self::modified(&made, self.rig.attributes());
+        self.rig.cut_off(&ask, Duration::ZERO).await?;
+        self.must_be_done(&ask).await?;
+        self.remove(&made).await
+    }
+
+    async fn modify_nothing(&self) -> Passed {
+        let made = self.new_volume().await?;
+        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        let ask = Self::modified(&made, self.rig.attributes());
+        must_fail(&self.rig.run(&ask).await?, "the volume is gone")
+    }
+
+    async fn modify_unknown(&self) -> Passed {
+        let made = self.new_volume().await?;
+        let unknown = [(NO_ATTRIBUTE.to_owned(), "1".to_owned())].into();
+        let ask = Self::modified(&made, &unknown);
+        let verdict = must_fail(
+            &self.rig.run(&ask).await?,
+            "no image knows attribute mooring-conform-none",
+        );
+        self.remove(&made).await?;
+        verdict
     }
 
     fn copy<'a>(claim: &'a PersistentVolumeClaim, source: &'a Made) -> Ask<'a> {

@@ -105,6 +105,7 @@ pub(super) struct Rig {
     controller: Client,
     config: ProvisionerConfig,
     unreachable: Option<Unreachable>,
+    attributes: BTreeMap<String, String>,
     node: Option<Node>,
     namespace: String,
     kube_api: String,
@@ -135,6 +136,7 @@ impl Rig {
             controller: connect(as_controller)?,
             config,
             unreachable,
+            attributes: args.attribute.iter().cloned().collect(),
             node,
             namespace: args.namespace.clone(),
             kube_api: client::address(&cluster),
@@ -185,6 +187,7 @@ impl Rig {
                 volume: source.options.clone(),
             }),
             snapshot: ask.snapshot.clone(),
+            attributes: ask.attributes.clone(),
             ..request
         })
     }
@@ -284,6 +287,10 @@ impl Runs for Rig {
 
     fn node(&self) -> Option<&Node> {
         self.node.as_ref()
+    }
+
+    fn attributes(&self) -> &BTreeMap<String, String> {
+        &self.attributes
     }
 
     fn can_be_unreachable(&self) -> bool {

@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::{expand, provision, source};
+use crate::operation::{provision, source, standing};
 use crate::run::{Kind, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
@@ -52,12 +52,12 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let mut volumes = cache.volumes_of(&uid);
     // Of a claim that has its volume, that one says it.
     let is_standing = match record.as_ref().map(|record| record.operation) {
-        None | Some(Kind::Expand) => true,
+        None | Some(Kind::Expand | Kind::Modify) => true,
         Some(Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot) => {
             false
         }
     };
-    let volume = expand::standing(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
+    let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
         Some(volume) => config_of(shared, volume, class.as_deref(), class_name, record.as_ref()),
         None => config_for(shared, class.as_deref(), class_name, record.as_ref()),
@@ -71,16 +71,17 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
     let (provision_run, delete_run) = (find(source::making(claim)), find(Kind::Delete));
-    let expand_run = find(Kind::Expand);
+    let (expand_run, modify_run) = (find(Kind::Expand), find(Kind::Modify));
     let from = cache.source_of(claim);
-    let grows = volume.filter(|_| expand::is_asked(claim));
-    let copied_by = match grows {
+    let changes = volume.filter(|_| standing::is_asked(claim));
+    let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
         None => None,
     };
     let departed = cache.departed(&uid);
     let nodes = |name: &str| cache.node(name);
     let by_host = |host: &str| cache.node_by_host(host);
+    let attributes = |name: &str| cache.attributes(name);
     let (mut looked_up, mut made) = (false, false);
     loop {
         let now = Timestamp::now();
@@ -94,11 +95,13 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
                 provision_run: provision_run.as_ref(),
                 delete_run: delete_run.as_ref(),
                 expand_run: expand_run.as_ref(),
+                modify_run: modify_run.as_ref(),
                 departed: departed.as_ref(),
                 volumes: &volumes,
                 looked_up,
                 nodes: &nodes,
                 by_host: &by_host,
+                attributes: &attributes,
                 source: &from,
                 copied_by: copied_by.as_deref(),
                 kube_api: &shared.context.settings.kube_api,

@@ -40,14 +40,14 @@ enum Plan {
 }
 
 /// What to do about the runs of a claim and PV that are both gone.
-fn plan(provision: Option<&Run>, delete: Option<&Run>, expand: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
+fn plan(provision: Option<&Run>, delete: Option<&Run>, change: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
     let young = |run: &Run| elapsed(run.made(), now) < limits.orphan_age;
-    if let Some(expand) = expand {
+    if let Some(change) = change {
         // Nothing else is run on the volume beside it.
-        return match expand.state() {
-            _ if young(expand) => Plan::Wait,
-            State::Waiting { never_ran: true, .. } => Plan::Remove(vec![expand.to_remove_as_it_is()]),
-            State::Finished(_) => Plan::Remove(vec![expand.to_remove()]),
+        return match change.state() {
+            _ if young(change) => Plan::Wait,
+            State::Waiting { never_ran: true, .. } => Plan::Remove(vec![change.to_remove_as_it_is()]),
+            State::Finished(_) => Plan::Remove(vec![change.to_remove()]),
             State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => Plan::Wait,
         };
     }
@@ -129,9 +129,9 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
     let made = [Kind::Provision, Kind::Clone, Kind::Restore, Kind::Snapshot];
     let made = made.into_iter().find_map(of);
     let delete = of(Kind::Delete).or_else(|| of(Kind::DeleteSnapshot));
-    let (provision, expand) = (made, of(Kind::Expand));
-    let decided = plan(provision, delete, expand, &shared.limits, Timestamp::now());
-    let Some(run) = provision.or(delete).or(expand) else {
+    let change = [Kind::Expand, Kind::Modify].into_iter().find_map(of);
+    let decided = plan(made, delete, change, &shared.limits, Timestamp::now());
+    let Some(run) = made.or(delete).or(change) else {
         return Ok(());
     };
     if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {
@@ -165,9 +165,13 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
     let made_by = provision.request().ok()?;
     let kind = match provision.kind()? {
         Kind::Snapshot => Kind::DeleteSnapshot,
-        Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Expand | Kind::DeleteSnapshot => {
-            Kind::Delete
-        }
+        Kind::Provision
+        | Kind::Clone
+        | Kind::Restore
+        | Kind::Delete
+        | Kind::Expand
+        | Kind::Modify
+        | Kind::DeleteSnapshot => Kind::Delete,
     };
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {

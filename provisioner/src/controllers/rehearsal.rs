@@ -8,6 +8,7 @@
 mod clone;
 mod expand;
 mod fake_api;
+mod modify;
 mod snapshot;
 
 use std::collections::BTreeSet;
@@ -71,7 +72,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,clone,snapshot,delete-snapshot,restore",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore",
             ),
         ]
     };
@@ -203,7 +204,7 @@ impl Theatre {
             read(state.all("claims")),
             read(state.all("volumes")),
             &pods,
-            vec![class(&json!({}))],
+            (vec![class(&json!({}))], read(state.all("attributes"))),
             (
                 read(state.all("contents")),
                 read(state.all("snapshots")),

@@ -53,10 +53,8 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     }
     let run = RunId::new(Kind::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
-    let expansion = RunId::new(Kind::Expand, &uid);
-    let expand_run = namespace
-        .as_deref()
-        .and_then(|namespace| cache.run(namespace, &expansion));
+    let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let (expand_run, modify_run) = (find(Kind::Expand), find(Kind::Modify));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default(),
@@ -83,6 +81,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             config: &config,
             delete_run: delete_run.as_ref(),
             expand_run: expand_run.as_ref(),
+            modify_run: modify_run.as_ref(),
             claimed,
             copied_by: copied_by.as_deref(),
             by_host: &|host| cache.node_by_host(host),

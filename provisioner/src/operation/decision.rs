@@ -73,8 +73,8 @@ pub enum ForClaim {
     Reschedule(Box<Reschedule>),
     /// The volume is gone: remove its PVs, then release the claim or try again.
     Undone(Box<Undone>),
-    /// An expansion is over, one way or another.
-    Grown(Box<Grown>),
+    /// A change of a volume that stands is over, one way or another.
+    Altered(Box<Altered>),
 }
 
 /// What is done to a PV only.
@@ -269,9 +269,11 @@ pub struct Undone {
     pub after: Option<Duration>,
 }
 
-/// What is left to write down of an expansion, in this order.
-#[derive(Debug, Clone, Default)]
-pub struct Grown {
+/// What is left to write down of a change of a volume that stands, in this order.
+#[derive(Debug, Clone)]
+pub struct Altered {
+    /// The operation.
+    pub kind: Kind,
     /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
     /// what was watched, and removed first.
     pub without: Option<(String, RunId)>,
@@ -289,16 +291,32 @@ pub struct Grown {
     pub runs: Vec<RunRef>,
     /// What users are told, if anything.
     pub say: Option<Note>,
-    /// How long it took, if the volume has grown.
+    /// How long it took, if the volume has changed.
     pub took: Option<Duration>,
 }
 
-impl Grown {
+impl Altered {
+    /// Nothing to do.
+    pub(super) fn nothing(kind: Kind) -> Self {
+        Self {
+            kind,
+            without: None,
+            pv_name: String::new(),
+            volume_patch: None,
+            status: None,
+            at_once: None,
+            release: false,
+            runs: Vec::new(),
+            say: None,
+            took: None,
+        }
+    }
+
     /// Nothing to do about a PV.
-    pub(super) fn nothing(volume: &PersistentVolume) -> Self {
+    pub(super) fn of(kind: Kind, volume: &PersistentVolume) -> Self {
         Self {
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
-            ..Self::default()
+            ..Self::nothing(kind)
         }
     }
 }

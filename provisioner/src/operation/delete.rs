@@ -120,7 +120,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         }
         _ => None,
     };
-    if let Some(run) = seen.expand_run {
+    if let Some(run) = seen.expand_run.or(seen.modify_run) {
         // The claim was held until it had ended, unless somebody took the finalizer off.
         return match run.leaving_since() {
             Some(_) => Decision::wait(seen.limits.overdue),

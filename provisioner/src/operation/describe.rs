@@ -6,7 +6,7 @@
 //! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
 
 use super::decision::Intent;
-use super::{clone, delete, expand, provision, restore, snapshot};
+use super::{clone, delete, expand, modify, provision, restore, snapshot};
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -106,6 +106,7 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Provision => &provision::DESCRIPTION,
         Kind::Delete => &delete::DESCRIPTION,
         Kind::Expand => &expand::DESCRIPTION,
+        Kind::Modify => &modify::DESCRIPTION,
         Kind::Clone => &clone::DESCRIPTION,
         Kind::Snapshot => &snapshot::DESCRIPTION,
         Kind::DeleteSnapshot => &snapshot::DELETION,

@@ -20,11 +20,12 @@ use serde_json::{Value, json};
 use self::status::Resize;
 pub(crate) use self::status::of_record;
 use super::attempt::{begun, failed, held_back, state_of};
-use super::decision::{ClaimDecision, Decision, ForClaim, Grown, Intent, Start, removable};
+use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Intent, Start, removable};
 use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request::{self, ClaimError, of_size};
+use super::standing::{self, give_up, has_run, is_bound, is_uncertain, ready};
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -34,8 +35,7 @@ use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
-use crate::volume::persistent_volume::{self, growth, is_ours};
-use crate::volume::topology::HOSTNAME;
+use crate::volume::persistent_volume::{self, growth};
 
 /// From a volume that is too small to one that has the asked size.
 pub(super) const DESCRIPTION: Description = Description {
@@ -51,41 +51,17 @@ pub(super) const DESCRIPTION: Description = Description {
     },
 };
 
-/// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
-const AWAY_PERIOD: Duration = Duration::from_secs(30);
-
 /// Whether a bound claim asks for more than it has.
 pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     is_bound(claim) && asked_bytes(claim).is_ok_and(|asked| status::has(claim).is_some_and(|has| asked > has))
 }
 
-/// The PV that a claim is bound to, if it is one that Mooring accepted for it.
-pub(crate) fn standing<'v>(
-    claim: &PersistentVolumeClaim,
-    volumes: impl IntoIterator<Item = &'v PersistentVolume>,
-) -> Option<&'v PersistentVolume> {
-    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
-    let uid = claim.metadata.uid.as_deref()?;
-    volumes.into_iter().find(|volume| {
-        let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        volume.metadata.name.as_deref() == Some(name)
-            && claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid)
-            && is_ours(volume)
-    })
-}
-
-fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    let status = claim.status.as_ref();
-    status.and_then(|status| status.phase.as_deref()) == Some("Bound")
-}
-
 /// What to do about a bound claim of which nothing is open.
 pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    // One that leaves: its going wakes this again.
-    if seen.expand_run.is_some() || !is_bound(seen.claim) {
+    if has_run(seen) || !is_bound(seen.claim) {
         return Decision::Rest;
     }
-    let Some(volume) = standing(seen.claim, seen.volumes.iter().map(AsRef::as_ref)) else {
+    let Some(volume) = standing::volume(seen) else {
         return Decision::Rest;
     };
     let (Ok(asked), Some(has)) = (asked_bytes(seen.claim), status::has(seen.claim)) else {
@@ -134,10 +110,10 @@ fn settled(seen: &ObservedClaim<'_>, volume: &PersistentVolume, has: u64) -> Cla
     if volume_patch.is_none() && !left {
         return Decision::Rest;
     }
-    Decision::Own(ForClaim::Grown(Box::new(Grown {
+    Decision::Own(ForClaim::Altered(Box::new(Altered {
         volume_patch,
         status: left.then(|| status::taken_back(seen.claim)),
-        ..Grown::nothing(volume)
+        ..Altered::of(Kind::Expand, volume)
     })))
 }
 
@@ -183,12 +159,12 @@ fn not_offered(config: &ProvisionerConfig) -> Option<Note> {
 /// What to do about a claim whose record is one of an expansion.
 pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     if seen.claim.metadata.deletion_timestamp.is_some() {
-        return give_up(seen, record, None, now);
+        return give_up(seen, seen.expand_run, record, None, now);
     }
-    let Some(volume) = standing(seen.claim, seen.volumes.iter().map(AsRef::as_ref)) else {
+    let Some(volume) = standing::volume(seen) else {
         let text = "the claim's PersistentVolume is gone or is not Mooring's any more, so it is not expanded";
         let say = Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text);
-        return give_up(seen, record, Some(say), now);
+        return give_up(seen, seen.expand_run, record, Some(say), now);
     };
     match step(seen.expand_run, record, seen.limits, now) {
         Step::None => again(seen, volume, record, now),
@@ -213,7 +189,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
     // The last run is known to have ended, so the claim's request counts anew.
     let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
     if free && status::has(seen.claim).is_some_and(|has| asked <= has) {
-        return Decision::Own(ForClaim::Grown(Box::new(Grown {
+        return Decision::Own(ForClaim::Altered(Box::new(Altered {
             status: Some(status::taken_back(seen.claim)),
             release: true,
             without: Some((record.run.clone(), seen.run(Kind::Expand))),
@@ -222,16 +198,24 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
                 action(Kind::Expand),
                 "the expansion that failed is taken back: the claim asks for no more than it has",
             )),
-            ..Grown::nothing(volume)
+            ..Altered::of(Kind::Expand, volume)
         })));
     }
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return give_up(seen, record, Some(waiting(Kind::Expand, error.to_string())), now),
+        Err(error) => {
+            return give_up(
+                seen,
+                seen.expand_run,
+                record,
+                Some(waiting(Kind::Expand, error.to_string())),
+                now,
+            );
+        }
     };
     if let Some(say) = not_offered(config) {
-        return give_up(seen, record, Some(say), now);
+        return give_up(seen, seen.expand_run, record, Some(say), now);
     }
     match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
         Some(Duration::MAX) => return Decision::Rest,
@@ -256,28 +240,9 @@ fn begin(
     config: &std::sync::Arc<ProvisionerConfig>,
     record: Record,
 ) -> ClaimDecision {
-    if let Some(copy) = seen.copied_by {
-        let text = format!("{copy} is being made of the claim's volume: its end is waited for");
-        return Decision::Wait {
-            after: Some(AWAY_PERIOD),
-            say: Some(waiting(Kind::Expand, text)),
-        };
-    }
-    let node = match node_of(seen, volume, config) {
-        Ok(node) => node,
-        Err(away) => {
-            return Decision::Wait {
-                after: Some(AWAY_PERIOD),
-                say: Some(waiting(Kind::Expand, away)),
-            };
-        }
-    };
-    let Some(made_by) = request::made_by(volume, seen.uid()) else {
-        let text = format!(
-            "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
-            annotations::REQUEST
-        );
-        return Decision::wait_for(waiting(Kind::Expand, text));
+    let (made_by, node) = match ready(seen, Kind::Expand, volume, config, "the volume is expanded") {
+        Ok(ready) => ready,
+        Err(wait) => return wait,
     };
     let size = record.size.unwrap_or(made_by.size);
     let options = persistent_volume::options(volume);
@@ -300,25 +265,6 @@ fn begin(
         owner: None,
         record,
     }))
-}
-
-/// The only node that the run may be on, where the volume lives on one; `Err` with what users are told while it is
-/// away.
-fn node_of(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    config: &ProvisionerConfig,
-) -> Result<Option<String>, String> {
-    let Some(host) = persistent_volume::host_of(volume).filter(|_| config.is_node_local()) else {
-        return Ok(None);
-    };
-    let node = (seen.by_host)(host).map(|node| node.name);
-    node.map(Some).ok_or_else(|| {
-        format!(
-            "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: the volume is expanded when it is \
-             back"
-        )
-    })
 }
 
 /// The image says that the storage has the size: the PV says so next, then the claim.
@@ -365,7 +311,7 @@ fn grown(
         capacity::quantity(size).0,
         took.as_secs()
     );
-    Decision::Own(ForClaim::Grown(Box::new(Grown {
+    Decision::Own(ForClaim::Altered(Box::new(Altered {
         volume_patch: volume_patch(seen.claim, volume, size, growth),
         status: Some(status),
         at_once: Some(is_done),
@@ -373,7 +319,7 @@ fn grown(
         runs: removable([seen.expand_run]),
         say: Some(Note::normal(reason, action(Kind::Expand), text)),
         took: Some(took),
-        ..Grown::nothing(volume)
+        ..Altered::of(Kind::Expand, volume)
     })))
 }
 
@@ -426,47 +372,6 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
         );
     }
     Decision::Fail(Box::new(failed))
-}
-
-/// Whether the storage may have grown, or may still grow, after a run that failed. An image that ended by itself says
-/// that it has not.
-fn is_uncertain(finish: &Finish) -> bool {
-    let by_itself = match finish.category {
-        Category::Done
-        | Category::Temporary
-        | Category::Config
-        | Category::Failed
-        | Category::NotStarted
-        | Category::Api => true,
-        Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
-    };
-    finish.may_have_run && !by_itself
-}
-
-/// Ends an expansion that can't go on: its run first, if there is one, so that nothing else is run on the volume beside
-/// it.
-fn give_up(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>, now: Timestamp) -> ClaimDecision {
-    if let Some(run) = seen.expand_run {
-        return match step(Some(run), record, seen.limits, now) {
-            Step::Leaving(say) => Decision::Wait {
-                after: Some(seen.limits.overdue),
-                say,
-            },
-            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => {
-                if run.leaving_since().is_some() {
-                    Decision::wait(seen.limits.overdue)
-                } else {
-                    Decision::Stop(run.to_remove())
-                }
-            }
-        };
-    }
-    Decision::Own(ForClaim::Grown(Box::new(Grown {
-        release: true,
-        without: Some((record.run.clone(), seen.run(Kind::Expand))),
-        say,
-        ..Grown::default()
-    })))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 
@@ -37,6 +37,8 @@ pub struct ObservedClaim<'a> {
     pub delete_run: Option<&'a Run>,
     /// The run of its volume's expansion.
     pub expand_run: Option<&'a Run>,
+    /// The run of its volume's modification.
+    pub modify_run: Option<&'a Run>,
     /// How the last run of its provisioning was when it went, if that was seen.
     pub departed: Option<&'a Departed>,
     /// The PVs that bear its name or its uid.
@@ -47,9 +49,11 @@ pub struct ObservedClaim<'a> {
     pub nodes: &'a dyn Fn(&str) -> Option<Node>,
     /// The node with this value of the label `kubernetes.io/hostname`.
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    /// The `VolumeAttributesClass` of this name.
+    pub attributes: &'a dyn Fn(&str) -> Option<Arc<VolumeAttributesClass>>,
     /// What it is to be a copy of.
     pub source: &'a ObservedSource,
-    /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to grow.
+    /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to change.
     pub copied_by: Option<&'a str>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
@@ -113,6 +117,8 @@ pub struct ObservedVolume<'a> {
     pub delete_run: Option<&'a Run>,
     /// The run of its expansion.
     pub expand_run: Option<&'a Run>,
+    /// The run of its modification.
+    pub modify_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
     /// What is being made as a copy of it: `claim namespace/name`, or the snapshot.

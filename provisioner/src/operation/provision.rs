@@ -23,7 +23,7 @@ use super::record::Record;
 use super::request::{self, ClaimError};
 use super::source::{self, Content, Found};
 use super::step::{Step, step};
-use super::{expand, undo};
+use super::{expand, modify, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -56,6 +56,7 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     match seen.record.map(|record| (record, record.operation)) {
         Some((record, Kind::Expand)) => return Ok(expand::ongoing(seen, record, now)),
+        Some((record, Kind::Modify)) => return Ok(modify::ongoing(seen, record, now)),
         Some((
             _,
             Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
@@ -79,7 +80,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if bound || seen.class.is_none() {
         return match leftovers.is_empty() {
             false => Decision::Tidy(leftovers),
-            true if bound => expand::fresh(seen, now),
+            true if bound => change(seen, now),
             true => Decision::Rest,
         };
     }
@@ -116,6 +117,26 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
     let record = Record::first(seen.making(), run, now, config);
     begin(seen, config, node.as_ref(), record, true)
+}
+
+/// A claim that has its volume. It may ask for another size and for other attributes: one is done after the other.
+fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
+    let expansion = expand::fresh(seen, now);
+    match &expansion {
+        // What can't be begun does not hold up the other.
+        Decision::Rest | Decision::Wait { .. } => {}
+        Decision::Start(_)
+        | Decision::Supply { .. }
+        | Decision::Note(_)
+        | Decision::Fail(_)
+        | Decision::Stop(_)
+        | Decision::Tidy(_)
+        | Decision::Own(_) => return expansion,
+    }
+    match (modify::fresh(seen, now), &expansion) {
+        (Decision::Rest, _) | (Decision::Wait { .. }, Decision::Wait { .. }) => expansion,
+        (modification, _) => modification,
+    }
 }
 
 /// Whether Kubernetes asks for a volume for the claim now.
@@ -275,7 +296,7 @@ fn begin(
 ) -> ClaimDecision {
     let Asked { request, beside, from } = match asked(seen, config, node) {
         Ok(asked) => asked,
-        Err(ClaimError::Source(error)) if error.is_wait() => {
+        Err(error) if error.is_wait() => {
             return Decision::wait_for(waiting(seen.making(), error.to_string()));
         }
         Err(error) => {
@@ -337,7 +358,10 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
     if !config.operations.contains(&kind.into()) {
         return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
     }
-    let request = request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?;
+    let request = Request {
+        attributes: modify::of_claim(seen)?,
+        ..request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?
+    };
     Ok(match source::find(seen, config)? {
         Some(Found {
             source,
@@ -678,7 +702,7 @@ fn node_of_volume(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, run: &Ru
 
 /// Every run of the claim that is not being removed already.
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
-    removable([seen.provision_run, seen.delete_run, seen.expand_run])
+    removable([seen.provision_run, seen.delete_run, seen.expand_run, seen.modify_run])
 }
 
 #[cfg(test)]

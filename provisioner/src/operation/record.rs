@@ -57,12 +57,16 @@ pub struct Record {
     /// Of an expansion: the size that the volume is to have, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Of an expansion: how the last run ended is not known, so the storage may have grown to [`Self::size`].
+    /// Of an expansion or a modification: how the last run ended is not known, so the storage may have [`Self::size`] or
+    /// [`Self::attributes`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// Of a modification: name of the `VolumeAttributesClass` that the volume is to have.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub attributes: String,
 }
 
 /// A record that can't be read.
@@ -94,6 +98,7 @@ impl Record {
             size: None,
             uncertain: false,
             source: String::new(),
+            attributes: String::new(),
         }
     }
 
@@ -101,16 +106,20 @@ impl Record {
     pub fn is_provision(&self) -> bool {
         match self.operation {
             Kind::Provision | Kind::Clone | Kind::Restore => true,
-            Kind::Delete | Kind::Expand | Kind::Snapshot | Kind::DeleteSnapshot => false,
+            Kind::Delete | Kind::Expand | Kind::Modify | Kind::Snapshot | Kind::DeleteSnapshot => false,
         }
     }
 
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
         match self.operation {
-            Kind::Provision | Kind::Expand | Kind::Clone | Kind::Restore | Kind::Snapshot | Kind::DeleteSnapshot => {
-                false
-            }
+            Kind::Provision
+            | Kind::Expand
+            | Kind::Modify
+            | Kind::Clone
+            | Kind::Restore
+            | Kind::Snapshot
+            | Kind::DeleteSnapshot => false,
             Kind::Delete => true,
         }
     }

@@ -11,6 +11,7 @@ use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
 use super::describe::{Given, describe};
+use super::modify::{self, AttributesError};
 use super::source::SourceError;
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::run::Kind;
@@ -39,9 +40,16 @@ pub enum ClaimError {
     /// The claim asks for a copy of what can't be copied, or not yet.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The claim names a `VolumeAttributesClass`.
-    #[error("the claim has a volumeAttributesClassName, which this version can't apply: make the claim without it")]
-    Attributes,
+    /// The claim names a `VolumeAttributesClass`, and its volume would not go by CSI
+    /// (`ValidatePersistentVolumeSpec` in Kubernetes' `pkg/apis/core/validation`).
+    #[error(
+        "Kubernetes has volumeAttributesClassName for volumes by CSI only: ask for a class whose ConfigMap says \
+         \"volume-source: csi\", or make the claim without it"
+    )]
+    AttributesNotByCsi,
+    /// The claim names a `VolumeAttributesClass` that it can't have, or not yet.
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
     /// A mode that FlexVolume does not have.
     #[error(
         "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
@@ -51,6 +59,22 @@ pub enum ClaimError {
     /// The ConfigMap says that its image does not do this operation.
     #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
     NoOperation(String, &'static str),
+}
+
+impl ClaimError {
+    /// Whether it passes by itself.
+    pub(super) fn is_wait(&self) -> bool {
+        match self {
+            Self::Source(error) => error.is_wait(),
+            Self::Attributes(AttributesError::NoClass(_)) => true,
+            Self::Attributes(AttributesError::Foreign { .. })
+            | Self::Size(_)
+            | Self::Selector
+            | Self::AttributesNotByCsi
+            | Self::FlexVolume
+            | Self::NoOperation(..) => false,
+        }
+    }
 }
 
 /// What a request is made of, beside what the volume is for.
@@ -115,6 +139,7 @@ pub fn for_claim(
         volume,
         source: None,
         snapshot: None,
+        attributes: None,
     })
 }
 
@@ -176,6 +201,7 @@ pub fn unremembered(kind: Kind, around: Surroundings<'_>) -> Request {
         volume: BTreeMap::new(),
         source: None,
         snapshot: None,
+        attributes: None,
     }
 }
 
@@ -194,8 +220,11 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
     if spec.selector.is_some() {
         return Err(ClaimError::Selector);
     }
-    if spec.volume_attributes_class_name.is_some_and(|name| !name.is_empty()) {
-        return Err(ClaimError::Attributes);
+    if !modify::wanted(claim).is_empty() {
+        if config.volume_source != Some(VolumeSourceKind::Csi) {
+            return Err(ClaimError::AttributesNotByCsi);
+        }
+        modify::check_offered(config)?;
     }
     // FlexVolume can keep ReadWriteOncePod: the scheduler enforces it, by the claim.
     let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
@@ -302,9 +331,17 @@ mod tests {
             Some(ClaimError::Selector)
         );
         assert_eq!(
-            ask(json!({"volumeAttributesClassName": "fast"}), &[]),
-            Some(ClaimError::Attributes)
+            ask(json!({"volumeAttributesClassName": "fast"}), &flex),
+            Some(ClaimError::AttributesNotByCsi)
         );
+        let csi = ("volume-source", "csi");
+        assert!(matches!(
+            ask(json!({"volumeAttributesClassName": "fast"}), &[csi]),
+            Some(ClaimError::NoOperation(_, "modify"))
+        ));
+        let offered = [csi, ("operations", "provision,delete,modify")];
+        assert_eq!(ask(json!({"volumeAttributesClassName": "fast"}), &offered), None);
+        assert_eq!(ask(json!({"volumeAttributesClassName": ""}), &flex), None);
         assert!(matches!(
             ask(json!({"resources": {"requests": {"storage": "x"}}}), &[]),
             Some(ClaimError::Size(_))

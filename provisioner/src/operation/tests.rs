@@ -125,6 +125,8 @@ pub(crate) struct World {
     pub(crate) provision_run: Option<Run>,
     pub(crate) delete_run: Option<Run>,
     pub(crate) expand_run: Option<Run>,
+    pub(crate) modify_run: Option<Run>,
+    pub(crate) attributes: Vec<Value>,
     pub(crate) departed: Option<Departed>,
     pub(crate) volumes: Vec<Value>,
     pub(crate) looked_up: bool,
@@ -149,6 +151,8 @@ impl World {
             provision_run: None,
             delete_run: None,
             expand_run: None,
+            modify_run: None,
+            attributes: vec![],
             departed: None,
             volumes: vec![],
             looked_up: false,
@@ -211,6 +215,10 @@ impl World {
                     .into(),
             })
         };
+        let attributes = |name: &str| {
+            let found = self.attributes.iter().find(|class| class["metadata"]["name"] == name);
+            found.map(|class| Arc::new(serde_json::from_value(class.clone()).unwrap()))
+        };
         super::provision::plan(
             &ObservedClaim {
                 claim: &claim,
@@ -221,6 +229,8 @@ impl World {
                 provision_run: self.provision_run.as_ref(),
                 delete_run: self.delete_run.as_ref(),
                 expand_run: self.expand_run.as_ref(),
+                modify_run: self.modify_run.as_ref(),
+                attributes: &attributes,
                 departed: self.departed.as_ref(),
                 volumes: &volumes,
                 looked_up: self.looked_up,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::request::Request;
 
 use super::attempt::state_of;
 use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_and_uid, removable};
@@ -13,8 +14,8 @@ use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request;
 use super::step::{Step, step};
+use super::{modify, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::State;
@@ -29,7 +30,7 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         return Decision::Rest;
     }
     let Some(record) = seen.record else {
-        let runs = [seen.provision_run, seen.delete_run, seen.expand_run];
+        let runs = [seen.provision_run, seen.delete_run, seen.expand_run, seen.modify_run];
         let nothing = runs.iter().all(Option::is_none) && seen.volumes.is_empty();
         if nothing {
             return release_claim(seen, None, None);
@@ -171,7 +172,11 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         seen.surroundings(config),
     );
     let request = match asked {
-        Ok(request) => request,
+        Ok(request) => Request {
+            // What the image was asked to make; a class that is gone by now holds nothing up.
+            attributes: modify::of_claim(seen).unwrap_or_default(),
+            ..request
+        },
         Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
     };
     let deletion = Deletion {

@@ -51,6 +51,15 @@ pub mod reasons {
     pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
     /// An expansion that failed is not asked for any more.
     pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
+    /// A run that gives a volume other attributes has been started; the reasons of modifications are those of
+    /// external-resizer.
+    pub const MODIFYING: &str = "VolumeModify";
+    /// A run that was to give a volume other attributes failed and will be tried again, or can't be done.
+    pub const MODIFY_FAILED: &str = "VolumeModifyFailed";
+    /// The volume has other attributes.
+    pub const MODIFIED: &str = "VolumeModifySuccessful";
+    /// A modification that failed is not asked for any more.
+    pub const MODIFY_TAKEN_BACK: &str = "VolumeModifyCanceled";
     /// A run that takes a snapshot failed, or there can be none; the reasons about snapshots are those of
     /// external-snapshotter.
     pub const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";

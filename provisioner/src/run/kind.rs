@@ -13,6 +13,8 @@ pub enum Kind {
     Delete,
     /// Make the volume larger.
     Expand,
+    /// Give the volume other attributes.
+    Modify,
     /// Make the volume as a copy of another.
     Clone,
     /// Take a snapshot of the volume.
@@ -25,10 +27,11 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
+        Self::Modify,
         Self::Clone,
         Self::Snapshot,
         Self::DeleteSnapshot,
@@ -44,6 +47,7 @@ impl Kind {
             Operation::Provision => Some(Self::Provision),
             Operation::Delete => Some(Self::Delete),
             Operation::Expand => Some(Self::Expand),
+            Operation::Modify => Some(Self::Modify),
             Operation::Clone => Some(Self::Clone),
             Operation::Snapshot => Some(Self::Snapshot),
             Operation::DeleteSnapshot => Some(Self::DeleteSnapshot),
@@ -71,6 +75,7 @@ impl From<Kind> for Operation {
             Kind::Provision => Self::Provision,
             Kind::Delete => Self::Delete,
             Kind::Expand => Self::Expand,
+            Kind::Modify => Self::Modify,
             Kind::Clone => Self::Clone,
             Kind::Snapshot => Self::Snapshot,
             Kind::DeleteSnapshot => Self::DeleteSnapshot,

@@ -43,7 +43,7 @@ pub struct Properties {
 
 impl Properties {
     /// Puts together a run's properties: the secret's win over the request's parameters (the class's over the
-    /// ConfigMap's, as they were merged); none of them can have the name of one of Mooring's own.
+    /// ConfigMap's, as they were merged), and those of its attributes over all; none of them can have the name of one of Mooring's own.
     ///
     /// `token` is property `service-token`; there is none if the run has no rights.
     pub fn new(
@@ -58,6 +58,10 @@ impl Properties {
         for (key, value) in secret {
             let text = String::from_utf8(value.0.clone()).map_err(|_| PropertiesError::NotText(key.clone()))?;
             values.insert(key.clone(), SecretString::from(text));
+        }
+        for (key, value) in request.attributes.iter().flat_map(|attributes| &attributes.parameters) {
+            let name = format!("{}{key}", keys::ATTRIBUTE_PREFIX);
+            values.insert(name, SecretString::from(value.clone()));
         }
         check(&values)?;
         for (key, value) in own(request) {
@@ -145,6 +149,9 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
     if let Some(snapshot) = &request.snapshot {
         own.push((keys::SNAPSHOT_NAME, snapshot.name.clone()));
     }
+    if let Some(attributes) = &request.attributes {
+        own.push((keys::ATTRIBUTES_CLASS, attributes.class.clone()));
+    }
     own
 }
 
@@ -206,6 +213,7 @@ pub(crate) mod tests {
             volume: BTreeMap::new(),
             source: None,
             snapshot: None,
+            attributes: None,
         }
     }
 

@@ -208,7 +208,7 @@ pub fn build(
         name: Some(name),
         namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
     });
-    let (mut flex_volume, mut csi, mut mount_options) = (None, None, None);
+    let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
             flex_volume = Some(FlexPersistentVolumeSource {
@@ -223,6 +223,7 @@ pub fn build(
             let asked = request.mount_options.clone();
             let own = options.contains_key(keys::MOUNT_OPTIONS);
             mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !raw);
+            attributes = request.attributes.as_ref().map(|attributes| attributes.class.clone());
             csi = Some(CSIPersistentVolumeSource {
                 driver: CSI_DRIVER.to_owned(),
                 volume_handle: request.pv_name.clone(),
@@ -256,6 +257,7 @@ pub fn build(
             node_affinity,
             persistent_volume_reclaim_policy: Some(request.reclaim_policy.clone()),
             storage_class_name: Some(request.storage_class.clone()),
+            volume_attributes_class_name: attributes,
             volume_mode: Some(request.volume_mode.clone()),
             ..PersistentVolumeSpec::default()
         }),

@@ -90,6 +90,7 @@ pub const FILES: &[File] = &[
     file("provision", "expand", Needs::Cluster, 60),
     file("provision", "local", Needs::Cluster, 40),
     file("provision", "lost", Needs::Cluster, 40),
+    file("provision", "modify", Needs::Cluster, 35),
     file("provision", "outcomes", Needs::Cluster, 60),
     file("provision", "populate", Needs::Cluster, 25),
     file("provision", "refusals", Needs::Cluster, 100),

@@ -158,6 +158,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         volume: BTreeMap::new(),
         source: None,
         snapshot: None,
+        attributes: None,
     };
     // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();

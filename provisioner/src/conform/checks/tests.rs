@@ -34,6 +34,9 @@ enum Planted {
     ProvisionLiesWhenAway,
     ExpandLies,
     ExpandFailsTwice,
+    ModifyLies,
+    ModifyFailsTwice,
+    ModifyTakesAll,
     CloneLies,
     SnapshotFailsTwice,
     SnapshotLies,
@@ -52,6 +55,8 @@ struct Fake {
     killed: RefCell<BTreeSet<String>>,
     sizes: RefCell<BTreeMap<String, u64>>,
     snapshots: RefCell<BTreeSet<String>>,
+    modified: RefCell<BTreeSet<String>>,
+    attributes: BTreeMap<String, String>,
     count: Cell<u32>,
 }
 
@@ -61,7 +66,7 @@ impl Fake {
             "metadata": {"name": "a", "namespace": "mooring", "labels": {"type": "provisioner-config"}},
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
-                "operations": "provision, delete, expand, clone, snapshot, delete-snapshot, restore", "volume-source": "flexVolume",
+                "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore", "volume-source": "flexVolume",
             },
         });
         let map = serde_json::from_value(map).unwrap();
@@ -72,6 +77,8 @@ impl Fake {
             killed: RefCell::default(),
             sizes: RefCell::default(),
             snapshots: RefCell::default(),
+            modified: RefCell::default(),
+            attributes: [("tier".to_owned(), "gold".to_owned())].into(),
             count: Cell::default(),
         }
     }
@@ -138,6 +145,10 @@ impl Runs for Fake {
         None
     }
 
+    fn attributes(&self) -> &BTreeMap<String, String> {
+        &self.attributes
+    }
+
     fn can_be_unreachable(&self) -> bool {
         true
     }
@@ -195,6 +206,19 @@ impl Runs for Fake {
                 let before = self.sizes.borrow_mut().insert(uid, ask.size.unwrap());
                 if before == ask.size && self.is(Planted::ExpandFailsTwice) {
                     self.failed(Outcome::Retry, "it has that size")
+                } else {
+                    finish(Outcome::Done, Category::Done, "")
+                }
+            }
+            Kind::Modify if !there && !self.is(Planted::ModifyLies) => self.failed(Outcome::GiveUp, "no such volume"),
+            Kind::Modify => {
+                let known = ask.attributes.as_ref().unwrap().parameters.contains_key("tier");
+                if !known && !self.is(Planted::ModifyTakesAll) {
+                    return Ok(self.failed(Outcome::GiveUp, "no such attribute"));
+                }
+                let fresh = self.modified.borrow_mut().insert(uid);
+                if !fresh && self.is(Planted::ModifyFailsTwice) {
+                    self.failed(Outcome::Retry, "it has that tier")
                 } else {
                     finish(Outcome::Done, Category::Done, "")
                 }
@@ -268,6 +292,9 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::ProvisionLiesWhenAway, "can&apos;t be reached"),
         (Planted::ExpandLies, "the volume is gone"),
         (Planted::ExpandFailsTwice, "it has that size"),
+        (Planted::ModifyLies, "the volume is gone"),
+        (Planted::ModifyFailsTwice, "it has that tier"),
+        (Planted::ModifyTakesAll, "no image knows attribute"),
         (Planted::CloneLies, "the volume to copy is gone"),
         (Planted::SnapshotFailsTwice, "it was taken before"),
         (Planted::SnapshotLies, "the volume is gone"),

@@ -218,6 +218,7 @@ struct Released {
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
     run: Option<Run>,
     expand_run: Option<Run>,
+    modify_run: Option<Run>,
     claimed: bool,
     copied_by: Option<&'static str>,
     away_since: Option<Timestamp>,
@@ -242,6 +243,7 @@ impl Released {
             config: Ok(Arc::new(config(&[]))),
             run: None,
             expand_run: None,
+            modify_run: None,
             claimed: false,
             copied_by: None,
             away_since: None,
@@ -258,6 +260,7 @@ impl Released {
                 config: &self.config,
                 delete_run: self.run.as_ref(),
                 expand_run: self.expand_run.as_ref(),
+                modify_run: self.modify_run.as_ref(),
                 claimed: self.claimed,
                 copied_by: self.copied_by,
                 by_host: &|host| {
@@ -277,12 +280,20 @@ impl Released {
 
 /// Proves: P1
 #[test]
-fn a_released_volume_is_not_deleted_beside_a_run_that_expands_it() {
-    let mut world = Released::new();
-    world.expand_run = Some(run("expand", 1, 10, &running()));
-    assert!(matches!(world.plan(), Decision::Stop(_)));
-    world.expand_run = Some(leaving(run("expand", 1, 10, &running())));
-    assert!(matches!(world.plan(), Decision::Wait { .. }));
+fn a_released_volume_is_not_deleted_beside_a_run_that_changes_it() {
+    for operation in ["expand", "modify"] {
+        let change = |run| {
+            let mut world = Released::new();
+            match operation {
+                "expand" => world.expand_run = Some(run),
+                _ => world.modify_run = Some(run),
+            }
+            world.plan()
+        };
+        let running = || run(operation, 1, 10, &running());
+        assert!(matches!(change(running()), Decision::Stop(_)));
+        assert!(matches!(change(leaving(running())), Decision::Wait { .. }));
+    }
 }
 
 /// As a volume populator hands it over (KEP-1495).

@@ -2,14 +2,13 @@
 //! `k8s.io/api/core/v1`, written as `pkg/volume/util/resize_util.go` does). All of it is a merge patch of the field
 //! `status`.
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::operation::conditions::{condition, replaced};
 use crate::operation::record::Record;
-use crate::time::whole_seconds;
 use crate::volume::capacity;
 
 const STORAGE: &str = "storage";
@@ -24,9 +23,6 @@ const ERROR: &str = "ControllerResizeError";
 
 /// The conditions that are about an expansion.
 const CONDITIONS: [&str; 4] = [RESIZING, PENDING, ERROR, "NodeResizeError"];
-
-/// Longest message of a condition, in bytes.
-const MAX_MESSAGE: usize = 512;
 
 /// How far an expansion is, by the claim's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +80,7 @@ pub(crate) fn of_record(claim: &PersistentVolumeClaim, record: &Record, now: Tim
     json!({
         "allocatedResources": {STORAGE: record.size.map(capacity::quantity)},
         "allocatedResourceStatuses": {STORAGE: word},
-        "conditions": beside_others(claim, conditions),
+        "conditions": replaced(claim, &CONDITIONS, conditions),
     })
 }
 
@@ -94,7 +90,7 @@ pub(super) fn done(claim: &PersistentVolumeClaim, size: u64) -> Value {
         "capacity": {STORAGE: capacity::quantity(size)},
         "allocatedResources": {STORAGE: capacity::quantity(size)},
         "allocatedResourceStatuses": {STORAGE: null},
-        "conditions": beside_others(claim, vec![]),
+        "conditions": replaced(claim, &CONDITIONS, vec![]),
     })
 }
 
@@ -107,7 +103,7 @@ pub(super) fn pending(claim: &PersistentVolumeClaim, now: Timestamp) -> Value {
     ];
     json!({
         "allocatedResourceStatuses": {STORAGE: NODE_PENDING},
-        "conditions": beside_others(claim, conditions),
+        "conditions": replaced(claim, &CONDITIONS, conditions),
     })
 }
 
@@ -116,48 +112,6 @@ pub(super) fn taken_back(claim: &PersistentVolumeClaim) -> Value {
     json!({
         "allocatedResources": {STORAGE: null},
         "allocatedResourceStatuses": {STORAGE: null},
-        "conditions": beside_others(claim, vec![]),
+        "conditions": replaced(claim, &CONDITIONS, vec![]),
     })
-}
-
-/// A condition that is true, since when it was if it was before.
-fn condition(
-    claim: &PersistentVolumeClaim,
-    kind: &str,
-    message: Option<&str>,
-    now: Timestamp,
-) -> PersistentVolumeClaimCondition {
-    let all = claim
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let before = all.into_iter().find(|old| old.type_ == kind && old.status == "True");
-    let since = before.and_then(|before| before.last_transition_time.clone());
-    PersistentVolumeClaimCondition {
-        type_: kind.to_owned(),
-        status: "True".to_owned(),
-        last_transition_time: Some(since.unwrap_or(Time(whole_seconds(now)))),
-        message: message.map(cut),
-        ..PersistentVolumeClaimCondition::default()
-    }
-}
-
-fn cut(text: &str) -> String {
-    let end = (0..=text.len().min(MAX_MESSAGE))
-        .rev()
-        .find(|at| text.is_char_boundary(*at));
-    text[..end.unwrap_or(0)].to_owned()
-}
-
-/// The claim's conditions, those about an expansion replaced by these.
-fn beside_others(
-    claim: &PersistentVolumeClaim,
-    conditions: Vec<PersistentVolumeClaimCondition>,
-) -> Vec<PersistentVolumeClaimCondition> {
-    let all = claim
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let others = all.filter(|old| !CONDITIONS.contains(&old.type_.as_str()));
-    others.cloned().chain(conditions).collect()
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::status;
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
-use crate::operation::decision::{ClaimDecision, Decision, Failed, ForClaim, Grown, Intent, Start};
+use crate::operation::decision::{Altered, ClaimDecision, Decision, Failed, ForClaim, Intent, Start};
 use crate::operation::tests::{World, ago, ended, leaving, no_image, now, run, running, try_config};
 use crate::run::Run;
 use crate::run::properties::tests::silver;
@@ -66,9 +66,9 @@ fn started(decision: ClaimDecision) -> Start {
     }
 }
 
-fn over(decision: ClaimDecision) -> Grown {
+fn over(decision: ClaimDecision) -> Altered {
     match decision {
-        Decision::Own(ForClaim::Grown(grown)) => *grown,
+        Decision::Own(ForClaim::Altered(grown)) => *grown,
         other => panic!("{other:?}"),
     }
 }

@@ -56,7 +56,7 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Own(ForClaim::Refuse(refuse)) => format!("refuse {}", refuse.volumes.len()),
         Decision::Own(ForClaim::Reschedule(_)) => "reschedule".into(),
         Decision::Own(ForClaim::Undone(_)) => "undone".into(),
-        Decision::Own(ForClaim::Grown(_)) => "grown".into(),
+        Decision::Own(ForClaim::Altered(_)) => "altered".into(),
     }
 }
 

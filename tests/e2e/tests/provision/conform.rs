@@ -16,9 +16,9 @@ fn the_image_of_class_local_passes_the_vendor_s_kit() {
             .key("volume-source", "csi")
             .key(
                 "operations",
-                "provision, delete, expand, clone, snapshot, delete-snapshot, restore",
+                "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore",
             );
-        let judgement = scope.judged_by_kit(&provisioner, &[])?;
+        let judgement = scope.judged_by_kit(&provisioner, &["--attribute=preallocate=true"])?;
         ensure!(judgement.passed, "{}", judgement.said);
         ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
         Ok(())

@@ -8,6 +8,7 @@ mod deleted;
 mod expand;
 mod local;
 mod lost;
+mod modify;
 mod outcomes;
 mod populate;
 mod refusals;

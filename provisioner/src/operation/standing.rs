@@ -1,0 +1,147 @@
+//! What the operations that change a volume that stands share, [`expand`] and [`modify`]: which volume it is, what has
+//! to be waited for, and how a change ends that can't go on.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::annotations;
+use mooring_contract::request::Request;
+
+use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
+use super::describe::waiting;
+use super::observed::ObservedClaim;
+use super::record::Record;
+use super::step::{Step, step};
+use super::{expand, modify, request};
+use crate::config::ProvisionerConfig;
+use crate::process::events::Note;
+use crate::run::outcome::{Category, Finish};
+use crate::run::{Kind, Run};
+use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::topology::HOSTNAME;
+
+/// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
+const AWAY_PERIOD: Duration = Duration::from_secs(30);
+
+/// Whether a bound claim asks for something else than its volume has.
+pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
+    expand::is_asked(claim) || modify::is_asked(claim)
+}
+
+/// The PV that a claim is bound to, if it is one that Mooring accepted for it.
+pub(crate) fn volume_of<'v>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'v PersistentVolume>,
+) -> Option<&'v PersistentVolume> {
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    let uid = claim.metadata.uid.as_deref()?;
+    volumes.into_iter().find(|volume| {
+        let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        volume.metadata.name.as_deref() == Some(name)
+            && claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid)
+            && is_ours(volume)
+    })
+}
+
+/// The PV of the claim that a plan is about.
+pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolume> {
+    volume_of(seen.claim, seen.volumes.iter().map(AsRef::as_ref))
+}
+
+pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// Whether a run that changes the volume is there, even one that leaves: its going wakes the plan again.
+pub(super) fn has_run(seen: &ObservedClaim<'_>) -> bool {
+    seen.expand_run.is_some() || seen.modify_run.is_some()
+}
+
+/// The request that made the volume, and the only node that a run may be on, where the volume lives on one.
+pub(super) type Ready = (Request, Option<String>);
+
+/// What a run on the volume goes by; `Err` with what is to be waited for first. `then` is what is done after that.
+pub(super) fn ready(
+    seen: &ObservedClaim<'_>,
+    kind: Kind,
+    volume: &PersistentVolume,
+    config: &ProvisionerConfig,
+    then: &str,
+) -> Result<Ready, ClaimDecision> {
+    let wait = |text: String| Decision::Wait {
+        after: Some(AWAY_PERIOD),
+        say: Some(waiting(kind, text)),
+    };
+    if let Some(copy) = seen.copied_by {
+        return Err(wait(format!(
+            "{copy} is being made of the claim's volume: its end is waited for"
+        )));
+    }
+    let node = match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {
+        None => None,
+        Some(host) => match (seen.by_host)(host) {
+            Some(node) => Some(node.name),
+            None => {
+                return Err(wait(format!(
+                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: {then} when it is back"
+                )));
+            }
+        },
+    };
+    let made_by = request::made_by(volume, seen.uid()).ok_or_else(|| {
+        let text = format!(
+            "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
+            annotations::REQUEST
+        );
+        Decision::wait_for(waiting(kind, text))
+    })?;
+    Ok((made_by, node))
+}
+
+/// Whether the storage may have changed, or may still change, after a run that failed. An image that ended by itself
+/// says that it has not.
+pub(super) fn is_uncertain(finish: &Finish) -> bool {
+    let by_itself = match finish.category {
+        Category::Done
+        | Category::Temporary
+        | Category::Config
+        | Category::Failed
+        | Category::NotStarted
+        | Category::Api => true,
+        Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
+    };
+    finish.may_have_run && !by_itself
+}
+
+/// Ends a change that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.
+pub(super) fn give_up(
+    seen: &ObservedClaim<'_>,
+    run: Option<&Run>,
+    record: &Record,
+    say: Option<Note>,
+    now: Timestamp,
+) -> ClaimDecision {
+    if let Some(run) = run {
+        return match step(Some(run), record, seen.limits, now) {
+            Step::Leaving(say) => Decision::Wait {
+                after: Some(seen.limits.overdue),
+                say,
+            },
+            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => {
+                if run.leaving_since().is_some() {
+                    Decision::wait(seen.limits.overdue)
+                } else {
+                    Decision::Stop(run.to_remove())
+                }
+            }
+        };
+    }
+    Decision::Own(ForClaim::Altered(Box::new(Altered {
+        release: true,
+        without: Some((record.run.clone(), seen.run(record.operation))),
+        say,
+        ..Altered::nothing(record.operation)
+    })))
+}
