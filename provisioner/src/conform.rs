@@ -49,8 +49,8 @@ pub struct ConformArgs {
     /// value in them get the new one too.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub unreachable: Vec<(String, String)>,
-    /// Attribute that the image can give a volume, with a value, as a parameter of a VolumeAttributesClass; may be given
-    /// more than once
+    /// Attribute that the image can give a volume, as a parameter of a `VolumeAttributesClass`; may be given more than
+    /// once
     ///
     /// With it, the kit tries operation modify.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]

@@ -242,7 +242,7 @@ fn begin(
 ) -> ClaimDecision {
     let (made_by, node) = match ready(seen, Kind::Expand, volume, config, "the volume is expanded") {
         Ok(ready) => ready,
-        Err(wait) => return wait,
+        Err(wait) => return *wait,
     };
     let size = record.size.unwrap_or(made_by.size);
     let options = persistent_volume::options(volume);

@@ -261,7 +261,7 @@ fn begin(
 ) -> ClaimDecision {
     let (made_by, node) = match ready(seen, Kind::Modify, volume, config, "the volume is modified") {
         Ok(ready) => ready,
-        Err(wait) => return wait,
+        Err(wait) => return *wait,
     };
     let options = persistent_volume::options(volume);
     let request = Request {
@@ -339,7 +339,7 @@ fn volume_patch(seen: &ObservedClaim<'_>, volume: &PersistentVolume, attributes:
     if has == Some(attributes.class.as_str()) && noted {
         return None;
     }
-    let mut notes = serde_json::Map::new();
+    let mut annotated = serde_json::Map::new();
     let class = attributes.class.clone();
     if let Some(made_by) = made_by {
         // So that a later operation is told the attributes that the volume has.
@@ -347,10 +347,10 @@ fn volume_patch(seen: &ObservedClaim<'_>, volume: &PersistentVolume, attributes:
             attributes: Some(attributes),
             ..made_by
         };
-        notes.insert(annotations::REQUEST.to_owned(), json!(json!(request).to_string()));
+        annotated.insert(annotations::REQUEST.to_owned(), json!(json!(request).to_string()));
     }
     Some(json!({
-        "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": notes},
+        "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": annotated},
         "spec": {"volumeAttributesClassName": class},
     }))
 }

@@ -69,10 +69,12 @@ pub(super) fn ready(
     volume: &PersistentVolume,
     config: &ProvisionerConfig,
     then: &str,
-) -> Result<Ready, ClaimDecision> {
-    let wait = |text: String| Decision::Wait {
-        after: Some(AWAY_PERIOD),
-        say: Some(waiting(kind, text)),
+) -> Result<Ready, Box<ClaimDecision>> {
+    let wait = |text: String| {
+        Box::new(Decision::Wait {
+            after: Some(AWAY_PERIOD),
+            say: Some(waiting(kind, text)),
+        })
     };
     if let Some(copy) = seen.copied_by {
         return Err(wait(format!(

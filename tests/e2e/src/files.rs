@@ -84,7 +84,7 @@ pub const FILES: &[File] = &[
     file("mount", "vendor", Needs::Cluster, 40),
     file("provision", "clone", Needs::Cluster, 15),
     file("provision", "config", Needs::Cluster, 40),
-    file("provision", "conform", Needs::Cluster, 230),
+    file("provision", "conform", Needs::Cluster, 150),
     file("provision", "contract", Needs::Cluster, 40),
     file("provision", "deleted", Needs::Cluster, 40),
     file("provision", "expand", Needs::Cluster, 60),

@@ -213,6 +213,20 @@ impl Scope {
         }
     }
 
+    /// Creates a `VolumeAttributesClass` that is deleted with the test; returns its name, which no other test uses.
+    pub fn attributes_class(&self, end: &str, driver: &str, parameters: &Value) -> Result<String> {
+        let name = format!("{}-{end}", self.namespace);
+        self.apply_anywhere(
+            &json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+                "metadata": {"name": name, "labels": {TEST_LABEL: self.namespace}},
+                "driverName": driver, "parameters": parameters,
+            })
+            .to_string(),
+        )?;
+        Ok(name)
+    }
+
     /// Creates a claim; returns its uid.
     pub async fn claim(&self, name: &str, class: &str, size: &str) -> Result<String> {
         self.claim_with(None, &claim(name, class, size)).await
@@ -372,7 +386,7 @@ impl Scope {
             &[
                 "delete",
                 "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,\
-                 validatingadmissionpolicybindings,storageclasses,clusterroles,clusterrolebindings,namespaces",
+                 validatingadmissionpolicybindings,storageclasses,volumeattributesclasses,clusterroles,clusterrolebindings,namespaces",
             ],
         ] {
             let mut delete = place.to_vec();

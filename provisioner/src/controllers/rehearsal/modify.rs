@@ -106,12 +106,11 @@ impl Stage {
         match pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap() {
             "modify" => {
                 self.runs += 1;
-                match self.change.first_exit.filter(|_| self.runs == 1) {
-                    Some(exit) => code = exit,
-                    None => {
-                        let tier = request["attributes"]["parameters"]["tier"].as_str().unwrap();
-                        self.storage = Some(tier.to_owned());
-                    }
+                if let Some(exit) = self.change.first_exit.filter(|_| self.runs == 1) {
+                    code = exit;
+                } else {
+                    let tier = request["attributes"]["parameters"]["tier"].as_str().unwrap();
+                    self.storage = Some(tier.to_owned());
                 }
             }
             "expand" => self.size = self.size.max(request["size"].as_u64().unwrap() >> 30),

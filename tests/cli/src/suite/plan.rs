@@ -25,6 +25,7 @@ const SOAK: &[&str] = &[
     "chaos_provision",
     "chaos_revive",
     "mount_junk",
+    "provision_conform",
     "scale_claims",
 ];
 
