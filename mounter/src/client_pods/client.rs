@@ -31,6 +31,9 @@ const ANSWER_RESERVE: Duration = Duration::from_secs(2);
 /// How long an agent may take to clear up after an unmount.
 const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
 
+/// How soon to ask an agent again that was busy with the mount.
+const CLEAR_UP_AGAIN: Duration = Duration::from_millis(200);
+
 /// How long the kubelet's call waits for that.
 const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
 
@@ -237,12 +240,30 @@ impl Client for ContainerClient {
     }
 }
 
+/// An agent's answer to an unmount. An agent that is just looking at the mount is asked again: it would find out by itself
+/// only when it looks next, and its Pod would stay until then.
+async fn cleared(pods: &ClientPods, uid: &str, target: &str) -> Result<AgentAnswer, LinkError> {
+    let until = Instant::now() + CLEAR_UP_LIMIT;
+    loop {
+        let call = Call::Unmount {
+            target: target.to_owned(),
+        };
+        match pods.ask(uid, call, CLEAR_UP_LIMIT).await {
+            Ok(AgentAnswer::Failed(failure))
+                if failure.category == FailureCategory::InProgress && Instant::now() < until =>
+            {
+                tokio::time::sleep(CLEAR_UP_AGAIN).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
 async fn clear_up(pods: Arc<ClientPods>, target: String) {
     let seen = pods.seen();
     let calls = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(|pod| {
-        let call = Call::Unmount { target: target.clone() };
-        let pods = &pods;
-        async move { (&pod.name, pods.ask(&pod.uid, call, CLEAR_UP_LIMIT).await) }
+        let (pods, target) = (&pods, &target);
+        async move { (&pod.name, cleared(pods, &pod.uid, target).await) }
     });
     for (name, answer) in join_all(calls).await {
         match answer {
