@@ -25,7 +25,7 @@ use mooring_testbed::packages;
 use mooring_testbed::progress::{note, spoken};
 use mooring_testbed::virtual_machine::initramfs::Archive;
 use mooring_testbed::virtual_machine::{
-    BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel, read,
+    BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel, put_before_others, read,
 };
 use mooring_testbed::wait::tails;
 
@@ -140,6 +140,7 @@ impl Machine {
             }
             std::thread::sleep(PERIOD);
         };
+        put_before_others(&child.id().to_string())?;
         Ok(Self {
             child,
             serial,
@@ -254,11 +255,12 @@ fn contents(kernel: &kernel::Kernel, files: &[Put]) -> Result<Vec<u8>> {
 fn qemu(network_of: i32, kernel: &Path, initramfs: &Path, folder: &Path) -> Result<Child> {
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let log = File::create(folder.join("qemu.log")).context("failed to make qemu's log")?;
-    // It enters only the network. It ends with the thread that starts it, however that ends.
+    // It enters only the network. It ends with the thread that starts it, however that ends. It has a session of its
+    // own, whose priority can be raised.
     let mut enter: Command = command("nsenter", ["--net"]);
     enter
         .arg(format!("--target={network_of}"))
-        .args(["--", "setpriv", "--pdeathsig", "KILL", "--"])
+        .args(["--", "setpriv", "--pdeathsig", "KILL", "--", "setsid", "--"])
         .args(BEFORE_OTHERS)
         .arg("qemu-system-x86_64")
         .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])

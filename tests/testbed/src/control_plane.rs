@@ -46,6 +46,7 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
         logs: layout.logs(ROLE),
         environment: environment(&binaries.search_path()),
         node: None,
+        before_others: false,
         processes: vec![
             etcd(layout, binaries),
             api_server(layout, binaries, authority, block)?,

@@ -16,6 +16,7 @@ use crate::layout::Layout;
 use crate::network;
 use crate::progress::note;
 use crate::spec::{InitSpec, NodeSpec};
+use crate::virtual_machine::put_before_others;
 
 /// Runs as the init process of `role`; returns when told to end.
 pub fn run(layout: &Layout, role: &str) -> Result<()> {
@@ -32,6 +33,9 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
         .context("failed to wait for `up`")?;
     ensure!(line == "go\n", "`up` ended before this could begin");
     let mut spec = InitSpec::load(layout, role)?;
+    if spec.before_others {
+        put_before_others("self")?;
+    }
     mounts::leave_machine()?;
     // Opened now: an immutable node has no such path.
     let logs = std::fs::File::open(&spec.logs).context("failed to open the folder of logs")?;

@@ -146,6 +146,7 @@ pub fn start(
             hidden: hidden_programs(),
             root,
         }),
+        before_others: false,
         processes: processes(binaries, block, index, flavour),
     };
     spec.save(layout, &node)?;

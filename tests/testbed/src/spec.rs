@@ -65,6 +65,8 @@ pub struct InitSpec {
     pub environment: BTreeMap<String, String>,
     /// Set on a node, not on the control plane.
     pub node: Option<NodeSpec>,
+    /// Give its processes processors before those of all others.
+    pub before_others: bool,
     /// The processes, in the order in which to start them.
     pub processes: Vec<ProcessSpec>,
 }

@@ -115,6 +115,7 @@ pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
         logs: logs.clone(),
         environment,
         node: None,
+        before_others: true,
         processes: vec![ProcessSpec {
             name: "qemu".to_owned(),
             program: find_program(BEFORE_OTHERS[0]).context("nice is not on the PATH")?,
