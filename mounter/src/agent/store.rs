@@ -11,6 +11,7 @@ use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -46,12 +47,15 @@ pub struct Records {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
+    /// Held while a list of dead mounts is read and written: a mount may die while the mounter says that an earlier one
+    /// is forgotten.
+    dead: Mutex<()>,
 }
 
 impl Store {
     /// Opens or creates the agent's files in `dir`, and prepares the private directory.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let store = Self { dir: dir.to_owned() };
+        let store = Self::at(dir);
         make_dir(&store.records())?;
         let private = store.private();
         make_dir(&private)?;
@@ -77,10 +81,17 @@ impl Store {
         Ok(store)
     }
 
+    fn at(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            dead: Mutex::new(()),
+        }
+    }
+
     /// The agent's files with the directory of records alone, which takes no rights.
     #[cfg(test)]
     pub(super) fn unprepared(dir: &Path) -> Self {
-        let store = Self { dir: dir.to_owned() };
+        let store = Self::at(dir);
         make_dir(&store.records()).unwrap();
         store
     }
@@ -190,6 +201,7 @@ impl Store {
 
     /// Records a dead mount of a target before it is replaced. The first record of it sets the time.
     pub fn died(&self, target: &str, device: DeviceNumber, now_ms: u64) -> Result<(), StoreError> {
+        let _alone = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
         let mut dead = self.dead(target).unwrap_or_default();
         if !dead.devices.contains(&device) {
             dead.devices.push(device);
@@ -206,6 +218,7 @@ impl Store {
 
     /// Forgets dead mounts of a target.
     pub fn revived(&self, target: &str, devices: &[DeviceNumber]) -> Result<(), StoreError> {
+        let _alone = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut dead) = self.dead(target) else {
             return Ok(());
         };

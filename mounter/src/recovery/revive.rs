@@ -26,7 +26,7 @@ use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
 use crate::volume::job::PodRef;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::Target;
 use crate::worker::graft::{GraftTask, dead_mounts};
 use crate::worker::{Task, Workers};
@@ -62,8 +62,38 @@ pub struct Reviver {
     known: BTreeMap<Target, PodRef>,
     /// Volumes that not every container got: the number of failures, and when to try again.
     stuck: BTreeMap<Target, (u32, Instant)>,
-    /// Outages that seem to be over: since when they lasted, and how many looks have found nothing left to do.
-    over: BTreeMap<Target, (Duration, u32)>,
+    /// Volumes whose dead mounts were all replaced at least once.
+    over: BTreeMap<Target, Replaced>,
+}
+
+/// Dead mounts that were replaced in all containers, and are looked for again in case a container was just starting.
+#[derive(Debug)]
+struct Replaced {
+    /// Their devices.
+    devices: Vec<DeviceNumber>,
+    /// How long nobody could use the volume.
+    outage: Duration,
+    /// How many times they were replaced.
+    passes: u32,
+}
+
+impl Replaced {
+    /// Whether nothing is left of these dead mounts. What is found after several passes belongs to another file system,
+    /// which has the device number by now. A mount that has died since is not among those that were replaced.
+    fn is_all_of(&self, dead: &Dead) -> bool {
+        self.passes >= PASSES && dead.devices.iter().all(|device| self.devices.contains(device))
+    }
+
+    /// The dead mounts were all replaced once more. If another one has died since, the count begins again.
+    fn after_a_pass(before: Option<Self>, dead: &Dead) -> Self {
+        let same = before.filter(|before| before.devices == dead.devices);
+        let (outage, passes) = same.map_or_else(|| (since(dead.since_ms), 0), |same| (same.outage, same.passes));
+        Self {
+            devices: dead.devices.clone(),
+            outage,
+            passes: passes + 1,
+        }
+    }
 }
 
 /// A volume that was mounted again, and whose dead mounts may be in use.
@@ -206,8 +236,7 @@ impl Reviver {
         } = one;
         let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &dead.devices).is_empty();
         let users: Vec<_> = namespaces.iter().filter(has_dead).collect();
-        // What is left after several passes belongs to another file system, which has the device number by now.
-        if users.is_empty() || self.over.get(target).is_some_and(|(_, passes)| *passes >= PASSES) {
+        if users.is_empty() || self.over.get(target).is_some_and(|over| over.is_all_of(dead)) {
             self.done(one).await;
             return PERIOD;
         }
@@ -231,11 +260,8 @@ impl Reviver {
         }
         let Some(why) = failure else {
             self.stuck.remove(target);
-            let (_, passes) = self
-                .over
-                .entry(target.clone())
-                .or_insert_with(|| (since(dead.since_ms), 0));
-            *passes += 1;
+            let before = self.over.remove(target);
+            self.over.insert(target.clone(), Replaced::after_a_pass(before, dead));
             // Once more, for a container that was just starting.
             return SOON;
         };
@@ -261,7 +287,7 @@ impl Reviver {
             dead,
         } = one;
         let over = self.over.remove(target);
-        let outage = over.map_or_else(|| since(dead.since_ms), |(outage, _)| outage);
+        let outage = over.map_or_else(|| since(dead.since_ms), |over| over.outage);
         self.stuck.remove(target);
         let call = Call::Revived {
             target: target.to_string(),
@@ -292,11 +318,32 @@ fn since(ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{Revived, is_mounted_anew};
+    use super::{PASSES, Replaced, Revived, is_mounted_anew};
     use crate::agent::protocol::Dead;
     use crate::sys::fake::target;
     use crate::volume::mount_table::DeviceNumber;
     use crate::volume::mount_table::Table;
+
+    #[test]
+    fn a_mount_that_dies_while_earlier_ones_are_looked_for_is_not_taken_for_replaced() {
+        let dead = |minors: &[u32]| Dead {
+            devices: minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect(),
+            since_ms: 0,
+        };
+        let first = dead(&[5]);
+        let mut over = None;
+        for _ in 0..PASSES {
+            assert!(!over.as_ref().is_some_and(|over: &Replaced| over.is_all_of(&first)));
+            over = Some(Replaced::after_a_pass(over, &first));
+        }
+        let over = over.unwrap();
+        assert!(over.is_all_of(&first));
+        let both = dead(&[5, 6]);
+        assert!(!over.is_all_of(&both));
+        let over = Replaced::after_a_pass(Some(over), &both);
+        assert_eq!(over.passes, 1);
+        assert!(!over.is_all_of(&both) && !over.is_all_of(&first));
+    }
 
     #[test]
     fn a_volume_is_mounted_again_when_its_target_has_another_device_than_the_dead_ones() {
