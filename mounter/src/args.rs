@@ -16,12 +16,12 @@ use crate::drivers::uninstall::UninstallArgs;
 pub struct MounterArgs {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: MounterCommand,
 }
 
 /// What the program can do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum MounterCommand {
     /// Run the daemon.
     Serve(Box<ServeArgs>),
     /// Print what the mounter in this container says of itself: checks, mounts, servers that do not answer.

@@ -41,18 +41,18 @@ pub mod worker;
 use std::error::Error;
 use std::process::ExitCode;
 
-use args::{Command, MounterArgs};
+use args::{MounterArgs, MounterCommand};
 
 /// Does what the command line says.
 pub fn run(args: MounterArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
-        Command::Serve(args) => daemon::run(*args)?,
-        Command::Status(args) => daemon::status_socket::run(&args)?,
-        Command::Uninstall(args) => drivers::uninstall::run(args)?,
-        Command::Agent(args) => agent::run(args)?,
-        Command::Service(args) => return Ok(agent::services::command::run(args)?),
-        Command::InstallAgent { dir } => agent::install::install(&dir)?,
-        Command::Worker => worker::main()?,
+        MounterCommand::Serve(args) => daemon::run(*args)?,
+        MounterCommand::Status(args) => daemon::status_socket::run(&args)?,
+        MounterCommand::Uninstall(args) => drivers::uninstall::run(args)?,
+        MounterCommand::Agent(args) => agent::run(args)?,
+        MounterCommand::Service(args) => return Ok(agent::services::command::run(args)?),
+        MounterCommand::InstallAgent { dir } => agent::install::install(&dir)?,
+        MounterCommand::Worker => worker::main()?,
     }
     Ok(ExitCode::SUCCESS)
 }

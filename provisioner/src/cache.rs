@@ -7,6 +7,7 @@
 pub mod expectations;
 pub mod limiter;
 pub mod mirror;
+mod snapshot_watch;
 pub mod snapshots;
 pub mod store;
 pub mod watches;

@@ -1,33 +1,43 @@
-//! What is done to a volume. Each operation is one file: its description, and a pure `plan` from what is observed to a
-//! decision. [`describe`] has all descriptions, for whatever serves several operations.
+//! What is done to a volume. Each operation is a [description](describe), and a pure `plan` in the file of its name,
+//! from what is observed to a decision.
 //!
 //! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any
 //! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
-//! share [`standing`] and [`conditions`]. A claim that is to be a copy is planned in the same way as [`clone`], one that
-//! is to be filled from a snapshot as [`restore`]; what is to be copied is in [`source`]. For a PV, [`delete`] plans, and
+//! share [`standing`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
+//! [`content`] says which of the three it is, and [`source`] finds what is to be copied. For a PV, [`delete`] plans, and
 //! for a `VolumeSnapshotContent` [`snapshot`]. A plan goes by the [`record`] on the object ([`attempt`], [`backoff`]) and
-//! by how far the run is ([`step`]). It returns a [`decision`], a run with its [`request`] among them, which
-//! [`crate::apply`] carries out.
+//! by how far the run is ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out: often a run with its
+//! [`request`], in which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim
+//! can't have what it asks for.
 
 pub mod attempt;
+pub mod attributes;
 pub mod backoff;
-pub mod clone;
+pub mod claim_error;
 pub mod conditions;
+pub mod content;
 pub mod decision;
 pub mod delete;
 pub mod describe;
 pub mod expand;
 pub mod modify;
 pub mod observed;
+pub mod parameters;
 pub mod provision;
 pub mod record;
 pub mod request;
-pub mod restore;
 pub mod snapshot;
 pub mod source;
 pub mod standing;
 pub mod step;
 pub mod undo;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+/// Whether a bound claim asks for something else than its volume has.
+pub(crate) fn is_change_asked(claim: &PersistentVolumeClaim) -> bool {
+    expand::is_asked(claim) || modify::is_asked(claim)
+}
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -11,6 +11,7 @@ pub mod error;
 pub mod identity;
 pub mod kind;
 pub mod observed;
+pub mod order;
 pub mod outcome;
 pub mod pod;
 pub mod properties;

@@ -1,5 +1,6 @@
 //! What this node can do, and the cure in words for what it can't.
 
+mod check;
 pub mod clients;
 mod daemons;
 mod directories;
@@ -11,54 +12,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Access, access, makedev};
-use serde::Serialize;
 
 use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
-use clients::ClientVerdict;
+pub use check::{Check, ClientVerdict};
+use check::{FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use kernel::NodeKernel;
-
-/// Checks by name, for those that a client depends on.
-const LOOP_DEVICES: &str = "loop-devices";
-const POOL: &str = "pool";
-const FUSE: &str = "fuse";
-const HOST_NAMESPACE: &str = "host-namespace";
-const ISCSID: &str = "iscsid";
 
 /// Numbers of `/dev/fuse` and `/dev/loop-control`, on every Linux.
 const FUSE_NUMBERS: (u32, u32) = (10, 229);
 const LOOP_NUMBERS: (u32, u32) = (10, 237);
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Check {
-    /// What.
-    pub name: &'static str,
-    /// Whether it is as it should be.
-    pub ok: bool,
-    /// Whether no volume at all can be mounted without it.
-    pub required: bool,
-    /// What is there, or what to do.
-    pub message: String,
-}
-
-impl Check {
-    fn new(name: &'static str, required: bool, result: Result<String, String>) -> Self {
-        Self {
-            name,
-            ok: result.is_ok(),
-            required,
-            message: result.unwrap_or_else(|cure| cure),
-        }
-    }
-
-    /// Nothing if it is as it should be, else what to do.
-    fn verdict(&self) -> ClientVerdict {
-        if self.ok { Ok(()) } else { Err(self.message.clone()) }
-    }
-}
 
 /// The node's kernel, with the modules that the kubelet sees.
 pub fn kernel() -> NodeKernel {

@@ -15,7 +15,8 @@ use crate::operation::describe::describe;
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::Kind;
-use crate::run::begin::{Made, Order, Prepared};
+use crate::run::begin::{Made, Prepared};
+use crate::run::order::Order;
 
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);

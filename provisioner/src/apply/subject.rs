@@ -11,8 +11,8 @@ use mooring_contract::request::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::ApplyError;
-use crate::cache::work_queue::Target;
+use super::error::ApplyError;
+use crate::cache::work_queue::WorkItem;
 use crate::operation::decision::Start;
 use crate::operation::describe::SubjectKind;
 use crate::operation::record::Record;
@@ -72,12 +72,12 @@ impl Subject {
     }
 
     /// Who is woken when there is a place for the run of this request.
-    pub(super) fn target(&self, request: &Request) -> Target {
+    pub(super) fn target(&self, request: &Request) -> WorkItem {
         match self {
-            Self::Claim(claim) => Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
-            Self::Volume(volume) => Target::Volume(volume.name_any()),
-            Self::Snapshot(content) => Target::Snapshot(content.name_any()),
-            Self::Orphan(_) => Target::Volume(request.pv_name.clone()),
+            Self::Claim(claim) => WorkItem::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
+            Self::Volume(volume) => WorkItem::Volume(volume.name_any()),
+            Self::Snapshot(content) => WorkItem::Snapshot(content.name_any()),
+            Self::Orphan(_) => WorkItem::Volume(request.pv_name.clone()),
         }
     }
 

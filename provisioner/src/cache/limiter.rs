@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cache::work_queue::Target;
+use crate::cache::work_queue::WorkItem;
 
 /// How long a run that was begun may stay unseen before it is taken for lost and begun again.
 const UNSEEN: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ struct State {
     /// Runs begun but not seen yet, the ConfigMap of each, and when.
     begun: BTreeMap<String, (String, Instant)>,
     /// Who waits, by ConfigMap, in order of arrival.
-    waiting: BTreeMap<String, Vec<(String, Target)>>,
+    waiting: BTreeMap<String, Vec<(String, WorkItem)>>,
 }
 
 impl State {
@@ -62,7 +62,14 @@ impl Limiter {
 
     /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when
     /// its turn comes.
-    pub fn take(&self, pod: &str, config: &str, max: Option<usize>, in_flight: &[InFlight], target: &Target) -> Place {
+    pub fn take(
+        &self,
+        pod: &str,
+        config: &str,
+        max: Option<usize>,
+        in_flight: &[InFlight],
+        target: &WorkItem,
+    ) -> Place {
         let now = Instant::now();
         let mut state = self.lock();
         if let Some((_, since)) = state.begun.get_mut(pod) {
@@ -119,7 +126,7 @@ impl Limiter {
     }
 
     /// Which to queue when a place has become free: the first few of every ConfigMap.
-    pub fn next(&self) -> Vec<Target> {
+    pub fn next(&self) -> Vec<WorkItem> {
         const FEW: usize = 4;
         let state = self.lock();
         let firsts = state.waiting.values().flat_map(|queue| queue.iter().take(FEW));
@@ -139,10 +146,10 @@ impl Limiter {
 #[cfg(test)]
 mod tests {
     use super::{InFlight, Limiter, Place};
-    use crate::cache::work_queue::Target;
+    use crate::cache::work_queue::WorkItem;
 
-    fn target(name: &str) -> Target {
-        Target::Volume(name.to_owned())
+    fn target(name: &str) -> WorkItem {
+        WorkItem::Volume(name.to_owned())
     }
 
     #[test]

@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 
 use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
-use super::work_queue::{Target, WorkQueue};
+use super::work_queue::{WorkItem, WorkQueue};
+use crate::operation::content::{Content, ObservedSource};
 use crate::operation::describe::{Answer, describe};
-use crate::operation::source::{Content, ObservedSource};
-use crate::operation::standing;
+use crate::operation::is_change_asked;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Kind, Run, RunId};
@@ -370,10 +370,10 @@ impl Cache {
             of.is_some_and(|of| of.name.as_deref() == Some(name) && of.namespace == claim.metadata.namespace)
         };
         for volume in self.volumes.state_filter(copied) {
-            queue.add(&Target::Volume(volume.name_any()));
+            queue.add(&WorkItem::Volume(volume.name_any()));
         }
         let source = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
-        if let Some(source) = self.claims.get(&source).filter(|source| standing::is_asked(source)) {
+        if let Some(source) = self.claims.get(&source).filter(|source| is_change_asked(source)) {
             queue.add(&claim_target(&source));
         }
     }
@@ -388,7 +388,7 @@ impl Cache {
     pub fn queue_all(&self, queue: &WorkQueue) {
         self.queue_claims(queue, is_open);
         for volume in self.volumes.state_filter(is_ours) {
-            queue.add(&Target::Volume(volume.name_any()));
+            queue.add(&WorkItem::Volume(volume.name_any()));
         }
         self.snapshots.queue(queue, None);
     }
@@ -451,12 +451,12 @@ fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {
     }
 }
 
-pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> Target {
-    Target::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
+pub(super) fn claim_target(claim: &PersistentVolumeClaim) -> WorkItem {
+    WorkItem::Claim(claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
 /// A claim without a volume, one that Mooring still holds, or one that asks for something else than it has.
 pub(super) fn is_open(claim: &PersistentVolumeClaim) -> bool {
     let bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    !bound || standing::is_asked(claim) || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
+    !bound || is_change_asked(claim) || claim.finalizers().iter().any(|name| name == finalizers::CLAIM)
 }

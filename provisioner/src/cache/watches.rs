@@ -19,9 +19,9 @@ use tracing::warn;
 
 use super::expectations::Expectations;
 use super::limiter::Limiter;
-use super::snapshots::watch_all;
+use super::snapshot_watch::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
-use super::work_queue::{Target, WorkQueue};
+use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
@@ -84,7 +84,7 @@ pub async fn watch(
                     // Its volume may be waiting for it to go.
                     let volumes = cache.volumes_of(uid);
                     for volume in volumes {
-                        queue.add(&Target::Volume(volume.name_any()));
+                        queue.add(&WorkItem::Volume(volume.name_any()));
                     }
                 }
                 // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
@@ -111,10 +111,10 @@ pub async fn watch(
                         if !there {
                             expectations.gone(volume.metadata.uid.as_deref().unwrap_or_default());
                         }
-                        queue.add(&Target::Volume(volume.name_any()));
+                        queue.add(&WorkItem::Volume(volume.name_any()));
                         if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
                             let part = |part: &Option<String>| part.clone().unwrap_or_default();
-                            queue.add(&Target::Claim(part(&claim.namespace), part(&claim.name)));
+                            queue.add(&WorkItem::Claim(part(&claim.namespace), part(&claim.name)));
                             cache.queue_copies(&queue, &part(&claim.namespace), &part(&claim.name));
                         }
                     }
@@ -224,7 +224,7 @@ pub async fn watch(
 }
 
 /// What a run was begun for.
-fn targets(run: &Run) -> Vec<Target> {
+fn targets(run: &Run) -> Vec<WorkItem> {
     // What was copied may be waiting for the end of that.
     let copied = match run.kind() {
         Some(Kind::Clone) => run.request().ok().and_then(|request| request.source),
@@ -235,17 +235,17 @@ fn targets(run: &Run) -> Vec<Target> {
         _ => None,
     };
     run.claim()
-        .map(|(namespace, name)| Target::Claim(namespace.to_owned(), name.to_owned()))
+        .map(|(namespace, name)| WorkItem::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
         .chain(
             run.claim_uid()
-                .map(|uid| Target::Volume(persistent_volume::name_for(uid))),
+                .map(|uid| WorkItem::Volume(persistent_volume::name_for(uid))),
         )
-        .chain(copied.map(|source| Target::Volume(source.pv_name)))
+        .chain(copied.map(|source| WorkItem::Volume(source.pv_name)))
         .chain(snapshot.iter().flat_map(|request| {
             let content = request.snapshot.as_ref();
-            let content = content.map(|snapshot| Target::Snapshot(snapshot.content_name.clone()));
-            content.into_iter().chain([Target::Volume(request.pv_name.clone())])
+            let content = content.map(|snapshot| WorkItem::Snapshot(snapshot.content_name.clone()));
+            content.into_iter().chain([WorkItem::Volume(request.pv_name.clone())])
         }))
         .collect()
 }

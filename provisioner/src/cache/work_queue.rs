@@ -9,7 +9,7 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What a controller looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum WorkItem {
     /// The claim of this namespace and name.
     Claim(String, String),
     /// The PV of this name.
@@ -69,15 +69,15 @@ impl WorkQueue {
     }
 
     /// Has an object looked at. After the controllers have stopped it does nothing.
-    pub fn add(&self, target: &Target) {
+    pub fn add(&self, target: &WorkItem) {
         match target {
-            Target::Claim(namespace, name) => {
+            WorkItem::Claim(namespace, name) => {
                 let _ = self.claims.unbounded_send(ObjectRef::new(name).within(namespace));
             }
-            Target::Volume(name) => {
+            WorkItem::Volume(name) => {
                 let _ = self.volumes.unbounded_send(ObjectRef::new(name));
             }
-            Target::Snapshot(name) => {
+            WorkItem::Snapshot(name) => {
                 let _ = self.snapshots.unbounded_send(ObjectRef::new(name));
             }
         }

@@ -11,14 +11,13 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request, Snapshot};
 
+use super::error::Fault;
 use super::report::Report;
-use super::rig::{RigError, kinds};
-use crate::config::ProvisionerConfig;
+use super::runs::{Ask, Made, Runs, kinds};
 use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::acceptance::{Expected, check};
 use crate::volume::persistent_volume::{self, Printed};
-use crate::volume::topology::Node;
 
 /// More than any storage has, in bytes.
 const TOO_MUCH: u64 = 1 << 62;
@@ -31,91 +30,6 @@ const NO_ATTRIBUTE: &str = "mooring-conform-none";
 
 /// At which parts of its usual time a run is cut off.
 const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
-
-/// One run to be carried out.
-#[derive(Debug, Clone)]
-pub(super) struct Ask<'a> {
-    pub(super) kind: Kind,
-    pub(super) claim: &'a PersistentVolumeClaim,
-    /// Another claim, to whose name the run is: two runs for one claim can't be there at once.
-    pub(super) beside: Option<&'a PersistentVolumeClaim>,
-    pub(super) volume: BTreeMap<String, String>,
-    /// In place of the claim's.
-    pub(super) size: Option<u64>,
-    pub(super) source: Option<&'a Made>,
-    pub(super) snapshot: Option<Snapshot>,
-    pub(super) attributes: Option<Attributes>,
-    pub(super) unreachable: bool,
-}
-
-impl<'a> Ask<'a> {
-    fn of(kind: Kind, claim: &'a PersistentVolumeClaim) -> Self {
-        Self {
-            kind,
-            claim,
-            beside: None,
-            volume: BTreeMap::new(),
-            size: None,
-            source: None,
-            snapshot: None,
-            attributes: None,
-            unreachable: false,
-        }
-    }
-
-    fn on(kind: Kind, made: &'a Made) -> Self {
-        Self {
-            volume: made.options.clone(),
-            ..Self::of(kind, &made.claim)
-        }
-    }
-
-    /// The claim to whose name the run is.
-    pub(super) fn in_name_of(&self) -> &PersistentVolumeClaim {
-        self.beside.unwrap_or(self.claim)
-    }
-}
-
-/// Carries runs out.
-pub(super) trait Runs {
-    /// What the ConfigMap says that the image can do.
-    fn promised(&self) -> Vec<Operation>;
-    /// The ConfigMap.
-    fn config(&self) -> &ProvisionerConfig;
-    /// The node that volumes are made on, if they live on one.
-    fn node(&self) -> Option<&Node>;
-    /// Whether a run can be given settings by which it does not reach its storage.
-    fn can_be_unreachable(&self) -> bool;
-    /// The attributes to give volumes; none if nobody named any.
-    fn attributes(&self) -> &BTreeMap<String, String>;
-    /// Makes a claim.
-    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
-    /// What the image is asked.
-    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
-    /// Has the image run to its end.
-    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
-    /// Has the image run, and kills it this long after it started.
-    async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
-}
-
-/// A volume that the image has made.
-#[derive(Debug, Clone)]
-pub(super) struct Made {
-    pub(super) claim: PersistentVolumeClaim,
-    pub(super) request: Request,
-    pub(super) options: BTreeMap<String, String>,
-}
-
-/// Why something did not pass.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    /// The image's.
-    #[error("{0}")]
-    Image(String),
-    /// It could not be tried.
-    #[error("it could not be tried")]
-    Rig(#[from] RigError),
-}
 
 fn fault(text: impl Into<String>) -> Fault {
     Fault::Image(text.into())

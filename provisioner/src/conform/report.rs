@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mooring_contract::operation::Operation;
 
-use super::checks::Fault;
+use super::error::Fault;
 use crate::process::runtime::chain;
 
 /// How one thing ended.
@@ -165,7 +165,7 @@ mod tests {
     use mooring_contract::operation::Operation;
 
     use super::Report;
-    use crate::conform::checks::Fault;
+    use crate::conform::error::Fault;
 
     #[test]
     fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {

@@ -15,17 +15,19 @@ use mooring_contract::request::{Request, Source, gib_rounded_up};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::ConformArgs;
-use super::checks::{Ask, Runs};
+use super::args::ConformArgs;
+use super::error::RigError;
+use super::runs::{Ask, Runs};
 use crate::config::ProvisionerConfig;
-use crate::operation::request::{self, ClaimError, Surroundings};
+use crate::operation::observed::Surroundings;
+use crate::operation::request;
 use crate::process::call::{CallError, is_not_found};
 use crate::process::client::{self, ClientError};
-use crate::run::begin::{Made, Order, Prepared};
-use crate::run::error::RunError;
+use crate::run::begin::{Made, Prepared};
+use crate::run::order::Order;
 use crate::run::outcome::{Finish, State};
-use crate::run::{Kind, Run, RunId, end};
-use crate::volume::capacity::{self, CapacityError};
+use crate::run::{Run, RunId, end};
+use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
 
 /// The claims' class. No StorageClass has this name, so no controller touches them.
@@ -40,39 +42,6 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// How much longer than its `timeout` a run may take until it is seen to have ended: it has to be scheduled, and its
 /// image to be pulled.
 const SLACK: Duration = Duration::from_mins(3);
-
-/// Why a run could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RigError {
-    /// A size that is none.
-    #[error("--size {0:?} is no size of a volume: use one such as 16Mi")]
-    Size(String, #[source] CapacityError),
-    /// No usable cluster.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// A call to the API.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// A run that could not be begun.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// A claim that no request can be made of.
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    /// No node will do.
-    #[error("no node can run the image: its volumes live on a node's own disk, and none is ready for client {0}")]
-    NoNode(String),
-    /// It never ended.
-    #[error("Pod {name} has not ended within {} s: {state}", limit.as_secs())]
-    NoEnd {
-        name: String,
-        limit: Duration,
-        state: String,
-    },
-    /// Another's.
-    #[error("Pod {0} is there already: remove it, and try again")]
-    Occupied(String),
-}
 
 /// Settings by which the image does not reach its storage.
 #[derive(Debug)]
@@ -371,11 +340,6 @@ async fn node_for(client: &Client, config: &ProvisionerConfig) -> Result<Node, R
     });
     fit.find(|node| !topology::is_unable(node, client))
         .ok_or_else(|| RigError::NoNode(client.to_owned()))
-}
-
-/// The kinds of run that an operation of the contract is.
-pub(super) fn kinds(operations: &[Operation]) -> Vec<Kind> {
-    operations.iter().copied().filter_map(Kind::of).collect()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::{provision, source, standing};
+use crate::operation::{content, is_change_asked, provision, standing};
 use crate::run::{Kind, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
@@ -70,10 +70,10 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (provision_run, delete_run) = (find(source::making(claim)), find(Kind::Delete));
+    let (provision_run, delete_run) = (find(content::making(claim)), find(Kind::Delete));
     let (expand_run, modify_run) = (find(Kind::Expand), find(Kind::Modify));
     let from = cache.source_of(claim);
-    let changes = volume.filter(|_| standing::is_asked(claim));
+    let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
         None => None,

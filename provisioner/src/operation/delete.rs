@@ -10,10 +10,10 @@ use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
-use super::observed::{Limits, ObservedVolume};
+use super::describe::{SubjectKind, action, describe, waiting};
+use super::observed::{Limits, ObservedVolume, Surroundings};
 use super::record::Record;
-use super::request::{self, Surroundings};
+use super::request;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -22,20 +22,6 @@ use crate::run::{Kind, Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::HOSTNAME;
-
-/// From a volume that is not wanted any more to none.
-pub(super) const DESCRIPTION: Description = Description {
-    subject: SubjectKind::Volume,
-    intent: Intent::Released,
-    given: Given::Standing,
-    answer: Answer::Believed,
-    words: Words {
-        action: "Delete",
-        doing: "deleting",
-        failed: reasons::DELETE_FAILED,
-        begun: None,
-    },
-};
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
@@ -217,7 +203,7 @@ impl Deletion<'_> {
         }
         let owner = self.owner.as_ref();
         let goes_with_it = |run: &Run| owner.is_some_and(|(_, uid)| run.goes_with(uid));
-        let intent = DESCRIPTION.intent_on(self.asked_by);
+        let intent = describe(Kind::Delete).intent_on(self.asked_by);
         let (record, unchanged) = match (self.record, self.there) {
             (Some(record), _) => (record.clone(), Intent::Recorded),
             // Of an operation that is over.

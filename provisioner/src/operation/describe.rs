@@ -1,12 +1,11 @@
 //! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
 //! becomes of the answer, and how Events name it. Whatever serves several operations reads it here.
 //!
-//! A new operation is a [`Kind`], a file beside [`provision`] with its description and its plan, and an arm of
-//! [`describe`]. If it is asked for by another object, such as a `VolumeSnapshotContent`, the attachment of a volume to
+//! A new operation is a [`Kind`], a description here, and a file beside this one with its plan, unless it shares that of
+//! another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a `VolumeSnapshotContent`, the attachment of a volume to
 //! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
 
 use super::decision::Intent;
-use super::{clone, delete, expand, modify, provision, restore, snapshot};
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -103,16 +102,129 @@ pub struct Words {
 /// The description of an operation.
 pub fn describe(kind: Kind) -> &'static Description {
     match kind {
-        Kind::Provision => &provision::DESCRIPTION,
-        Kind::Delete => &delete::DESCRIPTION,
-        Kind::Expand => &expand::DESCRIPTION,
-        Kind::Modify => &modify::DESCRIPTION,
-        Kind::Clone => &clone::DESCRIPTION,
-        Kind::Snapshot => &snapshot::DESCRIPTION,
-        Kind::DeleteSnapshot => &snapshot::DELETION,
-        Kind::Restore => &restore::DESCRIPTION,
+        Kind::Provision => &PROVISION,
+        Kind::Delete => &DELETE,
+        Kind::Expand => &EXPAND,
+        Kind::Modify => &MODIFY,
+        Kind::Clone => &CLONE,
+        Kind::Snapshot => &SNAPSHOT,
+        Kind::DeleteSnapshot => &DELETE_SNAPSHOT,
+        Kind::Restore => &RESTORE,
     }
 }
+
+/// From a claim without a volume to a volume that is judged.
+const PROVISION: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Asked,
+    answer: Answer::Judged,
+    words: Words {
+        action: "Provision",
+        doing: "provisioning",
+        failed: reasons::FAILED,
+        begun: Some((reasons::STARTED, "makes the volume")),
+    },
+};
+
+/// From a volume that is not wanted any more to none.
+const DELETE: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::Released,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Delete",
+        doing: "deleting",
+        failed: reasons::DELETE_FAILED,
+        begun: None,
+    },
+};
+
+/// From a volume that is too small to one that has the asked size.
+const EXPAND: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Expand",
+        doing: "expanding",
+        failed: reasons::RESIZE_FAILED,
+        begun: Some((reasons::RESIZING, "makes the volume larger")),
+    },
+};
+
+/// From a volume with other attributes to one that has those of a class.
+const MODIFY: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Modify",
+        doing: "modifying",
+        failed: reasons::MODIFY_FAILED,
+        begun: Some((reasons::MODIFYING, "gives the volume other attributes")),
+    },
+};
+
+/// From a claim without a volume to a volume that is judged, with the content of another.
+const CLONE: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Asked,
+    answer: Answer::Judged,
+    words: Words {
+        action: "Clone",
+        doing: "cloning",
+        failed: reasons::FAILED,
+        begun: Some((reasons::STARTED, "copies the volume")),
+    },
+};
+
+/// From a content without a snapshot to one that says which snapshot it is.
+const SNAPSHOT: Description = Description {
+    subject: SubjectKind::Snapshot,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Snapshot",
+        doing: "taking the snapshot",
+        failed: reasons::SNAPSHOT_FAILED,
+        // snapshot-controller tells of it.
+        begun: None,
+    },
+};
+
+/// From a snapshot that is not wanted any more to none.
+const DELETE_SNAPSHOT: Description = Description {
+    subject: SubjectKind::Snapshot,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "DeleteSnapshot",
+        doing: "deleting the snapshot",
+        failed: reasons::SNAPSHOT_DELETE_FAILED,
+        begun: None,
+    },
+};
+
+/// From a claim without a volume to a volume that is judged, with the content of a snapshot.
+const RESTORE: Description = Description {
+    subject: SubjectKind::Claim,
+    intent: Intent::ToRecord,
+    given: Given::Asked,
+    answer: Answer::Judged,
+    words: Words {
+        action: "Restore",
+        doing: "restoring",
+        failed: reasons::FAILED,
+        begun: Some((reasons::STARTED, "makes the volume of its snapshot")),
+    },
+};
 
 /// An Event's `action`.
 pub(crate) fn action(kind: Kind) -> &'static str {

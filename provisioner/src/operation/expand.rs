@@ -20,11 +20,12 @@ use serde_json::{Value, json};
 use self::status::Resize;
 pub(crate) use self::status::of_record;
 use super::attempt::{begun, failed, held_back, state_of};
+use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Intent, Start, removable};
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
+use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request::{self, ClaimError, of_size};
+use super::request::{self, of_size};
 use super::standing::{self, give_up, has_run, is_bound, is_uncertain, ready};
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
@@ -36,20 +37,6 @@ use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, growth};
-
-/// From a volume that is too small to one that has the asked size.
-pub(super) const DESCRIPTION: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
-    words: Words {
-        action: "Expand",
-        doing: "expanding",
-        failed: reasons::RESIZE_FAILED,
-        begun: Some((reasons::RESIZING, "makes the volume larger")),
-    },
-};
 
 /// Whether a bound claim asks for more than it has.
 pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
@@ -260,7 +247,7 @@ fn begin(
         intent: if seen.record == Some(&record) {
             Intent::Recorded
         } else {
-            DESCRIPTION.intent
+            describe(Kind::Expand).intent
         },
         owner: None,
         record,

@@ -5,7 +5,6 @@
 //! The record holds the class. While a run may still give the volume its attributes, nobody could say which of two it
 //! has: so another class counts only when the last run is known to have ended without success.
 
-mod class;
 mod status;
 
 use std::sync::Arc;
@@ -18,16 +17,16 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request};
 use serde_json::{Value, json};
 
-pub use self::class::AttributesError;
-pub(crate) use self::class::{check_offered, of_claim};
 use self::status::Change;
 pub(crate) use self::status::of_record;
 use super::attempt::{begun, failed, held_back, state_of};
+use super::attributes::{self, check_offered, wanted};
+use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Intent, Start, removable};
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
+use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request::{self, ClaimError};
+use super::request;
 use super::standing::{self, give_up, has_run, is_bound, is_uncertain, ready};
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
@@ -37,20 +36,6 @@ use crate::run::outcome::{Category, Finish};
 use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
-
-/// From a volume with other attributes to one that has those of a class.
-pub(super) const DESCRIPTION: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
-    words: Words {
-        action: "Modify",
-        doing: "modifying",
-        failed: reasons::MODIFY_FAILED,
-        begun: Some((reasons::MODIFYING, "gives the volume other attributes")),
-    },
-};
 
 /// What a claim asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,13 +58,6 @@ fn asked(claim: &PersistentVolumeClaim) -> Asked<'_> {
         (_, "") => Asked::Nothing,
         (_, class) => Asked::Class(class),
     }
-}
-
-/// The class that a claim names; empty for none.
-pub(crate) fn wanted(claim: &PersistentVolumeClaim) -> &str {
-    let spec = claim.spec.as_ref();
-    let named = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
-    named.unwrap_or_default()
 }
 
 /// Whether a bound claim asks for other attributes than its volume has.
@@ -138,7 +116,7 @@ fn can_have(
         return Err(ClaimError::AttributesNotByCsi);
     }
     check_offered(config)?;
-    Ok(class::find(seen, class)?)
+    Ok(attributes::find(seen, class)?)
 }
 
 /// What has to be there first is not there: the claim's status says so, then its Events. With a record, that goes.
@@ -278,7 +256,7 @@ fn begin(
         intent: if seen.record == Some(&record) {
             Intent::Recorded
         } else {
-            DESCRIPTION.intent
+            describe(Kind::Modify).intent
         },
         owner: None,
         record,

@@ -9,15 +9,25 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 
 use super::backoff::Backoff;
+use super::content::{self, ObservedSource};
 use super::record::Record;
-use super::request::Surroundings;
-use super::source::{self, ObservedSource};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
 use crate::run::{Kind, Run, RunId};
 use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
+
+/// What a request is made of, beside what the volume is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The class, if it is there.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force.
+    pub config: &'a ProvisionerConfig,
+    /// Address of the Kubernetes API.
+    pub kube_api: &'a str,
+}
 
 /// What is known of a claim and all that belongs to it.
 pub struct ObservedClaim<'a> {
@@ -75,7 +85,7 @@ impl ObservedClaim<'_> {
 
     /// The operation that makes its volume.
     pub(crate) fn making(&self) -> Kind {
-        source::making(self.claim)
+        content::making(self.claim)
     }
 
     /// Which run an operation on its volume is.

@@ -13,17 +13,18 @@ use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
 use super::attempt::{begun, failed, held_back, state_of};
+use super::claim_error::ClaimError;
+use super::content::Content;
 use super::decision::{
     Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, Refuse, Reschedule, Start, name_and_uid,
     removable,
 };
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, waiting};
+use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request::{self, ClaimError};
-use super::source::{self, Content, Found};
+use super::source::{self, Found};
 use super::step::{Step, step};
-use super::{expand, modify, undo};
+use super::{attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -34,20 +35,6 @@ use crate::time::{elapsed, later};
 use crate::volume::acceptance::{Expected, Refusal, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::topology::{Node, is_unable};
-
-/// From a claim without a volume to a volume that is judged.
-pub(super) const DESCRIPTION: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    given: Given::Asked,
-    answer: Answer::Judged,
-    words: Words {
-        action: "Provision",
-        doing: "provisioning",
-        failed: reasons::FAILED,
-        begun: Some((reasons::STARTED, "makes the volume")),
-    },
-};
 
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
@@ -326,7 +313,7 @@ fn begin(
         allowed: allowed(seen.class, config, pinned),
         state: state_of(config, Some(seen.claim), seen.class),
         intent: if write || seen.record.is_some_and(|old| *old != record) {
-            DESCRIPTION.intent
+            describe(seen.making()).intent
         } else {
             Intent::Recorded
         },
@@ -359,7 +346,7 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
         return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
     }
     let request = Request {
-        attributes: modify::of_claim(seen)?,
+        attributes: attributes::of_claim(seen)?,
         ..request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?
     };
     Ok(match source::find(seen, config)? {

@@ -3,90 +3,21 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_contract::names::annotations;
-use mooring_contract::property::keys;
 use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
+use super::attributes;
+use super::claim_error::ClaimError;
 use super::describe::{Given, describe};
-use super::modify::{self, AttributesError};
-use super::source::SourceError;
+use super::observed::Surroundings;
+use super::parameters::{class_parameters, fs_type};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::run::Kind;
 use crate::volume::acceptance::asked_bytes;
-use crate::volume::capacity::CapacityError;
 use crate::volume::persistent_volume;
 use crate::volume::topology::{Node, of_labels};
-
-/// Parameter of a class by which CSI drivers are told the file system; read here as well.
-const CSI_FS_TYPE: &str = "csi.storage.k8s.io/fstype";
-
-/// Prefixes of class parameters that are for Mooring, never for the image.
-const OWN_PREFIXES: [&str; 2] = ["mooring.dev/", "csi.storage.k8s.io/"];
-
-/// What a claim asks for that can't be done; the message says what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClaimError {
-    /// The size is no quantity.
-    #[error("the claim's size can't be read: {0}")]
-    Size(#[from] CapacityError),
-    /// The claim selects among volumes that are there.
-    #[error(
-        "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
-    )]
-    Selector,
-    /// The claim asks for a copy of what can't be copied, or not yet.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The claim names a `VolumeAttributesClass`, and its volume would not go by CSI
-    /// (`ValidatePersistentVolumeSpec` in Kubernetes' `pkg/apis/core/validation`).
-    #[error(
-        "Kubernetes has volumeAttributesClassName for volumes by CSI only: ask for a class whose ConfigMap says \
-         \"volume-source: csi\", or make the claim without it"
-    )]
-    AttributesNotByCsi,
-    /// The claim names a `VolumeAttributesClass` that it can't have, or not yet.
-    #[error(transparent)]
-    Attributes(#[from] AttributesError),
-    /// A mode that FlexVolume does not have.
-    #[error(
-        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
-         class whose ConfigMap says \"volume-source: csi\""
-    )]
-    FlexVolume,
-    /// The ConfigMap says that its image does not do this operation.
-    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
-    NoOperation(String, &'static str),
-}
-
-impl ClaimError {
-    /// Whether it passes by itself.
-    pub(super) fn is_wait(&self) -> bool {
-        match self {
-            Self::Source(error) => error.is_wait(),
-            Self::Attributes(AttributesError::NoClass(_)) => true,
-            Self::Attributes(AttributesError::Foreign { .. })
-            | Self::Size(_)
-            | Self::Selector
-            | Self::AttributesNotByCsi
-            | Self::FlexVolume
-            | Self::NoOperation(..) => false,
-        }
-    }
-}
-
-/// What a request is made of, beside what the volume is for.
-#[derive(Debug, Clone, Copy)]
-pub struct Surroundings<'a> {
-    /// The class, if it is there.
-    pub class: Option<&'a StorageClass>,
-    /// The ConfigMap in force.
-    pub config: &'a ProvisionerConfig,
-    /// Address of the Kubernetes API.
-    pub kube_api: &'a str,
-}
 
 /// The request of an operation that a claim asks for, which is there. `volume` has the options of the volume, if it has
 /// one already.
@@ -220,11 +151,11 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
     if spec.selector.is_some() {
         return Err(ClaimError::Selector);
     }
-    if !modify::wanted(claim).is_empty() {
+    if !attributes::wanted(claim).is_empty() {
         if config.volume_source != Some(VolumeSourceKind::Csi) {
             return Err(ClaimError::AttributesNotByCsi);
         }
-        modify::check_offered(config)?;
+        attributes::check_offered(config)?;
     }
     // FlexVolume can keep ReadWriteOncePod: the scheduler enforces it, by the claim.
     let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);
@@ -232,29 +163,6 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
         return Err(ClaimError::FlexVolume);
     }
     Ok(())
-}
-
-fn fs_type(class: &StorageClass) -> Option<String> {
-    let parameters = class.parameters.as_ref()?;
-    parameters
-        .get(CSI_FS_TYPE)
-        .or_else(|| parameters.get(keys::FS_TYPE))
-        .cloned()
-}
-
-/// The class's parameters that are for the image.
-fn class_parameters(class: &StorageClass) -> BTreeMap<String, String> {
-    parameters_of(class.parameters.as_ref())
-}
-
-/// Those of a class's parameters that are for the image, whatever it is a class of.
-pub fn parameters_of(parameters: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    parameters
-        .into_iter()
-        .flatten()
-        .filter(|(key, _)| *key != keys::FS_TYPE && !OWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
 }
 
 #[cfg(test)]

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
-use super::describe::{Answer, Description, Given, SubjectKind, Words, action, describe, waiting};
-use super::observed::ObservedSnapshot;
+use super::describe::{action, describe, waiting};
+use super::observed::{ObservedSnapshot, Surroundings};
+use super::parameters::parameters_of;
 use super::record::Record;
-use super::request::{self, Surroundings};
+use super::request;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -32,35 +33,6 @@ use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::{DeletionPolicy, Handle, HandleError, VolumeSnapshotContent, name_for};
 use crate::volume::topology::{HOSTNAME, Node};
-
-/// From a content without a snapshot to one that says which snapshot it is.
-pub(super) const DESCRIPTION: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
-    words: Words {
-        action: "Snapshot",
-        doing: "taking the snapshot",
-        failed: reasons::SNAPSHOT_FAILED,
-        // snapshot-controller tells of it.
-        begun: None,
-    },
-};
-
-/// From a snapshot that is not wanted any more to none.
-pub(super) const DELETION: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
-    words: Words {
-        action: "DeleteSnapshot",
-        doing: "deleting the snapshot",
-        failed: reasons::SNAPSHOT_DELETE_FAILED,
-        begun: None,
-    },
-};
 
 /// external-snapshotter's own, on a content: it belongs to a group, which is not taken one by one.
 const OF_GROUP: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
@@ -262,7 +234,7 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         intent: if record == Some(&next) {
             Intent::Recorded
         } else {
-            DESCRIPTION.intent
+            describe(Kind::Snapshot).intent
         },
         owner: None,
         record: next,
@@ -340,9 +312,7 @@ fn around<'a>(seen: &'a ObservedSnapshot<'_>, config: &'a ProvisionerConfig) -> 
 /// The request with the snapshot that it is about, and the parameters of its class.
 fn about(seen: &ObservedSnapshot<'_>, name: &str, request: Request) -> Request {
     let mut parameters = request.parameters;
-    parameters.extend(request::parameters_of(
-        seen.class.and_then(|class| class.parameters.as_ref()),
-    ));
+    parameters.extend(parameters_of(seen.class.and_then(|class| class.parameters.as_ref())));
     Request {
         parameters,
         snapshot: Some(Snapshot {
@@ -586,7 +556,7 @@ fn deletion(
             source: handle.to_string(),
             ..Record::first(Kind::DeleteSnapshot, place, now, config)
         };
-        return Decision::Start(Box::new(start(first, DELETION.intent)));
+        return Decision::Start(Box::new(start(first, describe(Kind::DeleteSnapshot).intent)));
     };
     match step(seen.delete_run, record, seen.limits, now) {
         Step::None => {
@@ -604,7 +574,7 @@ fn deletion(
             let intent = if next == *record {
                 Intent::Recorded
             } else {
-                DELETION.intent
+                describe(Kind::DeleteSnapshot).intent
             };
             Decision::Start(Box::new(start(next, intent)))
         }

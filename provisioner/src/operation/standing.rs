@@ -1,4 +1,5 @@
-//! What the operations that change a volume that stands share, [`expand`] and [`modify`]: which volume it is, what has
+//! What the operations that change a volume that stands share, [`expand`](super::expand) and
+//! [`modify`](super::modify): which volume it is, what has
 //! to be waited for, and how a change ends that can't go on.
 
 use std::time::Duration;
@@ -12,8 +13,8 @@ use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
 use super::describe::waiting;
 use super::observed::ObservedClaim;
 use super::record::Record;
+use super::request;
 use super::step::{Step, step};
-use super::{expand, modify, request};
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::outcome::{Category, Finish};
@@ -23,11 +24,6 @@ use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
 const AWAY_PERIOD: Duration = Duration::from_secs(30);
-
-/// Whether a bound claim asks for something else than its volume has.
-pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
-    expand::is_asked(claim) || modify::is_asked(claim)
-}
 
 /// The PV that a claim is bound to, if it is one that Mooring accepted for it.
 pub(crate) fn volume_of<'v>(

@@ -8,10 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
+use super::content::ObservedSource;
 use super::decision::{ClaimDecision, First};
 use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
-use super::source::ObservedSource;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;

@@ -15,7 +15,7 @@ use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::step::{Step, step};
-use super::{modify, request};
+use super::{attributes, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::State;
@@ -174,7 +174,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     let request = match asked {
         Ok(request) => Request {
             // What the image was asked to make; a class that is gone by now holds nothing up.
-            attributes: modify::of_claim(seen).unwrap_or_default(),
+            attributes: attributes::of_claim(seen).unwrap_or_default(),
             ..request
         },
         Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),

@@ -11,7 +11,7 @@ use mooring_program::log::LogArgs;
 use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
 use crate::config::values;
-use crate::conform::ConformArgs;
+use crate::conform::args::ConformArgs;
 
 const AFTER_HELP: &str = "\
 How it fits together:

@@ -17,9 +17,11 @@ use tracing::{debug, warn};
 
 use crate::process::metrics::Metrics;
 
+mod note;
 pub mod series;
 
-use series::{Decision, Ledger};
+pub use note::{EventType, Note};
+use series::{EventWrite, Ledger};
 
 /// Reasons of Events: the word by which people and scripts look for them.
 pub mod reasons {
@@ -85,51 +87,6 @@ pub mod reasons {
     pub const CLASS_MADE: &str = "StorageClassMade";
     /// The StorageClass outlives its ConfigMap, since it is in use.
     pub const CLASS_KEPT: &str = "StorageClassKept";
-}
-
-/// Whether an Event is good or bad news.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventType {
-    /// All is well.
-    Normal,
-    /// Somebody should look.
-    Warning,
-}
-
-/// What an Event says.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Note {
-    /// Good or bad news.
-    pub kind: EventType,
-    /// One of [`reasons`].
-    pub reason: &'static str,
-    /// What was being done, such as `Provision`.
-    pub action: &'static str,
-    /// The sentence that people read. Cut to what the API takes (1 KiB).
-    pub text: String,
-    /// Another object that is involved.
-    pub related: Option<ObjectReference>,
-}
-
-impl Note {
-    /// Good news.
-    pub fn normal(reason: &'static str, action: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            kind: EventType::Normal,
-            reason,
-            action,
-            text: text.into(),
-            related: None,
-        }
-    }
-
-    /// Bad news.
-    pub fn warning(reason: &'static str, action: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            kind: EventType::Warning,
-            ..Self::normal(reason, action, text)
-        }
-    }
 }
 
 /// How many Events may wait to be written.
@@ -208,13 +165,13 @@ impl Writer {
         let namespace = regarding.namespace.as_deref().unwrap_or("default");
         let events: Api<Event> = Api::namespaced(client.clone(), namespace);
         let written = match ledger.decide(&regarding, &note, now) {
-            Decision::Skip => return,
-            Decision::Drop => {
+            EventWrite::Skip => return,
+            EventWrite::Drop => {
                 self.metrics.event_dropped();
                 return;
             }
-            Decision::Create { name } => create(&events, &name, instance, &regarding, &note, now).await,
-            Decision::Repeat { name, count } => {
+            EventWrite::Create { name } => create(&events, &name, instance, &regarding, &note, now).await,
+            EventWrite::Repeat { name, count } => {
                 let series = EventSeries {
                     count,
                     last_observed_time: MicroTime(now),

@@ -25,7 +25,7 @@ use crate::process::metrics::Metrics;
 
 /// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ControllerError {
     /// The API client can't be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -57,7 +57,7 @@ pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub type Controllers = fn(Context, Trust, &CancellationToken) -> Vec<(&'static str, Controller)>;
 
 /// Runs the controllers until it is told to stop by SIGTERM or SIGINT.
-pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError> {
+pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), ControllerError> {
     let RunArgs {
         namespace,
         config_namespaces,
@@ -155,8 +155,8 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
     };
     let ended = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        () = lost => Err(RunError::LeaseLost),
-        Some(ended) = tasks.join_next() => Err(RunError::Ended(ended.unwrap_or("panicked"))),
+        () = lost => Err(ControllerError::LeaseLost),
+        Some(ended) = tasks.join_next() => Err(ControllerError::Ended(ended.unwrap_or("panicked"))),
     };
 
     health.set(Phase::Stopping);
@@ -173,7 +173,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
     if timeout(LAST_EVENTS, events_written).await.is_err() {
         warn!("events were not written in time");
     }
-    if leader_elect && !matches!(ended, Err(RunError::LeaseLost)) {
+    if leader_elect && !matches!(ended, Err(ControllerError::LeaseLost)) {
         // Only now: the next leader finds nobody at work.
         election.release().await;
     }
@@ -183,10 +183,10 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), RunError
     ended
 }
 
-fn stop_on_signal() -> Result<CancellationToken, RunError> {
+fn stop_on_signal() -> Result<CancellationToken, ControllerError> {
     let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ControllerError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ControllerError::Signals)?;
     let cancel = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -200,7 +200,7 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
 
 /// Says why the controller ended, with the whole chain of causes. On standard error itself, since the log may not have
 /// begun.
-pub fn report(error: &RunError) {
+pub fn report(error: &ControllerError) {
     let _ = writeln!(std::io::stderr(), "flex-provisioner: {}", chain(error));
 }
 

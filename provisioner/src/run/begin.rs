@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount, TopologySelectorTerm};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use mooring_contract::names::{FLEX_DRIVER, labels};
-use mooring_contract::request::Request;
 use secrecy::SecretString;
 
 use super::error::RunError;
-use super::identity::RunId;
 use super::observed::Run;
+use super::order::Order;
 use super::pod::{self, Skeleton};
 use super::properties::Properties;
 use crate::config::ProvisionerConfig;
@@ -24,25 +23,6 @@ use crate::process::call::{CallError, is_conflict};
 
 /// Shortest life of a token that the API gives.
 const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
-
-/// A run to be begun.
-#[derive(Debug, Clone, Copy)]
-pub struct Order<'a> {
-    /// Which run.
-    pub id: &'a RunId,
-    /// What the image is asked. It has no secrets, so it may stand where everybody can read it.
-    pub request: &'a Request,
-    /// The ConfigMap.
-    pub config: &'a ProvisionerConfig,
-    /// Number of the attempt, from 1.
-    pub attempt: u32,
-    /// The only node that it may run on.
-    pub node: Option<&'a str>,
-    /// Where else it may run; empty: anywhere.
-    pub allowed: &'a [TopologySelectorTerm],
-    /// The PV that it belongs to, by name and uid: Kubernetes removes the run when that is gone.
-    pub owner: Option<(&'a str, &'a str)>,
-}
 
 /// What came of [`Prepared::make`].
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{ClientName, keys};
 
-use crate::run::begin::Order;
+use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
 
@@ -330,9 +330,9 @@ fn seconds(duration: std::time::Duration) -> i64 {
 mod tests {
     use super::{Skeleton, affinity, as_label, build, secret};
     use crate::operation::tests::config;
-    use crate::run::begin::Order;
     use crate::run::identity::RunId;
     use crate::run::kind::Kind;
+    use crate::run::order::Order;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
     use crate::volume::topology;

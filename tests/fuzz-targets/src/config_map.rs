@@ -8,7 +8,7 @@ use flex_provisioner::config::lint::text::documents;
 use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
 use flex_provisioner::controllers::config::verdict::verdict;
-use flex_provisioner::run::begin::Order;
+use flex_provisioner::run::order::Order;
 use flex_provisioner::run::pod::{Skeleton, build};
 use flex_provisioner::run::properties::Properties;
 use flex_provisioner::run::{Kind, RunId};

@@ -41,12 +41,12 @@ pub struct Args {
     pub token_file: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: PvCommand,
 }
 
 /// One command.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum PvCommand {
     /// Make the PersistentVolume of this run.
     ///
     /// Its name, claim, class, capacity, access modes, volume mode, reclaim policy and mount options come from the

@@ -8,10 +8,10 @@ use mooring_contract::request::Request;
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::args::{Args, Command, Create, Get, Options};
+use crate::args::{Args, Create, Get, Options, PvCommand};
 use crate::error::Error;
-use crate::given::Given;
-use crate::volume::{Extra, Source, options_from_args, persistent_volume, termination_message};
+use crate::given::RunInput;
+use crate::volume::{Extra, VolumeSource, options_from_args, persistent_volume, termination_message};
 use crate::{copy, lock};
 
 /// Runs the command in the arguments.
@@ -21,18 +21,18 @@ pub fn run(args: Args) -> Result<(), Error> {
         token_file,
         command,
     } = args;
-    let given = Given::at(&run_dir, token_file);
+    let given = RunInput::at(&run_dir, token_file);
     match command {
-        Command::Create(create) => self::create(&given, create),
-        Command::Delete => delete(&given),
-        Command::Get(get) => self::get(&given, &get),
-        Command::Options(options) => self::options(options),
-        Command::Lock(lock) => Err(lock::run(&lock)),
-        Command::Copy(copy) => copy::run(&copy),
+        PvCommand::Create(create) => self::create(&given, create),
+        PvCommand::Delete => delete(&given),
+        PvCommand::Get(get) => self::get(&given, &get),
+        PvCommand::Options(options) => self::options(options),
+        PvCommand::Lock(lock) => Err(lock::run(&lock)),
+        PvCommand::Copy(copy) => copy::run(&copy),
     }
 }
 
-fn create(given: &Given, args: Create) -> Result<(), Error> {
+fn create(given: &RunInput, args: Create) -> Result<(), Error> {
     let Create {
         options,
         secret,
@@ -42,8 +42,8 @@ fn create(given: &Given, args: Create) -> Result<(), Error> {
         capacity,
     } = args;
     let source = match source_json {
-        Some(file) => Source::Other(read_source(&file)?),
-        None => Source::Flex {
+        Some(file) => VolumeSource::Other(read_source(&file)?),
+        None => VolumeSource::Flex {
             options: options_from_args(&options)?,
             secret: secret.map(|secret| secret.parse()).transpose()?,
             read_only,
@@ -57,14 +57,14 @@ fn create(given: &Given, args: Create) -> Result<(), Error> {
     say(&format!("PersistentVolume {} {state}\n", request.pv_name))
 }
 
-fn delete(given: &Given) -> Result<(), Error> {
+fn delete(given: &RunInput) -> Result<(), Error> {
     let request = given.request()?;
     let there = api(given, &request)?.delete(&request.pv_name, &request.pvc_uid)?;
     let state = if there { "is deleted" } else { "was gone already" };
     say(&format!("PersistentVolume {} {state}\n", request.pv_name))
 }
 
-fn get(given: &Given, args: &Get) -> Result<(), Error> {
+fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
     let Get {
         property,
         volume,
@@ -99,7 +99,7 @@ fn options(args: Options) -> Result<(), Error> {
     fs::write(&to, text).map_err(|source| Error::Write { path: to, source })
 }
 
-fn api(given: &Given, request: &Request) -> Result<Api, Error> {
+fn api(given: &RunInput, request: &Request) -> Result<Api, Error> {
     if request.kube_api.is_empty() {
         return Err(Error::NoApi);
     }

@@ -16,13 +16,13 @@ const KUBE_CA: &str = "kube-ca";
 
 /// The run's folder.
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct RunInput {
     run_dir: PathBuf,
     service_account: PathBuf,
     token_file: Option<PathBuf>,
 }
 
-impl Given {
+impl RunInput {
     /// The folder where Mooring mounts it (`/run/mooring`), and the file of the only token to use, if one is named.
     pub fn at(run_dir: &Path, token_file: Option<PathBuf>) -> Self {
         Self {
@@ -98,17 +98,17 @@ fn read_if_there(path: &Path) -> Result<Option<String>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::Given;
+    use super::RunInput;
     use crate::error::Error;
     use std::fs;
 
-    fn given() -> (tempfile::TempDir, Given) {
+    fn given() -> (tempfile::TempDir, RunInput) {
         let folder = tempfile::tempdir().unwrap();
         let properties = folder.path().join("properties");
         fs::create_dir(&properties).unwrap();
         fs::write(properties.join("zone"), "west\n").unwrap();
         fs::write(folder.path().join("secret"), "x").unwrap();
-        let mut given = Given::at(folder.path(), None);
+        let mut given = RunInput::at(folder.path(), None);
         given.service_account = folder.path().join("serviceaccount");
         (folder, given)
     }

@@ -44,7 +44,7 @@ impl std::str::FromStr for SecretName {
 
 /// The volume's source.
 #[derive(Debug)]
-pub enum Source {
+pub enum VolumeSource {
     /// Flat options: Mooring mounts the volume.
     Flex {
         /// The options.
@@ -62,7 +62,7 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Extra {
     /// The volume's source.
-    pub source: Source,
+    pub source: VolumeSource,
     /// The node that it is bound to.
     pub node: Option<String>,
     /// Its capacity as a Kubernetes quantity, if larger than requested.
@@ -126,7 +126,7 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
         put("nodeAffinity", node_affinity(&node));
     }
     let (key, source) = match extra.source {
-        Source::Flex {
+        VolumeSource::Flex {
             options,
             secret,
             read_only,
@@ -134,7 +134,7 @@ pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error
             "flexVolume".to_owned(),
             flex_volume(request, options, secret, read_only),
         ),
-        Source::Other(source) => {
+        VolumeSource::Other(source) => {
             let (key, mut source) = only_entry(source)?;
             if FORBIDDEN_SOURCES.contains(&key.as_str()) {
                 return Err(Error::SourceForbidden(key));
@@ -224,7 +224,7 @@ fn only_entry(source: Value) -> Result<(String, Map<String, Value>), Error> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Extra, SecretName, Source, options_from_args, persistent_volume, termination_message};
+    use super::{Extra, SecretName, VolumeSource, options_from_args, persistent_volume, termination_message};
     use crate::error::Error;
     use mooring_contract::request::Request;
     use serde_json::{Value, json};
@@ -246,7 +246,7 @@ pub(crate) mod tests {
 
     fn flex(options: &[&str], secret: Option<&str>) -> Extra {
         Extra {
-            source: Source::Flex {
+            source: VolumeSource::Flex {
                 options: options_from_args(&args(options)).unwrap(),
                 secret: secret.map(|secret| secret.parse().unwrap()),
                 read_only: false,
@@ -258,7 +258,7 @@ pub(crate) mod tests {
 
     fn other(source: Value) -> Extra {
         Extra {
-            source: Source::Other(source),
+            source: VolumeSource::Other(source),
             node: None,
             capacity: None,
         }

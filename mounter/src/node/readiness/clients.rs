@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 
 use mooring_contract::volume::clients::{Need, Needs, record};
 
+use super::check::{Check, ClientVerdict, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use super::kernel::NodeKernel;
-use super::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 use crate::volume::registry::Serving;
-
-/// Nothing, or what to do.
-pub type ClientVerdict = Result<(), String>;
 
 /// The kernel's file systems without a client of their own, which `self` serves as types.
 const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
@@ -88,8 +85,8 @@ fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict
 #[cfg(test)]
 mod tests {
     use super::{Readiness, Serving};
+    use crate::node::readiness::check::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
     use crate::node::readiness::kernel::NodeKernel;
-    use crate::node::readiness::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
 
     const ALL: [&str; 6] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE, ISCSID];
 

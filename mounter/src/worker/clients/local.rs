@@ -6,7 +6,7 @@
 //! | `fs-type` | `ext4` (if not said) or `xfs` |
 //! | `mount-options` | as of that file system |
 //!
-//! Files: `device` (the same as a raw block volume), `expand` (lets either grow).
+//! Files: `device` (the same as a raw block volume), `expand` (lets either grow), `pool` (the image files).
 //!
 //! A blank file is formatted at its first mount; one with anything in it never is. Two Pods of a node that have the
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
@@ -18,18 +18,18 @@
 
 mod device;
 mod expand;
+mod pool;
 
 use std::path::Path;
 
 pub use device::{hide, show};
 pub use expand::expand;
-use rustix::io::Errno;
 
+use self::pool::{content, fail_unless_alone, file_name, open};
 use super::image::{Content, FileSystem};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
-use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
@@ -110,39 +110,6 @@ fn grow_if_short(
     expand::grow(sys, content.file_system(), device, target)
 }
 
-/// Fails if a volume for one Pod is in the directory of another. A Pod's own has more mounts, of parts of the volume.
-fn fail_unless_alone<'a>(
-    task: &MountTask,
-    name: &str,
-    mut mounts: impl Iterator<Item = &'a MountEntry>,
-) -> Result<(), MountError> {
-    if !task.sole {
-        return Ok(());
-    }
-    let own = task.target.pod_uid();
-    match mounts.find(|entry| !entry.mount_point.iter().any(|part| part == own)) {
-        Some(entry) => Err(MountError::NotAlone {
-            volume: format!("image file {name}"),
-            other: entry.mount_point.display().to_string(),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// The file's name. It is also the only part of a path that a volume can choose.
-fn file_name(source: &str) -> Result<&str, MountError> {
-    let plain = !source.is_empty() && !source.starts_with(['.', '-']) && !source.contains('/');
-    if plain {
-        Ok(source)
-    } else {
-        let message = format!(
-            "option source={source:?} of a local volume is not a file name: name an image file of the node's pool, \
-             without a directory and a leading dot or dash"
-        );
-        Err(MountError::BadOptions(message.into()))
-    }
-}
-
 /// A full pool makes whatever comes first fail: the mark, the program, or a write in the kernel, which gives no reason.
 /// This adds the reason.
 fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
@@ -172,29 +139,6 @@ fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
     }
 }
 
-fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError> {
-    let image = sys.open_image(pool, name).map_err(|error| match error.errno {
-        Some(Errno::NOENT) => {
-            let message = format!(
-                "there is no image file {name} in its pool {}: see on which node the volume was made, and whether the \
-                 PV's node affinity names it",
-                pool.display()
-            );
-            MountError::Node(message.into())
-        }
-        _ => error.into(),
-    })?;
-    if image.size == 0 {
-        return Err(MountError::Failed {
-            attempted: format!("mount image file {name}"),
-            message:
-                "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)"
-                    .to_owned(),
-        });
-    }
-    Ok(image)
-}
-
 /// Whether the volume is mounted on the target; an error if something else is.
 fn is_mounted(sys: &impl Sys, target: &Target, name: &str, device: Option<&LoopDevice>) -> Result<bool, MountError> {
     match sys.mount_table()?.top(&target.path()) {
@@ -206,10 +150,6 @@ fn is_mounted(sys: &impl Sys, target: &Target, name: &str, device: Option<&LoopD
             wanted: format!("image file {name}"),
         }),
     }
-}
-
-fn content(sys: &impl Sys, image: &ImageFile) -> Result<Content, MountError> {
-    Ok(Content::of(&sys.read_image(image, 0, Content::PROBED)?))
 }
 
 /// The image's file system. If the image is blank, or an earlier try was ended while it formatted the image, this

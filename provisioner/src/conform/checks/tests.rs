@@ -11,12 +11,14 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use serde_json::json;
 
-use super::{Ask, Kit, Runs};
+use super::Kit;
 use crate::config::ProvisionerConfig;
 use crate::config::trust::Trust;
+use crate::conform::error::RigError;
 use crate::conform::report::Report;
-use crate::conform::rig::RigError;
-use crate::operation::request::{Surroundings, for_claim};
+use crate::conform::runs::{Ask, Runs};
+use crate::operation::observed::Surroundings;
+use crate::operation::request::for_claim;
 use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::topology::Node;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::{Content, ObservedSource, making};
+use crate::operation::content::{Content, ObservedSource, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 
-use super::Note;
+use super::note::Note;
 
 /// After so long without a repetition an Event is news again; shorter than the API server keeps Events (one hour).
 const FORGET: SignedDuration = SignedDuration::from_mins(50);
@@ -20,7 +20,7 @@ const MAX_TEXT: usize = 1024;
 
 /// What to write for an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum EventWrite {
     /// Create an Event.
     Create {
         /// `metadata.name`: the object's name, a dot, and a hash with the time.
@@ -61,7 +61,7 @@ struct Talker {
 
 impl Ledger {
     /// What to write. A repetition is written at the 2nd, 4th, 8th, … time.
-    pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> Decision {
+    pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> EventWrite {
         self.told.retain(|_, told| now.duration_since(told.last) < FORGET);
         self.talkers
             .retain(|_, talker| now.duration_since(talker.since) < EARN * i32::try_from(BURST).unwrap_or(i32::MAX));
@@ -70,18 +70,18 @@ impl Ledger {
             told.count = told.count.saturating_add(1);
             told.last = now;
             return if told.count.count_ones() == 1 {
-                Decision::Repeat {
+                EventWrite::Repeat {
                     name: told.name.clone(),
                     count: told.count,
                 }
             } else {
-                Decision::Skip
+                EventWrite::Skip
             };
         }
         if !self.may_talk(regarding, now) {
-            return Decision::Drop;
+            return EventWrite::Drop;
         }
-        Decision::Create {
+        EventWrite::Create {
             name: self.renew(regarding, note, now),
         }
     }
@@ -172,7 +172,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ObjectReference;
     use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-    use super::{BURST, Decision, Ledger, MAX_TEXT, shortened};
+    use super::{BURST, EventWrite, Ledger, MAX_TEXT, shortened};
     use crate::process::events::{Note, reasons};
 
     fn claim(name: &str) -> ObjectReference {
@@ -197,11 +197,11 @@ mod tests {
         let mut ledger = Ledger::default();
         let decisions: Vec<_> = (0..1000)
             .map(|second| ledger.decide(&claim("a"), &failed("no route to host"), at(second)))
-            .filter(|decision| *decision != Decision::Skip)
+            .filter(|decision| *decision != EventWrite::Skip)
             .collect();
         assert_eq!(decisions.len(), 10);
-        assert!(matches!(decisions[0], Decision::Create { .. }));
-        assert!(matches!(decisions[9], Decision::Repeat { count: 512, .. }));
+        assert!(matches!(decisions[0], EventWrite::Create { .. }));
+        assert!(matches!(decisions[9], EventWrite::Repeat { count: 512, .. }));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let mut ledger = Ledger::default();
         for (object, text) in [("a", "x"), ("a", "y"), ("b", "x")] {
             assert!(
-                matches!(ledger.decide(&claim(object), &failed(text), at(0)), Decision::Create { name } if name.starts_with(object))
+                matches!(ledger.decide(&claim(object), &failed(text), at(0)), EventWrite::Create { name } if name.starts_with(object))
             );
         }
     }
@@ -220,7 +220,7 @@ mod tests {
         ledger.decide(&claim("a"), &failed("x"), at(0));
         assert!(matches!(
             ledger.decide(&claim("a"), &failed("x"), at(3600)),
-            Decision::Create { .. }
+            EventWrite::Create { .. }
         ));
     }
 
@@ -232,21 +232,21 @@ mod tests {
             .filter(|i| {
                 matches!(
                     ledger.decide(&claim("a"), &failed(&i.to_string()), now),
-                    Decision::Create { .. }
+                    EventWrite::Create { .. }
                 )
             })
             .count();
         assert_eq!(created, usize::try_from(BURST).unwrap());
         assert!(matches!(
             ledger.decide(&claim("b"), &failed("x"), now),
-            Decision::Create { .. }
+            EventWrite::Create { .. }
         ));
         let later = now + SignedDuration::from_mins(1);
         assert!(matches!(
             ledger.decide(&claim("a"), &failed("x"), later),
-            Decision::Create { .. }
+            EventWrite::Create { .. }
         ));
-        assert_eq!(ledger.decide(&claim("a"), &failed("y"), later), Decision::Drop);
+        assert_eq!(ledger.decide(&claim("a"), &failed("y"), later), EventWrite::Drop);
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! An image file of the pool as a raw block volume: the node of its loop device is mounted on the file that the kubelet names for
-//! the Pod. Nothing is ever formatted.
+//! An image file of the pool as a raw block volume: the node of its loop device is mounted on the file that the kubelet
+//! names for the Pod. Nothing is ever formatted.
 //!
-//! A mount of a device's node does not use the device. So the loop device is kept without a user, from when the Pod has it until the
-//! kubelet takes it from the last Pod; then it goes with its last user. A worker that ends half-way leaves a device that still goes
-//! by itself, and at most a node without a file behind it, which the next try removes.
+//! A mount of a device's node does not use the device. So the loop device is kept without a user, from when the Pod has
+//! it until the kubelet takes it from the last Pod; then it goes with its last user. A worker that ends half-way leaves
+//! a device that still goes by itself, and at most a node without a file behind it, which the next try removes.
 
 use std::path::Path;
 
 use super::expand::image_behind;
-use super::{fail_unless_alone, file_name, open};
+use super::pool::{fail_unless_alone, file_name, open};
 use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;

@@ -1,5 +1,6 @@
-//! Lets a volume that is in use grow to the size of its image file: its device, and the file system on that if it has one. It is known by its target alone: the kernel says which device
-//! is there and which file is behind that, and nobody else needs to remember.
+//! Lets a volume that is in use grow to the size of its image file: its device, and the file system on that if it has
+//! one. It is known by its target alone: the kernel says which device is there and which file is behind that, and nobody
+//! else needs to remember.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::super::image::FileSystem;
-use super::content;
+use super::pool::content;
 use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry};

@@ -1,31 +1,20 @@
 //! The `VolumeAttributesClass` that a claim names: whether its volume can have it, and what the image is told of it.
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::names::CSI_DRIVER;
 use mooring_contract::request::Attributes;
 
-use super::wanted;
+use super::claim_error::{AttributesError, ClaimError};
+use super::observed::ObservedClaim;
+use super::parameters::parameters_of;
 use crate::config::ProvisionerConfig;
-use crate::operation::observed::ObservedClaim;
-use crate::operation::request::{ClaimError, parameters_of};
 use crate::run::Kind;
 
-/// Why a volume can't have a class.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AttributesError {
-    /// There is none.
-    #[error("VolumeAttributesClass {0:?} does not exist: it is waited for")]
-    NoClass(String),
-    /// It is another driver's.
-    #[error(
-        "VolumeAttributesClass {class:?} is of driver {driver:?}, and the volume is of {CSI_DRIVER:?}: ask for a class of \
-         that driver"
-    )]
-    Foreign {
-        /// The class.
-        class: String,
-        /// Its driver.
-        driver: String,
-    },
+/// The class that a claim names; empty for none.
+pub(crate) fn wanted(claim: &PersistentVolumeClaim) -> &str {
+    let spec = claim.spec.as_ref();
+    let named = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    named.unwrap_or_default()
 }
 
 /// What the image is told of this class.

@@ -1,0 +1,53 @@
+//! Why something did not pass, or could not be tried.
+
+use std::time::Duration;
+
+use crate::operation::claim_error::ClaimError;
+use crate::process::call::CallError;
+use crate::process::client::ClientError;
+use crate::run::error::RunError;
+use crate::volume::capacity::CapacityError;
+
+/// Why something did not pass.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// The image's.
+    #[error("{0}")]
+    Image(String),
+    /// It could not be tried.
+    #[error("it could not be tried")]
+    Rig(#[from] RigError),
+}
+
+/// Why a run could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RigError {
+    /// A size that is none.
+    #[error("--size {0:?} is no size of a volume: use one such as 16Mi")]
+    Size(String, #[source] CapacityError),
+    /// No usable cluster.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A call to the API.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A run that could not be begun.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A claim that no request can be made of.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// No node will do.
+    #[error("no node can run the image: its volumes live on a node's own disk, and none is ready for client {0}")]
+    NoNode(String),
+    /// It never ended.
+    #[error("Pod {name} has not ended within {} s: {state}", limit.as_secs())]
+    NoEnd {
+        name: String,
+        limit: Duration,
+        state: String,
+    },
+    /// Another's.
+    #[error("Pod {0} is there already: remove it, and try again")]
+    Occupied(String),
+}

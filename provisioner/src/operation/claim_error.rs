@@ -1,0 +1,76 @@
+//! Why what a claim asks for can't be done, or not yet.
+
+use mooring_contract::names::CSI_DRIVER;
+
+use super::source::SourceError;
+use crate::volume::capacity::CapacityError;
+
+/// What a claim asks for that can't be done; the message says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// The size is no quantity.
+    #[error("the claim's size can't be read: {0}")]
+    Size(#[from] CapacityError),
+    /// The claim selects among volumes that are there.
+    #[error(
+        "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
+    )]
+    Selector,
+    /// The claim asks for a copy of what can't be copied, or not yet.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The claim names a `VolumeAttributesClass`, and its volume would not go by CSI
+    /// (`ValidatePersistentVolumeSpec` in Kubernetes' `pkg/apis/core/validation`).
+    #[error(
+        "Kubernetes has volumeAttributesClassName for volumes by CSI only: ask for a class whose ConfigMap says \
+         \"volume-source: csi\", or make the claim without it"
+    )]
+    AttributesNotByCsi,
+    /// The claim names a `VolumeAttributesClass` that it can't have, or not yet.
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
+    /// A mode that FlexVolume does not have.
+    #[error(
+        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
+         class whose ConfigMap says \"volume-source: csi\""
+    )]
+    FlexVolume,
+    /// The ConfigMap says that its image does not do this operation.
+    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
+    NoOperation(String, &'static str),
+}
+
+impl ClaimError {
+    /// Whether it passes by itself.
+    pub(super) fn is_wait(&self) -> bool {
+        match self {
+            Self::Source(error) => error.is_wait(),
+            Self::Attributes(AttributesError::NoClass(_)) => true,
+            Self::Attributes(AttributesError::Foreign { .. })
+            | Self::Size(_)
+            | Self::Selector
+            | Self::AttributesNotByCsi
+            | Self::FlexVolume
+            | Self::NoOperation(..) => false,
+        }
+    }
+}
+
+/// Why a volume can't have a class.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttributesError {
+    /// There is none.
+    #[error("VolumeAttributesClass {0:?} does not exist: it is waited for")]
+    NoClass(String),
+    /// It is another driver's.
+    #[error(
+        "VolumeAttributesClass {class:?} is of driver {driver:?}, and the volume is of {CSI_DRIVER:?}: ask for a class of \
+         that driver"
+    )]
+    Foreign {
+        /// The class.
+        class: String,
+        /// Its driver.
+        driver: String,
+    },
+}

@@ -1,0 +1,48 @@
+//! What an Event says.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+
+/// Whether an Event is good or bad news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// All is well.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// What an Event says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// Good or bad news.
+    pub kind: EventType,
+    /// One of [`reasons`](super::reasons).
+    pub reason: &'static str,
+    /// What was being done, such as `Provision`.
+    pub action: &'static str,
+    /// The sentence that people read. Cut to what the API takes (1 KiB).
+    pub text: String,
+    /// Another object that is involved.
+    pub related: Option<ObjectReference>,
+}
+
+impl Note {
+    /// Good news.
+    pub fn normal(reason: &'static str, action: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            kind: EventType::Normal,
+            reason,
+            action,
+            text: text.into(),
+            related: None,
+        }
+    }
+
+    /// Bad news.
+    pub fn warning(reason: &'static str, action: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            kind: EventType::Warning,
+            ..Self::normal(reason, action, text)
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! A run to be begun: what is asked of which image, and where.
+
+use k8s_openapi::api::core::v1::TopologySelectorTerm;
+use mooring_contract::request::Request;
+
+use super::identity::RunId;
+use crate::config::ProvisionerConfig;
+
+/// A run to be begun.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'a> {
+    /// Which run.
+    pub id: &'a RunId,
+    /// What the image is asked. It has no secrets, so it may stand where everybody can read it.
+    pub request: &'a Request,
+    /// The ConfigMap.
+    pub config: &'a ProvisionerConfig,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// The only node that it may run on.
+    pub node: Option<&'a str>,
+    /// Where else it may run; empty: anywhere.
+    pub allowed: &'a [TopologySelectorTerm],
+    /// The PV that it belongs to, by name and uid: Kubernetes removes the run when that is gone.
+    pub owner: Option<(&'a str, &'a str)>,
+}
