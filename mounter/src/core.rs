@@ -373,7 +373,8 @@ impl Core {
     }
 
     /// Expands the volume on a target to `size` bytes at least. The mount table alone says what is there: a volume of a
-    /// server has grown already when the server says so, and one on a device of this node has a file system that has to.
+    /// server has grown already when the server says so, and one on a device of this node has a file system that has
+    /// to.
     pub async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "expandfs")?;

@@ -250,7 +250,8 @@ fn client_pods(
 ) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
-            "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name (NODE_NAME, POD_NAME)"
+            "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name \
+             (NODE_NAME, POD_NAME)"
         );
         return None;
     };

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One program, and three kinds of process: the daemon (`mounter serve`), a worker (`mounter worker`), which the daemon
-//! starts for whatever may block, and an agent (`mounter agent`) in each client container. A module imports only from the
-//! modules below it in this table:
+//! starts for whatever may block, and an agent (`mounter agent`) in each client container. A module imports only from
+//! the modules below it in this table:
 //!
 //! | module | what it does | runs in |
 //! | --- | --- | --- |

@@ -5,8 +5,8 @@
 //! no signal reaches it, and then only a worker hangs. The daemon leaves it behind, and reaps it when it ends at last.
 //!
 //! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
-//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`usage`] (how full a volume is), [`graft`] (puts a new mount
-//! where a dead one is; agents use it too).
+//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`usage`] (how full a volume is), [`graft`] (puts a
+//! new mount where a dead one is; agents use it too).
 
 pub mod clients;
 pub mod force;

@@ -71,7 +71,8 @@ mod tests {
             judge(&Err::<(), _>(kube::Error::Api(status)))
         };
         assert_eq!(judge(&Ok(())), Held::No);
-        let policy = "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'mooring-mounter' with binding 'mooring-mounter' denied request";
+        let policy = "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'mooring-mounter' with binding \
+                      'mooring-mounter' denied request";
         assert_eq!(refused(policy), Held::Yes);
         assert_eq!(refused("no params found for policy binding"), Held::Yes);
         let rights = "pods is forbidden: User cannot create resource \"pods\"";

@@ -459,8 +459,9 @@ impl Apply<'_> {
             if let Err(error) = self.remove_volume(name, uid).await {
                 if error.is_rejection() {
                     let text = format!(
-                        "PersistentVolume {name} names this claim, but can't be accepted, and Mooring may not remove it: delete it by \
-                         hand (kubectl delete pv {name}), and have the image name its volumes after the property pv-name; {}",
+                        "PersistentVolume {name} names this claim, but can't be accepted, and Mooring may not remove \
+                         it: delete it by hand (kubectl delete pv {name}), and have the image name its volumes after \
+                         the property pv-name; {}",
                         error.chain()
                     );
                     self.say(waiting(Kind::Delete, text));

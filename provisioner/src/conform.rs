@@ -52,8 +52,8 @@ enum ConformError {
     #[error(transparent)]
     Rig(#[from] RigError),
     #[error(
-        "--unreachable can't change backend-volume: no run begins before its backend volume is mounted; name a key that \
-         the image itself reads"
+        "--unreachable can't change backend-volume: no run begins before its backend volume is mounted; name a key \
+         that the image itself reads"
     )]
     Backend,
     #[error("failed to write {path:?}")]

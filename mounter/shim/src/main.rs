@@ -148,7 +148,10 @@ fn say(trouble: &Trouble) -> Failure {
             Failure::new("mooring's mounter is not running on this node (")
                 .text(why.as_bytes())
                 .text(SOCKET.as_bytes())
-                .text(b" beside the driver): check that the DaemonSet mounter has a ready Pod here; the kubelet tries again")
+                .text(
+                    b" beside the driver): check that the DaemonSet mounter has a ready Pod here; the kubelet tries \
+                        again",
+                )
         }
         Trouble::System(attempted, errno) => Failure::new("mooring's shim failed to ")
             .text(attempted.as_bytes())

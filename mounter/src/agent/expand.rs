@@ -8,7 +8,8 @@ use super::{kernel, program, run, store};
 use crate::sys::thread;
 
 impl Mounts {
-    /// Expands a volume to `size` bytes at least: by the image's own program, and without one only if there is nothing to do.
+    /// Expands a volume to `size` bytes at least: by the image's own program, and without one only if there is nothing
+    /// to do.
     pub async fn expand(self: &Arc<Self>, path: &str, size: u64, limit: Duration) -> Result<(), AgentError> {
         let target = self.target(path)?;
         let _busy = self.begin(path)?;

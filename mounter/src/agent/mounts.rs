@@ -29,9 +29,9 @@ use crate::volume::target::{Target, TargetError};
 /// Longest that a caller waits for a cleanup after an unmount.
 pub(super) const CLEAR_UP_WAIT: Duration = Duration::from_secs(20);
 
-/// Longest cleanup by a program. While a server is silent, the kernel takes each of its steps until that has a time limit
-/// of its own: it writes what it has, gives locks back, and ends its session. Ending the program would interrupt the
-/// step, and what the server keeps for this node would stay there.
+/// Longest cleanup by a program. While a server is silent, the kernel takes each of its steps until that has a time
+/// limit of its own: it writes what it has, gives locks back, and ends its session. Ending the program would interrupt
+/// the step, and what the server keeps for this node would stay there.
 const UNDO_LIMIT: Duration = Duration::from_mins(5);
 
 /// How long a mounted file system may take to answer. If it takes longer, its server is slow, but its daemon is not
@@ -85,8 +85,8 @@ pub enum AgentError {
     NotFuse(String),
     /// Nobody in the image can have it grow.
     #[error(
-        "it is on a device, and the client image has no {program} to enlarge its file system while it is mounted: delete \
-         the Pod if the client enlarges it at its mount, or use an image that has this program"
+        "it is on a device, and the client image has no {program} to enlarge its file system while it is mounted: \
+         delete the Pod if the client enlarges it at its mount, or use an image that has this program"
     )]
     NoExpansion {
         /// The missing program.
@@ -242,7 +242,8 @@ impl Mounts {
                 Ok(busy) => match self.look_seldom(&call.target).await {
                     // A mount that can't be checked must not hide the others.
                     Err(error) => {
-                        warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not look at it");
+                        let error = AgentFailure::from(&error).message;
+                        warn!(target.path = call.target, error, "could not look at it");
                         MountHealth::Busy
                     }
                     Ok(LookedAt::Alive) => MountHealth::Mounted,
@@ -256,7 +257,8 @@ impl Mounts {
                         Err(AgentError::InProgress(_)) => MountHealth::Busy,
                         cleared => {
                             if let Err(error) = cleared {
-                                warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not clear up");
+                                let error = AgentFailure::from(&error).message;
+                                warn!(target.path = call.target, error, "could not clear up");
                             }
                             continue;
                         }
@@ -325,7 +327,8 @@ impl Mounts {
         if mounted.is_err() {
             // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
-                warn!(target.path = call.target, error = %AgentFailure::from(&error).message, "could not clear up");
+                let error = AgentFailure::from(&error).message;
+                warn!(target.path = call.target, error, "could not clear up");
             }
         }
         mounted

@@ -28,10 +28,11 @@
 //! | `MOORING_STATE` | for `mount` and `expand`: the volume's own directory, in memory, removed with the volume |
 //! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!
-//! If the image has an executable `/usr/libexec/mooring/<client>.expand`, the agent runs it as `<client>.expand <directory>
-//! <size>` when the storage of a mounted volume was enlarged, with the volume's options in its environment as for `unmount`.
-//! It has the volume use `<size>` bytes at least, and exits 0 if it does so already. It may be run at any time, and again.
-//! Without it, volumes grow whose file system is the server's; those on a block device are refused.
+//! If the image has an executable `/usr/libexec/mooring/<client>.expand`, the agent runs it as `<client>.expand
+//! <directory> <size>` when the storage of a mounted volume was enlarged, with the volume's options in its environment
+//! as for `unmount`. It has the volume use `<size>` bytes at least, and exits 0 if it does so already. It may be run at
+//! any time, and again. Without it, volumes grow whose file system is the server's; those on a block device are
+//! refused.
 //!
 //! A file `/usr/libexec/mooring/<client>.json` may say what the client needs of a node and which options it has. Then a
 //! volume that says something else is refused before any program is run, and so is one on a node that lacks something
@@ -123,7 +124,8 @@ pub enum InvalidVolume {
     },
     /// A relative path.
     #[error(
-        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is meant"
+        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is \
+         meant"
     )]
     Here(String),
 }

@@ -44,8 +44,8 @@ pub enum ProgramError {
     },
     /// The kernel can't start another process.
     #[error(
-        "failed to start {program}: its client container has as many processes as it may (the kubelet's podPidsLimit), or \
-         no memory"
+        "failed to start {program}: its client container has as many processes as it may (the kubelet's podPidsLimit), \
+         or no memory"
     )]
     NoRoom {
         /// The program.

@@ -49,8 +49,8 @@ impl VolumeEvent {
     pub fn note(&self, volume: &str) -> String {
         match self {
             Self::Revived(seconds) => format!(
-                "the program that served volume {volume} ended; the volume was mounted again and can be used again after \
-                 {seconds:.1} s. Files that were open must be opened again"
+                "the program that served volume {volume} ended; the volume was mounted again and can be used again \
+                 after {seconds:.1} s. Files that were open must be opened again"
             ),
             Self::Failed(why) => format!(
                 "the program that served volume {volume} ended, and mounting it again fails: {why}. Mooring tries \

@@ -240,8 +240,8 @@ impl Client for ContainerClient {
     }
 }
 
-/// An agent's answer to an unmount. An agent that is just looking at the mount is asked again: it would find out by itself
-/// only when it looks next, and its Pod would stay until then.
+/// An agent's answer to an unmount. An agent that is just looking at the mount is asked again: it would find out by
+/// itself only when it looks next, and its Pod would stay until then.
 async fn cleared(pods: &ClientPods, uid: &str, target: &str) -> Result<AgentAnswer, LinkError> {
     let until = Instant::now() + CLEAR_UP_LIMIT;
     loop {

@@ -451,8 +451,8 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Opti
     };
     warn!(
         target.path = path,
-        "the program that served the mount of {source} ({client}) has ended, and Mooring has no record by which it could \
-         be mounted again"
+        "the program that served the mount of {source} ({client}) has ended, and Mooring has no record by which it \
+         could be mounted again"
     );
     let (pods, target) = (Arc::clone(pods), target.clone());
     tokio::spawn(async move {

@@ -26,8 +26,8 @@ pub trait Client: Send + Sync {
         Ok(false)
     }
 
-    /// Called when a mounted volume's storage was enlarged. `true`: the mount is this client's, and the volume has `size` bytes at
-    /// least. `false`: it is not, or its program is too old to be asked.
+    /// Called when a mounted volume's storage was enlarged. `true`: the mount is this client's, and the volume has
+    /// `size` bytes at least. `false`: it is not, or its program is too old to be asked.
     async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<bool, MountError> {
         let _ = (target, size, deadline);
         Ok(false)

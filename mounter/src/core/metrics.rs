@@ -1,5 +1,5 @@
-//! What the mounter counts, in the Prometheus format. No label has an object's name in it. That of a server is in one for as long as
-//! the server does not answer.
+//! What the mounter counts, in the Prometheus format. No label has an object's name in it. That of a server is in one
+//! for as long as the server does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! Who made a volume: what is of the node itself is mounted only if the API shows that an administrator gave it.
 //!
-//! The proof is the `PersistentVolume`: one of the name that the kubelet's directory has, with the very options that the kubelet gave. It is no
-//! administrator's if it was provisioned: the controller's `PersistentVolumes`, and those that provisioning images make, are all named after
-//! their claim's uid, to which admission policies hold both (`mooring-controller-volumes`, `mooring-volume-makers`). A volume that stands in a Pod
-//! has no PersistentVolume, and whoever could give one the name of one that is there can't give it that one's options: the policies for
-//! Pods let no path or device of the node through.
+//! The proof is the `PersistentVolume`: one of the name that the kubelet's directory has, with the very options that
+//! the kubelet gave. It is no administrator's if it was provisioned: the controller's `PersistentVolumes`, and those
+//! that provisioning images make, are all named after their claim's uid, to which admission policies hold both
+//! (`mooring-controller-volumes`, `mooring-volume-makers`). A volume that stands in a Pod has no PersistentVolume, and
+//! whoever could give one the name of one that is there can't give it that one's options: the policies for Pods let no
+//! path or device of the node through.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

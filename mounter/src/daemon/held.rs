@@ -17,8 +17,8 @@ use crate::core::Obstacle;
 
 /// The cure when no policy does.
 const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of \
-     configmaps/install/admission.yaml name its service account and its namespace, so change that namespace in them, or \
-     install Mooring in namespace mooring";
+                    configmaps/install/admission.yaml name its service account and its namespace, so change that \
+                    namespace in them, or install Mooring in namespace mooring";
 
 /// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
 /// outside a Pod has a user's own rights, which the policies don't restrict.

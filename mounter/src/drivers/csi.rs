@@ -1,11 +1,12 @@
-//! The CSI driver: the kubelet calls it by gRPC over a socket beneath its root, to which this mounter has registered itself. There is
-//! no sidecar, and nothing in the control plane.
+//! The CSI driver: the kubelet calls it by gRPC over a socket beneath its root, to which this mounter has registered
+//! itself. There is no sidecar, and nothing in the control plane.
 //!
-//! A volume is published only: it is mounted for each Pod on the Pod's own directory, as a `FlexVolume` is, so what looks after
-//! volumes needs to know of one kind of directory only.
+//! A volume is published only: it is mounted for each Pod on the Pod's own directory, as a `FlexVolume` is, so what
+//! looks after volumes needs to know of one kind of directory only.
 //!
 //! Files: [`endpoint`] (keeps both sockets there), `serve` (gRPC over one), `identity` and `node` (CSI's services),
-//! `registration` (the kubelet's), `publish` (a request to mount), `expand` (one to expand), `failure` (what is answered where something failed).
+//! `registration` (the kubelet's), `publish` (a request to mount), `expand` (one to expand), `failure` (what is
+//! answered where something failed).
 
 pub mod endpoint;
 mod expand;

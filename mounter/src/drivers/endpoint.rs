@@ -1,5 +1,5 @@
-//! The endpoint that the kubelet calls, the shim and the socket in its plugin directory: retried until it is open, and moved
-//! when the kubelet looks elsewhere.
+//! The endpoint that the kubelet calls, the shim and the socket in its plugin directory: retried until it is open, and
+//! moved when the kubelet looks elsewhere.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ struct Endpoint {
 struct Endpoints {
     /// Where the kubelet looks, by what is known now.
     now: Option<Endpoint>,
-    /// Where a kubelet looks that has not read its configuration since that was changed. The next one finds the shim in the new
-    /// directory from its start, and so all that is mounted.
+    /// Where a kubelet looks that has not read its configuration since that was changed. The next one finds the shim in
+    /// the new directory from its start, and so all that is mounted.
     before: Vec<Endpoint>,
 }
 
@@ -57,8 +57,9 @@ pub(crate) struct EndpointSettings {
     pub(crate) call_timeout: Duration,
 }
 
-/// Keeps the endpoint open and answers until told to stop; gives the directories in which the shim was at the end. `installed` is called
-/// with where the shim is, or what keeps it from being installed, and with whether it was installed just now.
+/// Keeps the endpoint open and answers until told to stop; gives the directories in which the shim was at the end.
+/// `installed` is called with where the shim is, or what keeps it from being installed, and with whether it was
+/// installed just now.
 pub(crate) async fn keep(
     settings: EndpointSettings,
     core: Arc<Core>,
@@ -94,7 +95,8 @@ pub(crate) async fn keep(
 }
 
 impl Endpoints {
-    /// Opens an endpoint where the kubelet looks, if there is none, and closes those that it is through with; whether one was opened.
+    /// Opens an endpoint where the kubelet looks, if there is none, and closes those that it is through with; whether
+    /// one was opened.
     fn look(
         &mut self,
         settings: &EndpointSettings,
@@ -151,7 +153,8 @@ fn open(
 }
 
 impl Endpoint {
-    /// Takes no more calls here; those under way are finished. `clear`: nothing stays, since no kubelet looks here any more.
+    /// Takes no more calls here; those under way are finished. `clear`: nothing stays, since no kubelet looks here any
+    /// more.
     fn close(self, clear: bool) {
         self.stop.cancel();
         if clear {

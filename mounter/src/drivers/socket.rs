@@ -1,5 +1,5 @@
-//! A socket in a directory of the kubelet's: root's only, private before it can be seen, and in the place of any that an earlier mounter
-//! has left.
+//! A socket in a directory of the kubelet's: root's only, private before it can be seen, and in the place of any that
+//! an earlier mounter has left.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -48,8 +48,8 @@ pub(super) struct PrivateSocket {
 }
 
 impl PrivateSocket {
-    /// Makes the socket `name` in a directory, in the place of any other. It has a name with a leading dot before that, which the
-    /// kubelet ignores.
+    /// Makes the socket `name` in a directory, in the place of any other. It has a name with a leading dot before that,
+    /// which the kubelet ignores.
     pub(super) fn bind(directory: &Path, name: &str) -> Result<Self, SocketError> {
         let failed = |attempted| {
             move |source| SocketError {

@@ -64,8 +64,8 @@ pub fn run(mut args: UninstallArgs) -> Result<(), UninstallError> {
     remove(&args.node, Vec::new())
 }
 
-/// Removes shim and sockets, from the directories in which they are now, if the DaemonSet is gone or going, and nothing is mounted any
-/// more; whether it is gone.
+/// Removes shim and sockets, from the directories in which they are now, if the DaemonSet is gone or going, and nothing
+/// is mounted any more; whether it is gone.
 pub async fn if_unwanted(
     client: Client,
     namespace: &str,
@@ -113,8 +113,8 @@ async fn is_unwanted(client: Client, namespace: &str, daemonset: &str) -> bool {
     match tokio::time::timeout(API_LIMIT, api.get_metadata_opt(daemonset)).await {
         Ok(Ok(None)) => true,
         Ok(Ok(Some(found))) => found.metadata.deletion_timestamp.is_some(),
-        // The account or its rights were deleted before the Pod. If it is wanted after all, the next mounter installs the
-        // shim again.
+        // The account or its rights were deleted before the Pod. If it is wanted after all, the next mounter installs
+        // the shim again.
         Ok(Err(kube::Error::Api(status))) if [401, 403].contains(&status.code) => true,
         Ok(Err(error)) => {
             warn!(%error, "failed to see whether DaemonSet {daemonset} is still wanted: the shim stays");

@@ -65,7 +65,8 @@ pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
 }
 
-/// Has a loop device stay when its last user has gone, or go with that. With no user but this descriptor it goes when that is closed.
+/// Has a loop device stay when its last user has gone, or go with that. With no user but this descriptor it goes when
+/// that is closed.
 pub(super) fn keep_loop(device: BorrowedFd<'_>, keep: bool) -> Result<(), Errno> {
     let mut info = loop_info(device)?;
     if keep {

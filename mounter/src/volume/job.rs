@@ -109,8 +109,8 @@ pub enum MountError {
     },
     /// Its client has no device to give.
     #[error(
-        "client {client} can't give a Pod a raw block volume: write client=local for that, or leave volumeMode out, which is \
-         Filesystem then"
+        "client {client} can't give a Pod a raw block volume: write client=local for that, or leave volumeMode out, \
+         which is Filesystem then"
     )]
     NoDevice {
         /// The client.
@@ -176,8 +176,8 @@ pub enum MountError {
     },
     /// A volume for one Pod is with another.
     #[error(
-        "{volume} is for one Pod at a time (ReadWriteOncePod), and another has it ({other}): delete that Pod, and this one \
-         gets it by itself"
+        "{volume} is for one Pod at a time (ReadWriteOncePod), and another has it ({other}): delete that Pod, and this \
+         one gets it by itself"
     )]
     NotAlone {
         /// The volume.

@@ -1,5 +1,5 @@
-//! The options of a volume as the kubelet hands them on: with some of its own among them, which are about the Pod, and with
-//! the file system's type and the mount options beside them.
+//! The options of a volume as the kubelet hands them on: with some of its own among them, which are about the Pod, and
+//! with the file system's type and the mount options beside them.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,9 @@ pub const FLEX_PREFIX: &str = "kubernetes.io/";
 /// Those that it adds for a CSI volume (`podInfoOnMount`).
 pub const CSI_PREFIX: &str = "csi.storage.k8s.io/";
 
-/// The volume. Options that begin with `prefix` are the kubelet's own. `fs_type` (`fsType` of the PersistentVolume) counts where the
-/// options have no `fs-type`; `mount_options` (`mountOptions` of the PersistentVolume) come after those that the options have.
+/// The volume. Options that begin with `prefix` are the kubelet's own. `fs_type` (`fsType` of the PersistentVolume)
+/// counts where the options have no `fs-type`; `mount_options` (`mountOptions` of the PersistentVolume) come after
+/// those that the options have.
 pub fn volume(
     mut options: BTreeMap<String, String>,
     prefix: &str,

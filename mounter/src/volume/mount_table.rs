@@ -21,7 +21,8 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Whether a block device has it. File systems without one have numbers that the kernel makes up, and no size of their own.
+    /// Whether a block device has it. File systems without one have numbers that the kernel makes up, and no size of
+    /// their own.
     pub fn is_of_a_device(self) -> bool {
         self.major != 0
     }
@@ -93,7 +94,8 @@ impl Table {
         path.ancestors().find_map(|ancestor| self.top(ancestor))
     }
 
-    /// Where a device's node is shown for Pods that have a raw block volume. `devices` is the directory of all such files.
+    /// Where a device's node is shown for Pods that have a raw block volume. `devices` is the directory of all such
+    /// files.
     pub fn shows<'a>(&'a self, node: &'a Path, devices: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
         let name = node.file_name();
         let shown = self
@@ -103,8 +105,8 @@ impl Table {
         shown.filter(move |entry| entry.root.file_name() == name)
     }
 
-    /// Mooring's mounts: those on volume directories beneath the kubelet's root, and devices that Pods have. Of CSI volumes the
-    /// kubelet's notes say which are Mooring's.
+    /// Mooring's mounts: those on volume directories beneath the kubelet's root, and devices that Pods have. Of CSI
+    /// volumes the kubelet's notes say which are Mooring's.
     pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
         let pods = kubelet_root.join("pods");
         let mut devices = kubelet_root.to_owned();

@@ -1,7 +1,8 @@
 //! The directory that a volume is mounted on, or the file that its device is shown at, and the only way to it.
 //!
-//! Nothing outside the kubelet's volume directories is ever touched. A target is checked twice: its text has exactly the
-//! form that the kubelet gives it, and it is opened beneath a handle of the kubelet's root with no symbolic link on the way.
+//! Nothing outside the kubelet's volume directories is ever touched. A target is checked twice: its text has exactly
+//! the form that the kubelet gives it, and it is opened beneath a handle of the kubelet's root with no symbolic link on
+//! the way.
 //!
 //! | driver | directory or file beneath the kubelet's root | who makes it |
 //! | --- | --- | --- |
@@ -29,7 +30,8 @@ use crate::volume::mount_table::DeviceNumber;
 pub enum TargetError {
     /// Not under the kubelet's root.
     #[error(
-        "{path:?} is not under the kubelet's root {root:?}: start the mounter with --kubelet-root as the kubelet's --root-dir says"
+        "{path:?} is not under the kubelet's root {root:?}: start the mounter with --kubelet-root as the kubelet's \
+         --root-dir says"
     )]
     OutsideRoot {
         /// What was asked.
@@ -50,7 +52,8 @@ pub enum TargetError {
     Missing(PathBuf),
     /// A symbolic link or the like stands in its way.
     #[error(
-        "{path:?} can't be reached from the kubelet's root without following a link: nothing was done; see who put it there"
+        "{path:?} can't be reached from the kubelet's root without following a link: nothing was done; see who put it \
+         there"
     )]
     Link {
         /// The directory.
@@ -121,8 +124,8 @@ impl Target {
     /// Reads the directory that a volume is mounted on, whichever driver mounts it; `root` is the kubelet's root.
     ///
     /// # Errors
-    /// Anything that is not literally of the form that one of the drivers has. The file of a raw block volume: nothing is mounted
-    /// on it that could be revived or given up.
+    /// Anything that is not literally of the form that one of the drivers has. The file of a raw block volume: nothing
+    /// is mounted on it that could be revived or given up.
     pub fn parse(root: &Path, directory: &str) -> Result<Self, TargetError> {
         match Self::parse_as(Driver::Csi, root, directory) {
             Err(TargetError::NotAVolume { .. }) => Self::parse_as(Driver::FlexVolume, root, directory),
@@ -179,8 +182,8 @@ impl Target {
         }
     }
 
-    /// Where the kubelet's CSI plugin has the same device for itself, in place of the target: it asks for a raw block volume's
-    /// statistics by that path.
+    /// Where the kubelet's CSI plugin has the same device for itself, in place of the target: it asks for a raw block
+    /// volume's statistics by that path.
     ///
     /// # Errors
     /// Anything that is not literally of that form.

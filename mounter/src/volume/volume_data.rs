@@ -1,6 +1,6 @@
-//! What the kubelet notes of a CSI volume beside the directory that it is mounted on: all CSI drivers have theirs in one
-//! place, so nothing else tells which volumes are Mooring's. It is there from before the volume is mounted until after it is
-//! unmounted.
+//! What the kubelet notes of a CSI volume beside the directory that it is mounted on: all CSI drivers have theirs in
+//! one place, so nothing else tells which volumes are Mooring's. It is there from before the volume is mounted until
+//! after it is unmounted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,7 +19,8 @@ struct VolumeData {
     driver_name: String,
 }
 
-/// Whether a CSI volume is Mooring's, by the directory that it is mounted on. Nothing of the volume itself is looked at.
+/// Whether a CSI volume is Mooring's, by the directory that it is mounted on. Nothing of the volume itself is looked
+/// at.
 pub fn is_ours(target: &Path) -> bool {
     target.parent().is_some_and(says_so)
 }

@@ -1,4 +1,5 @@
-//! How full a volume is, or how large a raw block volume. Its server or its daemon is asked, which may take as long as that pleases.
+//! How full a volume is, or how large a raw block volume. Its server or its daemon is asked, which may take as long as
+//! that pleases.
 
 use std::io;
 

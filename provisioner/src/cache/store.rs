@@ -114,9 +114,9 @@ impl Cache {
         (cache, writers)
     }
 
-    /// Returns when everything has been listed once, but for attributes, snapshots and runs: what there are no rights for,
-    /// or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be there
-    /// all the same.
+    /// Returns when everything has been listed once, but for attributes, snapshots and runs: what there are no rights
+    /// for, or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be
+    /// there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
         let _ = tokio::join!(
@@ -245,8 +245,8 @@ impl Cache {
         departed.remove(claim.metadata.uid.as_deref().unwrap_or_default());
     }
 
-    /// The uids of claims that have runs, but of which there is neither the claim nor a PV that Mooring holds, and those
-    /// of contents that have runs and are gone.
+    /// The uids of claims that have runs, but of which there is neither the claim nor a PV that Mooring holds, and
+    /// those of contents that have runs and are gone.
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;

@@ -71,14 +71,15 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
         reader.error(
             ProblemKind::BadValue,
             key,
-            "stands under binaryData, which no property can hold: move it to data, or into a Secret named by secret-name",
+            "stands under binaryData, which no property can hold: move it to data, or into a Secret named by \
+             secret-name",
         );
     }
     let length = serde_json::to_string(data).map_or(usize::MAX, |text| text.len());
     if length > MAX_DATA {
         let message = format!(
-            "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a Secret and name \
-             that in secret-name, or into the image"
+            "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a \
+             Secret and name that in secret-name, or into the image"
         );
         reader.error(ProblemKind::TooLong, "data", message);
     }
@@ -383,8 +384,8 @@ impl<'a> Reader<'a> {
                     ProblemKind::NearMiss,
                     key,
                     format!(
-                        "looks like {known:?} misspelt: write {known}, or, if your image wants a property {key}, name it in the \
-                         annotation {}",
+                        "looks like {known:?} misspelt: write {known}, or, if your image wants a property {key}, name \
+                         it in the annotation {}",
                         annotations::PASS_THROUGH
                     ),
                 );
@@ -431,8 +432,8 @@ impl<'a> Reader<'a> {
             self.warn(
                 ProblemKind::Contradiction,
                 keys::VOLUME_BINDING_MODE,
-                "is Immediate, but the volumes live on one node each: with WaitForFirstConsumer they come to be on the node of \
-                 the Pod that uses them",
+                "is Immediate, but the volumes live on one node each: with WaitForFirstConsumer they come to be on the \
+                 node of the Pod that uses them",
             );
         }
         if class_name.is_none() {
@@ -469,7 +470,8 @@ fn missing_space(key: &str, value: &str) -> Option<ConfigProblem> {
         ProblemKind::MissingSpace,
         key,
         format!(
-            "ends in {word:?}, which looks like a line of its own without the space after its colon: write \"{left}: {right}\""
+            "ends in {word:?}, which looks like a line of its own without the space after its colon: write \"{left}: \
+             {right}\""
         ),
     ))
 }

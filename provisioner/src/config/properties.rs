@@ -149,7 +149,8 @@ pub fn check_value(name: &str, value: &str) -> Option<ConfigProblem> {
             ProblemKind::BadValue,
             name,
             format!(
-                "is {} KiB long, and an environment variable holds at most {} KiB: shorten it, or put it into the image",
+                "is {} KiB long, and an environment variable holds at most {} KiB: shorten it, or put it into the \
+                 image",
                 value.len().div_ceil(1024),
                 MAX_VALUE / 1024
             ),

@@ -45,8 +45,8 @@ pub enum NoConfig {
     },
     /// The ConfigMap that the parameters name isn't there.
     #[error(
-        "storage class {class:?} goes by ConfigMap {reference}, which is not there or not honoured: create it with the label \
-         {}={} in one of the controller's --config-namespaces",
+        "storage class {class:?} goes by ConfigMap {reference}, which is not there or not honoured: create it with the \
+         label {}={} in one of the controller's --config-namespaces",
         labels::TYPE,
         labels::TYPE_PROVISIONER_CONFIG
     )]
@@ -58,8 +58,8 @@ pub enum NoConfig {
     },
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
     #[error(
-        "storage class {class:?} goes by ConfigMap {reference}, and this Mooring honours no ConfigMaps of that namespace: see that the \
-         Mooring that does is running, or name the namespace in this one's --config-namespaces"
+        "storage class {class:?} goes by ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
+         namespace: see that the Mooring that does is running, or name the namespace in this one's --config-namespaces"
     )]
     Elsewhere {
         /// The class.
@@ -71,8 +71,8 @@ pub enum NoConfig {
     },
     /// No ConfigMap's label names the class, of those that this Mooring honours.
     #[error(
-        "storage class {class:?} has no provisioner ConfigMap in the namespaces that this Mooring honours: label one {}={label}, or name \
-         it in the class's parameters {} and {}",
+        "storage class {class:?} has no provisioner ConfigMap in the namespaces that this Mooring honours: label one \
+         {}={label}, or name it in the class's parameters {} and {}",
         labels::STORAGE_CLASS,
         parameters::CONFIG_NAMESPACE,
         parameters::CONFIG_NAME
@@ -262,8 +262,8 @@ mod tests {
 
     fn config(name: &str, label: &str, created: &str) -> (ConfigRef, Entry) {
         let config_map: ConfigMap = yaml::from_str(&format!(
-            "metadata: {{namespace: mooring, name: {name}, uid: uid-{name}, creationTimestamp: '{created}', labels: {{storage-class: \
-             {label}}}}}\ndata: {{plugin-name: mooring.dev/flex-provisioner, image: mooring.dev/x}}"
+            "metadata: {{namespace: mooring, name: {name}, uid: uid-{name}, creationTimestamp: '{created}', labels: \
+             {{storage-class: {label}}}}}\ndata: {{plugin-name: mooring.dev/flex-provisioner, image: mooring.dev/x}}"
         ))
         .unwrap();
         let good = ProvisionerConfig::parse(&config_map, &Trust::offline(None, None)).unwrap();
@@ -294,15 +294,18 @@ mod tests {
             ("metadata: {name: silver}", Ok("old")),
             ("metadata: {name: copy, labels: {storage-class: silver}}", Ok("old")),
             (
-                "metadata: {name: copy}\nparameters: {mooring.dev/config-namespace: mooring, mooring.dev/config-name: young}",
+                "metadata: {name: copy}\nparameters: {mooring.dev/config-namespace: mooring, mooring.dev/config-name: \
+                 young}",
                 Ok("young"),
             ),
             (
-                "metadata: {name: silver}\nparameters: {mooring.dev/config-namespace: mooring, mooring.dev/config-name: gone}",
+                "metadata: {name: silver}\nparameters: {mooring.dev/config-namespace: mooring, \
+                 mooring.dev/config-name: gone}",
                 Err("missing-config"),
             ),
             (
-                "metadata: {name: x}\nparameters: {mooring.dev/config-namespace: mooring, mooring.dev/config-name: bad}",
+                "metadata: {name: x}\nparameters: {mooring.dev/config-namespace: mooring, mooring.dev/config-name: \
+                 bad}",
                 Err("refused-config"),
             ),
             (

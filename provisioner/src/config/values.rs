@@ -179,8 +179,8 @@ pub fn object_name(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "{text:?} can't be an object's name: use lower-case letters, digits, '-' and '.', such as my-storage, and no \
-             namespace before it"
+            "{text:?} can't be an object's name: use lower-case letters, digits, '-' and '.', such as my-storage, and \
+             no namespace before it"
         ))
     }
 }

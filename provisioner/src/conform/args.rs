@@ -23,8 +23,8 @@ pub struct ConformArgs {
     pub size: String,
     /// Key of the ConfigMap, with a value by which the image can't reach its storage; may be given more than once
     ///
-    /// With it, the kit tries what the image does when its storage is away. Options of volumes that have the key's usual
-    /// value in them get the new one too.
+    /// With it, the kit tries what the image does when its storage is away. Options of volumes that have the key's
+    /// usual value in them get the new one too.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub unreachable: Vec<(String, String)>,
     /// Attribute that the image can give a volume, as a parameter of a `VolumeAttributesClass`; may be given more than

@@ -276,8 +276,8 @@ impl<'r, R: Runs> Kit<'r, R> {
         let config = self.rig.config();
         let Some(source) = config.volume_source else {
             return Err(fault(
-                "the ConfigMap has no volume-source, so the image has to make PersistentVolumes itself, which this kit can't \
-                 try: have it print the volume's options, and set volume-source",
+                "the ConfigMap has no volume-source, so the image has to make PersistentVolumes itself, which this kit \
+                 can't try: have it print the volume's options, and set volume-source",
             ));
         };
         let printed = Printed::parse(&finish.message).map_err(|error| fault(error.to_string()))?;

@@ -177,7 +177,8 @@ impl State {
                 self.context.metrics.reconciled(CONTROLLER, "watch");
                 warn!(
                     error = &error as &dyn std::error::Error,
-                    "failed to watch {what}; if this is forbidden, bind ClusterRole flex-provisioner-configs in that namespace"
+                    "failed to watch {what}; if this is forbidden, bind ClusterRole flex-provisioner-configs in that \
+                     namespace"
                 );
             }
         }
@@ -367,8 +368,8 @@ impl State {
                     Note::warning(
                         reasons::CLASS_KEPT,
                         "GiveUp",
-                        "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last claim and the last \
-                         volume that name it are gone",
+                        "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last \
+                         claim and the last volume that name it are gone",
                     ),
                 ),
                 // Not known yet.

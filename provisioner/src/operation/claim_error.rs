@@ -31,8 +31,8 @@ pub enum ClaimError {
     Attributes(#[from] AttributesError),
     /// A mode that FlexVolume does not have.
     #[error(
-        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
-         class whose ConfigMap says \"volume-source: csi\""
+        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for \
+         a class whose ConfigMap says \"volume-source: csi\""
     )]
     FlexVolume,
     /// The ConfigMap says that its image does not do this operation.
@@ -64,8 +64,8 @@ pub enum AttributesError {
     NoClass(String),
     /// It is another driver's.
     #[error(
-        "VolumeAttributesClass {class:?} is of driver {driver:?}, and the volume is of {CSI_DRIVER:?}: ask for a class of \
-         that driver"
+        "VolumeAttributesClass {class:?} is of driver {driver:?}, and the volume is of {CSI_DRIVER:?}: ask for a class \
+         of that driver"
     )]
     Foreign {
         /// The class.

@@ -93,8 +93,8 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
                     ));
                 }
                 let text = format!(
-                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within {} minutes, \
-                     the volume is taken to be gone with it",
+                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within \
+                     {} minutes, the volume is taken to be gone with it",
                     seen.limits.node_grace.as_secs() / 60
                 );
                 return Decision::Wait {
@@ -117,8 +117,8 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         return Decision::wait_for(waiting(
             Kind::Delete,
             format!(
-                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or delete the volume by \
-                     hand and then the finalizer {}",
+                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or \
+                 delete the volume by hand and then the finalizer {}",
                 annotations::REQUEST,
                 finalizers::VOLUME
             ),

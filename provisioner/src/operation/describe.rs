@@ -1,9 +1,10 @@
 //! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
 //! becomes of the answer, and how Events name it. Whatever serves several operations reads it here.
 //!
-//! A new operation is a [`Kind`], a description here, and a file beside this one with its plan, unless it shares that of
-//! another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a `VolumeSnapshotContent`, the attachment of a volume to
-//! a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what is left to decide.
+//! A new operation is a [`Kind`], a description here, and a file beside this one with its plan, unless it shares that
+//! of another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a
+//! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.
+//! The compiler then names what is left to decide.
 
 use super::decision::Intent;
 use crate::process::events::{Note, reasons};

@@ -355,7 +355,8 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
     failed.say.reason = reasons::RESIZE_FAILED;
     if failed.record.gave_up {
         failed.say.text.push_str(
-            "; to take the expansion back, lower the claim's request to a size that the storage can have, above what it has",
+            "; to take the expansion back, lower the claim's request to a size that the storage can have, above what \
+             it has",
         );
     }
     Decision::Fail(Box::new(failed))

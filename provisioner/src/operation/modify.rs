@@ -1,6 +1,6 @@
 //! Operation `modify`: from a bound claim that names another `VolumeAttributesClass` than its volume has to a volume
-//! with the attributes of that class. The rules are those of Kubernetes' own external-resizer (`pkg/modifycontroller` of
-//! kubernetes-csi/external-resizer): users and other tools see the same in a claim's [`status`].
+//! with the attributes of that class. The rules are those of Kubernetes' own external-resizer (`pkg/modifycontroller`
+//! of kubernetes-csi/external-resizer): users and other tools see the same in a claim's [`status`].
 //!
 //! The record holds the class. While a run may still give the volume its attributes, nobody could say which of two it
 //! has: so another class counts only when the last run is known to have ended without success.

@@ -407,7 +407,8 @@ fn made(
         };
         let Some(source) = config.volume_source else {
             return Ok(failed(format!(
-                "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in the ConfigMap",
+                "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in \
+                 the ConfigMap",
                 request.pv_name
             )));
         };
@@ -629,7 +630,8 @@ impl std::fmt::Display for Unfit {
             ),
             Self::Elsewhere(node, source) => write!(
                 f,
-                "node {node} does not have what is to be copied, which is on node {source} (tie the Pod to that node with a nodeSelector)"
+                "node {node} does not have what is to be copied, which is on node {source} (tie the Pod to that node \
+                 with a nodeSelector)"
             ),
         }
     }

@@ -57,8 +57,8 @@ pub struct Record {
     /// Of an expansion: the size that the volume is to have, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Of an expansion or a modification: how the last run ended is not known, so the storage may have [`Self::size`] or
-    /// [`Self::attributes`].
+    /// Of an expansion or a modification: how the last run ended is not known, so the storage may have [`Self::size`]
+    /// or [`Self::attributes`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.

@@ -1,4 +1,5 @@
-//! Operations `snapshot` and `delete-snapshot`: from a `VolumeSnapshotContent` to a snapshot on the storage, and to none.
+//! Operations `snapshot` and `delete-snapshot`: from a `VolumeSnapshotContent` to a snapshot on the storage, and to
+//! none.
 //!
 //! snapshot-controller makes the content, binds it and copies its status to the `VolumeSnapshot`. What is done here is
 //! what csi-snapshotter does (`syncContent` in `pkg/sidecar-controller/snapshot_controller.go` of
@@ -48,7 +49,8 @@ pub enum SnapshotRefusal {
     NoVolume(String),
     /// Somebody else's.
     #[error(
-        "volume {0}, of which the snapshot is to be taken, was not made by Mooring: its storage takes snapshots by its own means"
+        "volume {0}, of which the snapshot is to be taken, was not made by Mooring: its storage takes snapshots by its \
+         own means"
     )]
     NotOurs(String),
     /// Nobody uses it.
@@ -56,7 +58,8 @@ pub enum SnapshotRefusal {
     Unclaimed(String),
     /// Something is being done to it.
     #[error(
-        "claim {0:?}, of which the snapshot is to be taken, has an operation going on (see its Events): its end is waited for"
+        "claim {0:?}, of which the snapshot is to be taken, has an operation going on (see its Events): its end is \
+         waited for"
     )]
     Busy(String),
     /// The node that it is on is not there.
@@ -64,7 +67,8 @@ pub enum SnapshotRefusal {
     NodeGone(String),
     /// What made it is not known.
     #[error(
-        "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: restore it"
+        "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
+         restore it"
     )]
     Unknown(String),
     /// There is no such class.
@@ -605,8 +609,8 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
         return Decision::Own(let_go(seen, Some(say), None));
     }
     let text = format!(
-        "node {host} ({HOSTNAME}), on which the snapshot is, is not in the cluster: if it is not back within {} minutes, \
-         the snapshot is taken to be gone with it",
+        "node {host} ({HOSTNAME}), on which the snapshot is, is not in the cluster: if it is not back within {} \
+         minutes, the snapshot is taken to be gone with it",
         seen.limits.node_grace.as_secs() / 60
     );
     Decision::Wait {

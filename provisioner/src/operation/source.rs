@@ -34,12 +34,14 @@ pub enum SourceError {
     Unready(String),
     /// It is about to go.
     #[error(
-        "VolumeSnapshot {0:?}, of which the volume is to be made, is being deleted: delete this claim, and make it of another"
+        "VolumeSnapshot {0:?}, of which the volume is to be made, is being deleted: delete this claim, and make it of \
+         another"
     )]
     SnapshotGoing(String),
     /// Another driver's.
     #[error(
-        "VolumeSnapshot {0:?} was taken by CSI driver {1:?}, and the class's volumes are Mooring's: ask for a class of that driver"
+        "VolumeSnapshot {0:?} was taken by CSI driver {1:?}, and the class's volumes are Mooring's: ask for a class of \
+         that driver"
     )]
     OtherDriver(String, String),
     /// Its name on the storage makes no sense.
@@ -47,12 +49,14 @@ pub enum SourceError {
     Handle(String, #[source] HandleError),
     /// Another snapshot was restored before.
     #[error(
-        "VolumeSnapshot {0:?} is another one than {1}, of which a volume was begun: delete this claim, and make it again"
+        "VolumeSnapshot {0:?} is another one than {1}, of which a volume was begun: delete this claim, and make it \
+         again"
     )]
     AnotherSnapshot(String, String),
     /// Another ConfigMap took it.
     #[error(
-        "VolumeSnapshot {snapshot:?} was taken by ConfigMap {taken_by}, and this claim's class is served by {serves}: ask for a class of the same ConfigMap"
+        "VolumeSnapshot {snapshot:?} was taken by ConfigMap {taken_by}, and this claim's class is served by {serves}: \
+         ask for a class of the same ConfigMap"
     )]
     SnapshotOfOtherConfig {
         /// The snapshot.
@@ -64,7 +68,8 @@ pub enum SourceError {
     },
     /// It does not fit.
     #[error(
-        "the claim asks for {asked} bytes, and VolumeSnapshot {snapshot:?} is of a volume with {size}: ask for at least as much"
+        "the claim asks for {asked} bytes, and VolumeSnapshot {snapshot:?} is of a volume with {size}: ask for at \
+         least as much"
     )]
     SmallerThanSnapshot {
         /// The snapshot.
@@ -76,7 +81,8 @@ pub enum SourceError {
     },
     /// It is of a volume that is used in another way.
     #[error(
-        "VolumeSnapshot {snapshot:?} is of a volume with volumeMode {mode}: ask for the same, or have an administrator annotate its content with {MODE_MAY_CHANGE}=true"
+        "VolumeSnapshot {snapshot:?} is of a volume with volumeMode {mode}: ask for the same, or have an administrator \
+         annotate its content with {MODE_MAY_CHANGE}=true"
     )]
     SnapshotMode {
         /// The snapshot.
@@ -86,7 +92,8 @@ pub enum SourceError {
     },
     /// Of another namespace.
     #[error(
-        "the claim's dataSourceRef is in namespace {0:?}, and only claims of its own namespace can be copied: name one of those"
+        "the claim's dataSourceRef is in namespace {0:?}, and only claims of its own namespace can be copied: name one \
+         of those"
     )]
     Elsewhere(String),
     /// Of itself.
@@ -109,7 +116,8 @@ pub enum SourceError {
     Going(String),
     /// It is not the one that was copied before.
     #[error(
-        "claim {claim:?} has another volume than {volume}, of which a copy was begun: delete this claim, and make it again"
+        "claim {claim:?} has another volume than {volume}, of which a copy was begun: delete this claim, and make it \
+         again"
     )]
     Another {
         /// The claim.
@@ -122,7 +130,8 @@ pub enum SourceError {
     NotOurs(String),
     /// Another ConfigMap made it.
     #[error(
-        "volume {volume}, which is to be copied, was made by ConfigMap {made_by}, and this claim's class is served by {serves}: ask for a class of the same ConfigMap"
+        "volume {volume}, which is to be copied, was made by ConfigMap {made_by}, and this claim's class is served by \
+         {serves}: ask for a class of the same ConfigMap"
     )]
     OtherConfig {
         /// The PV.
@@ -137,7 +146,8 @@ pub enum SourceError {
     NoSize(String),
     /// It does not fit.
     #[error(
-        "the claim asks for {asked} bytes, and claim {claim:?}, which is to be copied, has {size}: ask for at least as much"
+        "the claim asks for {asked} bytes, and claim {claim:?}, which is to be copied, has {size}: ask for at least as \
+         much"
     )]
     Smaller {
         /// The claim to copy.

@@ -82,7 +82,13 @@ pub struct RunArgs {
     /// Namespaces whose provisioner ConfigMaps are honoured
     ///
     /// Who can write a ConfigMap there chooses an image that runs with any service account of that namespace.
-    #[arg(long, env = "MOORING_CONFIG_NAMESPACES", value_delimiter = ',', default_value = names::NAMESPACE, value_name = "NAMESPACE,…")]
+    #[arg(
+        long,
+        env = "MOORING_CONFIG_NAMESPACES",
+        value_delimiter = ',',
+        default_value = names::NAMESPACE,
+        value_name = "NAMESPACE,…",
+    )]
     pub config_namespaces: Vec<String>,
     /// Images that a provisioner ConfigMap may run
     ///
@@ -103,13 +109,25 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Work only while holding the Lease: needed as soon as there are two replicas
-    #[arg(long, env = "MOORING_LEADER_ELECT", default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
+    #[arg(
+        long,
+        env = "MOORING_LEADER_ELECT",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false",
+    )]
     pub leader_elect: bool,
     /// Name of the Lease
     #[arg(long, env = "MOORING_LEASE_NAME", default_value = "flex-provisioner")]
     pub lease_name: String,
     /// How long the Lease is good for without renewal: a dead leader is replaced after this time
-    #[arg(long, env = "MOORING_LEASE_DURATION", default_value = "15s", value_parser = parse_duration, value_name = "TIME")]
+    #[arg(
+        long,
+        env = "MOORING_LEASE_DURATION",
+        default_value = "15s",
+        value_parser = parse_duration,
+        value_name = "TIME",
+    )]
     pub lease_duration: Duration,
     /// Name of this replica in the Lease and in Events
     #[arg(long, env = "MOORING_IDENTITY", default_value_t = default_identity(), hide_default_value = true)]
@@ -118,7 +136,12 @@ pub struct RunArgs {
     #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
     /// Claims and volumes worked on at once by each controller
-    #[arg(long, env = "MOORING_MAX_IN_FLIGHT", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        env = "MOORING_MAX_IN_FLIGHT",
+        default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
     pub max_in_flight: u16,
     /// Provisioning Pods at once, over all ConfigMaps; one ConfigMap has at most half of what the others leave
     ///
@@ -138,7 +161,13 @@ pub struct RunArgs {
     #[arg(long, env = "MOORING_RESYNC", default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
     pub resync: Duration,
     /// How long work in progress is given to end when the controller is stopped
-    #[arg(long, env = "MOORING_STOP_TIMEOUT", default_value = "20s", value_parser = parse_duration, value_name = "TIME")]
+    #[arg(
+        long,
+        env = "MOORING_STOP_TIMEOUT",
+        default_value = "20s",
+        value_parser = parse_duration,
+        value_name = "TIME",
+    )]
     pub stop_timeout: Duration,
     /// Longest wait between two tries of one volume
     #[arg(long, env = "MOORING_MAX_BACKOFF", default_value = "5m", value_parser = parse_duration, value_name = "TIME")]

@@ -43,7 +43,8 @@ pub struct Properties {
 
 impl Properties {
     /// Puts together a run's properties: the secret's win over the request's parameters (the class's over the
-    /// ConfigMap's, as they were merged), and those of its attributes over all; none of them can have the name of one of Mooring's own.
+    /// ConfigMap's, as they were merged), and those of its attributes over all; none of them can have the name of one
+    /// of Mooring's own.
     ///
     /// `token` is property `service-token`; there is none if the run has no rights.
     pub fn new(

@@ -87,7 +87,8 @@ pub enum Refusal {
     NoDevice(String),
     /// Its source would give access to a node, or another driver would act on it.
     #[error(
-        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, csi with driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
+        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, csi with \
+         driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
     )]
     Source(String),
     /// No mounter can mount a volume with its options.
@@ -104,7 +105,8 @@ pub enum Refusal {
     Check(CheckError),
     /// Its image file may belong to another volume.
     #[error(
-        "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local volume's file after pv-name"
+        "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local \
+         volume's file after pv-name"
     )]
     NotItsFile {
         /// The PV's.
@@ -114,7 +116,8 @@ pub enum Refusal {
     },
     /// The ConfigMap does not name its client image.
     #[error(
-        "its option client-image is {0:?}, which its ConfigMap does not name: put it into the ConfigMap's key \"client-image\""
+        "its option client-image is {0:?}, which its ConfigMap does not name: put it into the ConfigMap's key \
+         \"client-image\""
     )]
     ClientImage(String),
     /// Its Secret belongs to somebody else.

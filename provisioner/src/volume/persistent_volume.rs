@@ -23,8 +23,8 @@ pub fn name_for(uid: &str) -> String {
     format!("pvc-{uid}")
 }
 
-/// The uid of the claim that a PV was made for, which its name says. Another claim may have it by now: a volume populator
-/// hands it over, an administrator binds one that was retained.
+/// The uid of the claim that a PV was made for, which its name says. Another claim may have it by now: a volume
+/// populator hands it over, an administrator binds one that was retained.
 pub fn made_for(volume: &PersistentVolume) -> Option<&str> {
     volume.metadata.name.as_deref()?.strip_prefix("pvc-")
 }
@@ -45,7 +45,8 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
 pub enum PrintedError {
     /// It printed nothing.
     #[error(
-        "the image ended well but left no termination message: write the volume's options as JSON to /dev/termination-log"
+        "the image ended well but left no termination message: write the volume's options as JSON to \
+         /dev/termination-log"
     )]
     Nothing,
     /// It printed something else than a JSON object.

@@ -268,7 +268,8 @@ pub struct Handle {
 /// A handle that names no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives on a node"
+    "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives \
+     on a node"
 )]
 pub struct HandleError(String);
 
@@ -314,8 +315,8 @@ impl fmt::Display for Handle {
     }
 }
 
-/// Name on the storage of the snapshot that is taken for a content: that which csi-snapshotter would give it. The uid is
-/// the `VolumeSnapshot`'s.
+/// Name on the storage of the snapshot that is taken for a content: that which csi-snapshotter would give it. The uid
+/// is the `VolumeSnapshot`'s.
 pub fn name_for(content: &VolumeSnapshotContent) -> String {
     let of = content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default();
     format!("snapshot-{of}")

@@ -68,8 +68,8 @@ pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts
     }
     ensure!(
         found,
-        "the cluster's API server keeps no audit log, since it was started by an earlier testbed: take the cluster down with \
-         `cargo testbed down`"
+        "the cluster's API server keeps no audit log, since it was started by an earlier testbed: take the cluster \
+         down with `cargo testbed down`"
     );
     Ok(counts)
 }

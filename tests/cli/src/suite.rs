@@ -45,8 +45,8 @@ pub(crate) struct TestArgs {
     /// Leave the clusters up afterwards. A cluster that ran before stays up in any case.
     #[arg(long)]
     keep: bool,
-    /// Number of clusters to run the end-to-end tests on, side by side; by default one for each 5 GiB of memory, three at
-    /// most. A running cluster is used alone.
+    /// Number of clusters to run the end-to-end tests on, side by side; by default one for each 5 GiB of memory, three
+    /// at most. A running cluster is used alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     lanes: Option<u8>,
     /// Only tests that the change since the branch `main` (or `origin/main`, on `main` itself) can affect, with

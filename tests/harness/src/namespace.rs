@@ -1,7 +1,7 @@
 //! The end of a test's namespace. Kubernetes begins to delete what is in a namespace five seconds after the namespace,
-//! and looks seconds later whether it is gone (`pkg/controller/namespace/namespace_controller.go`). On the testbed's own
-//! cluster, the same is done here without these pauses: Pods first, then objects of all kinds, and the namespace's own
-//! finalizer once nothing is left.
+//! and looks seconds later whether it is gone (`pkg/controller/namespace/namespace_controller.go`). On the testbed's
+//! own cluster, the same is done here without these pauses: Pods first, then objects of all kinds, and the namespace's
+//! own finalizer once nothing is left.
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;

@@ -230,7 +230,8 @@ impl Scope {
                     let mounts = self.mounts_on(node)?;
                     ensure!(mounts.is_empty(), "still mounted: {}", mounts.join("\n"));
                     let script = format!(
-                        "cd /var/lib/kubelet/pods && ls -d */volumes/{FLEX_DRIVER_DIR}/{ours}* */volumes/{CSI_VOLUMES_DIR}/{ours}* || true",
+                        "cd /var/lib/kubelet/pods && ls -d */volumes/{FLEX_DRIVER_DIR}/{ours}* \
+                         */volumes/{CSI_VOLUMES_DIR}/{ours}* || true",
                         ours = self.namespace
                     );
                     let directories = self.on_node(node, &format!("({script}) 2>/dev/null"))?;

@@ -103,8 +103,8 @@ impl OwnMounter {
         let root = self.root.to_string_lossy();
         let programs = repository().join(images::program_folder()?);
         let script = format!(
-            "root={root}\n{}\nexec {} serve --kubelet-root=$root/kubelet --plugin-dir=$root/plugins --pool-dir=$root/pool \
-             --shim={} --status-socket=$root/status.sock --listen=127.0.0.1:0 \"$@\"",
+            "root={root}\n{}\nexec {} serve --kubelet-root=$root/kubelet --plugin-dir=$root/plugins \
+             --pool-dir=$root/pool --shim={} --status-socket=$root/status.sock --listen=127.0.0.1:0 \"$@\"",
             self.set_up,
             programs.join("mounter").display(),
             programs.join(FLEX_EXECUTABLE).display(),
@@ -276,7 +276,8 @@ impl Drop for OwnMounter {
         let ended = self.kill();
         // If the test failed, its volumes are still mounted, and keep loop devices busy.
         let script = format!(
-            "for point in $(awk '$5 ~ \"^{0}/\" {{print $5}}' /proc/self/mountinfo | sort -r); do umount -l \"$point\"; done",
+            "for point in $(awk '$5 ~ \"^{0}/\" {{print $5}}' /proc/self/mountinfo | sort -r); do umount -l \
+             \"$point\"; done",
             self.root.display()
         );
         let cleared = self.scope.on_node(NODE, &script);

@@ -46,8 +46,8 @@ impl Scope {
         (options, reference)
     }
 
-    /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it, with the same
-    /// `volumeMode`.
+    /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it, with
+    /// the same `volumeMode`.
     fn volume_from(&self, name: &str, more: Value) -> Result<()> {
         let volume = self.volume_name(name);
         let size = json!({"storage": "64Mi"});

@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(
             said(&running),
             format!(
-                "the test did not end within {limit}: waited 1 s for kubectl get pod a, in which it waited 601 s for Pod a to \
-                 be gone"
+                "the test did not end within {limit}: waited 1 s for kubectl get pod a, in which it waited 601 s for \
+                 Pod a to be gone"
             )
         );
         // Waits may end in any order.

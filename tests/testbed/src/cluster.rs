@@ -90,8 +90,8 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
         Ok(cluster) => cluster,
         Err(error) => {
             return Err(error.context(
-                "the cluster did not come up; it was left as it is for you to look at: see `cargo testbed logs`, and take \
-                 it away with `cargo testbed down`",
+                "the cluster did not come up; it was left as it is for you to look at: see `cargo testbed logs`, and \
+                 take it away with `cargo testbed down`",
             ));
         }
     };
@@ -231,7 +231,8 @@ impl Cluster {
     fn wait_for_node(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         // A node's not-ready taint is removed a moment after the node is ready.
-        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.spec.taints[?(@.effect!=\"PreferNoSchedule\")].key}";
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} \
+                    {.spec.taints[?(@.effect!=\"PreferNoSchedule\")].key}";
         // The kubelet itself is asked too: for a while, the status of a dead one still says "ready".
         let health = format!("/api/v1/nodes/{node}/proxy/healthz");
         let logs = self.node_logs(index);

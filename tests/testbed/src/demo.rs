@@ -353,7 +353,8 @@ fn clean(target: &Target) -> Result<()> {
 /// Names of the volumes (PersistentVolume) of the demo's claims.
 fn volumes(target: &Target) -> Result<Vec<String>> {
     let path = format!(
-        "jsonpath={{range .items[?(@.spec.claimRef.namespace==\"{DEMO_NAMESPACE}\")]}}{{.metadata.name}}{{\"\\n\"}}{{end}}"
+        "jsonpath={{range \
+         .items[?(@.spec.claimRef.namespace==\"{DEMO_NAMESPACE}\")]}}{{.metadata.name}}{{\"\\n\"}}{{end}}"
     );
     let all = kubectl(target, &["get", "persistentvolumes", "-o", &path])?;
     Ok(all.lines().map(str::to_owned).collect())

@@ -212,8 +212,8 @@ fn find_base(name: &str, wanted: &[Wanted]) -> Result<Built> {
         "debian:trixie-slim" => base_images::debian()?,
         "busybox:1" => base_images::busybox()?,
         _ => anyhow::bail!(
-            "{name:?} can't be had here: an image starts from debian:trixie-slim, busybox:1, scratch or another image of \
-             this repository"
+            "{name:?} can't be had here: an image starts from debian:trixie-slim, busybox:1, scratch or another image \
+             of this repository"
         ),
     };
     let hash = archive

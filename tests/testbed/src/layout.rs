@@ -117,7 +117,8 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("mooring"))
 }
 
-/// The work tree that `cargo testbed` was called in; if cargo did not start this program, the one that it was built from.
+/// The work tree that `cargo testbed` was called in; if cargo did not start this program, the one that it was built
+/// from.
 ///
 /// Work trees that share a folder for what cargo compiles share this program too.
 pub fn repository() -> &'static Path {

@@ -64,7 +64,8 @@ fn pod(layout: &Layout, name: &str, lines: usize) -> Result<()> {
     let found = output(&mut cluster.kubectl(["get", "pods", "--all-namespaces", &selector, "-o", path]))?;
     let Some(namespace) = found.lines().next() else {
         bail!(
-            "nothing of the testbed and no Pod is called {name:?}: `cargo testbed logs` lists the former, `cargo testbed kubectl get pods -A` the latter"
+            "nothing of the testbed and no Pod is called {name:?}: `cargo testbed logs` lists the former, `cargo \
+             testbed kubectl get pods -A` the latter"
         );
     };
     let tail = format!("--tail={lines}");

@@ -65,7 +65,8 @@ const CHECKS: &[(Sign, &str)] = &[
 pub fn check_machine() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
-        "the testbed makes namespaces, links and mounts, which takes root: run it again as root (sudo -E cargo testbed …)"
+        "the testbed makes namespaces, links and mounts, which takes root: run it again as root (sudo -E cargo testbed \
+         …)"
     );
     for (program, cure) in [
         (

@@ -127,8 +127,8 @@ pub enum Error {
     },
     /// The run has no token for the API.
     #[error(
-        "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the volume's \
-         options with 'pv options' and set \"volume-source: flexVolume\""
+        "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the \
+         volume's options with 'pv options' and set \"volume-source: flexVolume\""
     )]
     NoToken,
     /// The request does not have the address of the API.

@@ -1,5 +1,5 @@
-//! The two sockets that the kubelet needs: the driver's, and the one by which it is registered. Opened as often as it takes: a kubelet
-//! that starts looks for the second, and one that runs notices that it was made anew.
+//! The two sockets that the kubelet needs: the driver's, and the one by which it is registered. Opened as often as it
+//! takes: a kubelet that starts looks for the second, and one that runs notices that it was made anew.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -53,7 +53,8 @@ impl Kept {
         Self { path, open: None }
     }
 
-    /// Opens it unless it is there. Another mounter's is as good, once this one has had its own there; before that it is an earlier one's.
+    /// Opens it unless it is there. Another mounter's is as good, once this one has had its own there; before that it
+    /// is an earlier one's.
     fn look(
         &mut self,
         services: &Services,
@@ -74,8 +75,9 @@ impl Kept {
     }
 }
 
-/// Keeps both sockets open and answers until told to stop; then those calls are finished that are under way. The sockets stay: the kubelet
-/// would take the driver off the node otherwise, and put it there again when the next mounter runs.
+/// Keeps both sockets open and answers until told to stop; then those calls are finished that are under way. The
+/// sockets stay: the kubelet would take the driver off the node otherwise, and put it there again when the next mounter
+/// runs.
 pub(crate) async fn keep(settings: EndpointSettings, core: Arc<Core>, stop: CancellationToken) {
     let EndpointSettings {
         kubelet_root,

@@ -1,5 +1,6 @@
-//! A request to expand a volume that is mounted (`NodeExpandVolume`), read as the kubelet writes it (`pkg/volume/csi/expander.go` of
-//! Kubernetes). It has none of the volume's options: what is mounted is found out by the target.
+//! A request to expand a volume that is mounted (`NodeExpandVolume`), read as the kubelet writes it
+//! (`pkg/volume/csi/expander.go` of Kubernetes). It has none of the volume's options: what is mounted is found out by
+//! the target.
 
 use mooring_csi_proto::csi::CapacityRange;
 

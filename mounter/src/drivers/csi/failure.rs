@@ -1,8 +1,8 @@
 //! What the kubelet is answered where something failed: the words of the Event, as a `FlexVolume`'s are, and a code.
 //!
-//! The kubelet takes some codes for an end, and removes the volume's directory (`isFinalError` in `pkg/volume/csi`). After the others
-//! the volume may be mounted or about to be: it asks again, or unpublishes it before it goes on. So whatever may still come about has
-//! one of these: `ABORTED`, `DEADLINE_EXCEEDED`, `UNAVAILABLE`.
+//! The kubelet takes some codes for an end, and removes the volume's directory (`isFinalError` in `pkg/volume/csi`).
+//! After the others the volume may be mounted or about to be: it asks again, or unpublishes it before it goes on. So
+//! whatever may still come about has one of these: `ABORTED`, `DEADLINE_EXCEEDED`, `UNAVAILABLE`.
 
 use tonic::{Code, Status};
 

@@ -54,7 +54,8 @@ pub(super) fn target(root: &Path, path: &str) -> Result<Target, MalformedRequest
     Ok(Target::parse_csi(root, path)?)
 }
 
-/// The same, in a request about a volume that is mounted: for a raw block volume, the kubelet may name its own mount of it.
+/// The same, in a request about a volume that is mounted: for a raw block volume, the kubelet may name its own mount of
+/// it.
 pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, MalformedRequest> {
     match Target::parse_device_map(root, path) {
         Err(_) => target(root, path),

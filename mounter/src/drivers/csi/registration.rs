@@ -1,4 +1,5 @@
-//! The kubelet's service Registration: it asks whoever has a socket in its registry what that is, and says whether it took it.
+//! The kubelet's service Registration: it asks whoever has a socket in its registry what that is, and says whether it
+//! took it.
 
 use std::path::Path;
 

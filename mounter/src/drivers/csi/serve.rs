@@ -1,5 +1,5 @@
-//! gRPC over a socket, limited in every direction: HTTP/2 by the crate that the API's client has as well, and what is generated from
-//! the protos on top of it.
+//! gRPC over a socket, limited in every direction: HTTP/2 by the crate that the API's client has as well, and what is
+//! generated from the protos on top of it.
 
 use std::convert::Infallible;
 use std::pin::pin;

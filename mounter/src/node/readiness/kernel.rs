@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn modules_are_found_in_both_lists_however_they_are_packed() {
-        let dep = "kernel/fs/nfs/nfsv4.ko.xz: kernel/fs/nfs/nfs.ko.xz kernel/fs/ceph/ceph.ko.xz\nkernel/fs/nls/nls_utf8.ko:\n";
+        let dep = "kernel/fs/nfs/nfsv4.ko.xz: kernel/fs/nfs/nfs.ko.xz \
+                   kernel/fs/ceph/ceph.ko.xz\nkernel/fs/nls/nls_utf8.ko:\n";
         assert_eq!(modules(dep).into_iter().collect::<Vec<_>>(), ["nfsv4"]);
         let builtin = "kernel/fs/ext4/ext4.ko\nkernel/fs/xfs/xfs.ko\n";
         assert_eq!(modules(builtin).len(), 2);

@@ -1,9 +1,10 @@
 //! One record per client: what may be said about its volumes (each option with who may set it and how its value is
 //! judged), what it needs of a node, and which services of the agent its image uses.
 //!
-//! The one list of clients. The mounter judges a node by what they need. [`Volume::check`](super::Volume::check) goes by it: for the controller, for `lint` and for the mounter. The tables in
-//! `configmaps/install/admission.yaml` are the same ones, which tests of `tests/e2e` compare word for word and with generated volumes, and
-//! so are those in `docs/clients/`.
+//! The one list of clients. The mounter judges a node by what they need. [`Volume::check`](super::Volume::check) goes
+//! by it: for the controller, for `lint` and for the mounter. The tables in `configmaps/install/admission.yaml` are the
+//! same ones, which tests of `tests/e2e` compare word for word and with generated volumes, and so are those in
+//! `docs/clients/`.
 //!
 //! A type of a vendor's own has no record here: see [`UNKNOWN_OPTION`]. Its client image may bring one: see
 //! [`image_record`].
@@ -21,7 +22,8 @@ pub enum Speaker {
     Administrator,
 }
 
-/// How a value is judged: by a regular expression that Rust and the API server (RE2) read alike, and that matches the whole of it.
+/// How a value is judged: by a regular expression that Rust and the API server (RE2) read alike, and that matches the
+/// whole of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
     /// The expression. It has no quotation mark and no blank, so that a policy can have it as it is.
@@ -102,7 +104,8 @@ pub enum Growth {
     AtNode,
 }
 
-/// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node without any is told.
+/// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node
+/// without any is told.
 pub type Needs = &'static [&'static [Need]];
 
 /// One client.
@@ -140,11 +143,12 @@ pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
     "nodev",
 ];
 
-/// The name of an option of a client that has no record: what it means is known to its client image alone, which an administrator
-/// allowed. A tenant can say nothing but `source` and mount options.
+/// The name of an option of a client that has no record: what it means is known to its client image alone, which an
+/// administrator allowed. A tenant can say nothing but `source` and mount options.
 pub const UNKNOWN_OPTION: &str = r"^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
-/// A server's name or address, and nothing that a program could take for an option of its own: brackets hold an IPv6 address.
+/// A server's name or address, and nothing that a program could take for an option of its own: brackets hold an IPv6
+/// address.
 macro_rules! host {
     () => {
         r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\])"
@@ -204,8 +208,8 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["local"],
         source: Value {
             pattern: r"^[^/.-][^/]*$",
-            wanted: "of a local volume is not a file name: name an image file of the node's pool, without a directory and a leading dot or \
-                     dash",
+            wanted: "of a local volume is not a file name: name an image file of the node's pool, without a directory \
+                     and a leading dot or dash",
         },
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
@@ -329,7 +333,8 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["cephfs"],
         source: Value {
             pattern: concat!("^", monitors!(), r":/.*$"),
-            wanted: "names no directory of a Ceph cluster: write source=monitor:/directory or source=monitor1,monitor2:/directory",
+            wanted: "names no directory of a Ceph cluster: write source=monitor:/directory or \
+                     source=monitor1,monitor2:/directory",
         },
         fs_types: &[],
         tenant_fs_types: &[],
@@ -359,7 +364,8 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["rbd"],
         source: Value {
             pattern: concat!(r"^rbd://", monitors!(), r"/[^/,@]+(/[^/,@]+){1,2}$"),
-            wanted: "names no image of a pool: write source=rbd://monitor/pool/image or source=rbd://monitor/pool/namespace/image",
+            wanted: "names no image of a pool: write source=rbd://monitor/pool/image or \
+                     source=rbd://monitor/pool/namespace/image",
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
@@ -410,7 +416,8 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["s3"],
         source: Value {
             pattern: concat!(r"^https?://", server!(), r"/[A-Za-z0-9._-]+(/[^,]*)?$"),
-            wanted: "names no bucket of a server: write source=https://server/bucket or source=https://server/bucket/prefix",
+            wanted: "names no bucket of a server: write source=https://server/bucket or \
+                     source=https://server/bucket/prefix",
         },
         fs_types: &[],
         tenant_fs_types: &[],

@@ -11,7 +11,8 @@ use super::{Volume, keys};
 pub enum NodeAccess {
     /// The file system shows the kernel or the node.
     #[error(
-        "option fs-type={0:?} is a view of the node itself and no storage: name the file system of the storage, or leave it out"
+        "option fs-type={0:?} is a view of the node itself and no storage: name the file system of the storage, or \
+         leave it out"
     )]
     FsType(String),
     /// A mount option would take the place of `source`.
@@ -19,7 +20,8 @@ pub enum NodeAccess {
     SourceOption(String),
     /// A mount option names a file of the node.
     #[error(
-        "mount option {0:?} names a file of the machine that mounts: only a StorageClass of the administrator's own can ask for that"
+        "mount option {0:?} names a file of the machine that mounts: only a StorageClass of the administrator's own \
+         can ask for that"
     )]
     FileOption(String),
     /// A mount option takes a protection away, which only an administrator can ask for.
@@ -29,12 +31,14 @@ pub enum NodeAccess {
     Unprotected(String),
     /// The source is a path or a device of the node.
     #[error(
-        "option source={0:?} is a path or a device of the node: name storage elsewhere, or for the node's own disk use client=local"
+        "option source={0:?} is a path or a device of the node: name storage elsewhere, or for the node's own disk use \
+         client=local"
     )]
     Source(String),
     /// The source has a way out of its directory.
     #[error(
-        "option source={0:?} has a part \"..\", which leads out of the directory that it begins with: write the path without it"
+        "option source={0:?} has a part \"..\", which leads out of the directory that it begins with: write the path \
+         without it"
     )]
     Dots(String),
 }

@@ -58,8 +58,8 @@ fn the_missing_space_is_found_however_the_yaml_takes_it() {
         assert!(text.contains("lacks the space after its colon"), "{to}: {text}");
         assert!(text.contains(": 1 error"), "{to}: {text}");
     }
-    let flow = "{kind: ConfigMap, apiVersion: v1, metadata: {name: a, labels: {type: provisioner-config}}, data: {plugin-name: \
-                mooring.dev/flex-provisioner, image: x, zone:west}}";
+    let flow = "{kind: ConfigMap, apiVersion: v1, metadata: {name: a, labels: {type: provisioner-config}}, data: \
+                {plugin-name: mooring.dev/flex-provisioner, image: x, zone:west}}";
     let (well, text) = lint(flow);
     assert!(
         !well && text.contains("zone:west: lacks the space after its colon: write \"zone: west\""),

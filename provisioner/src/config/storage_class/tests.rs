@@ -12,8 +12,8 @@ use crate::yaml;
 
 fn config(name: &str, created: &str, extra: &str) -> (ConfigRef, Entry) {
     let config_map: ConfigMap = yaml::from_str(&format!(
-        "metadata: {{namespace: mooring, name: {name}, uid: uid-{name}, creationTimestamp: '{created}', labels: {{storage-class: \
-         silver}}}}\ndata: {{plugin-name: mooring.dev/flex-provisioner, image: mooring.dev/x{extra}}}"
+        "metadata: {{namespace: mooring, name: {name}, uid: uid-{name}, creationTimestamp: '{created}', labels: \
+         {{storage-class: silver}}}}\ndata: {{plugin-name: mooring.dev/flex-provisioner, image: mooring.dev/x{extra}}}"
     ))
     .unwrap();
     let good = ProvisionerConfig::parse(&config_map, &Trust::offline(None, None)).unwrap();

@@ -36,7 +36,10 @@ pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Send
         tokio::select! {
             Some(event) = volumes.next() => match event {
                 Ok(event) => by_volume.take(event, |volume| of_interest(volume.spec?.storage_class_name)),
-                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "failed to watch persistent volumes"),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "failed to watch persistent volumes");
+                }
             },
             Some(event) = claims.next() => match event {
                 Ok(event) => by_claim.take(event, |claim: PersistentVolumeClaim| of_interest(class_of(claim))),

@@ -128,8 +128,8 @@ impl Verdict {
                     ),
                     Some(Claim::Failed { why, .. }) => format!("; {why}"),
                     Some(Claim::Taken { class, by }) => format!(
-                        "; storage class {class} belongs to the older ConfigMap {by}: use another name in label {}, or delete that \
-                         ConfigMap",
+                        "; storage class {class} belongs to the older ConfigMap {by}: use another name in label {}, or \
+                         delete that ConfigMap",
                         labels::STORAGE_CLASS
                     ),
                 };
@@ -162,8 +162,8 @@ mod tests {
 
     fn config_map(data: &str) -> ConfigMap {
         yaml::from_str(&format!(
-            "metadata: {{namespace: mooring, name: a, uid: u, labels: {{storage-class: silver}}}}\ndata: {{plugin-name: \
-             mooring.dev/flex-provisioner, image: mooring.dev/x, {data}}}"
+            "metadata: {{namespace: mooring, name: a, uid: u, labels: {{storage-class: silver}}}}\ndata: \
+             {{plugin-name: mooring.dev/flex-provisioner, image: mooring.dev/x, {data}}}"
         ))
         .unwrap()
     }

@@ -1,5 +1,5 @@
-//! The life of a claim that is a copy, rehearsed like that of any other, with its source deleted at every moment. It ends
-//! with one volume that has the source's content or with none, and a source is never deleted while it is copied.
+//! The life of a claim that is a copy, rehearsed like that of any other, with its source deleted at every moment. It
+//! ends with one volume that has the source's content or with none, and a source is never deleted while it is copied.
 
 use std::sync::Arc;
 

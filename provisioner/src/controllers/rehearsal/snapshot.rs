@@ -1,6 +1,6 @@
-//! The life of a snapshot, and of a claim that is made of it, rehearsed like that of a claim, with everything deleted at
-//! every moment. It ends with one snapshot on the storage for a content that stands and none for one that is gone; and
-//! neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made of it.
+//! The life of a snapshot, and of a claim that is made of it, rehearsed like that of a claim, with everything deleted
+//! at every moment. It ends with one snapshot on the storage for a content that stands and none for one that is gone;
+//! and neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made of it.
 
 use std::sync::Arc;
 
@@ -304,8 +304,8 @@ impl Stage {
             let content = content.unwrap();
             let annotations = &content["metadata"]["annotations"];
             let ready = content["status"]["readyToUse"] == true;
-            // Without a source an attempt that failed can't be repeated: its record stays, so that what it may have made
-            // goes with the snapshot.
+            // Without a source an attempt that failed can't be repeated: its record stays, so that what it may have
+            // made goes with the snapshot.
             assert!(ready || !source_stands, "{what}: no snapshot: {content:#}");
             if ready {
                 assert_eq!(annotations["mooring.dev/operation"], Value::Null, "{what}: still held");

@@ -529,7 +529,8 @@ impl Mooring {
         ]);
         let claims = self.kubectl(["get", "persistentvolumeclaims", "-o", "name"]);
         let of_namespace = format!(
-            "jsonpath={{range .items[?(@.spec.claimRef.namespace==\"{}\")]}}persistentvolume/{{.metadata.name}} {{end}}",
+            "jsonpath={{range .items[?(@.spec.claimRef.namespace==\"{}\")]}}persistentvolume/{{.metadata.name}} \
+             {{end}}",
             self.namespace
         );
         let volumes = self.kubectl(["get", "persistentvolumes", "-o", &of_namespace]);

@@ -163,8 +163,8 @@ fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
 
 /// The server that is part of qemu, which the client's image has as well.
 const NBD: &str = concat!(
-    "{apiVersion: v1, kind: Pod, metadata: {name: nbd}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, containers: [{name: main, \
-     image: 'mooring.dev/client-block:",
+    "{apiVersion: v1, kind: Pod, metadata: {name: nbd}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, \
+     containers: [{name: main, image: 'mooring.dev/client-block:",
     env!("CARGO_PKG_VERSION"),
     "', command: [sh, -c, 'truncate -s 64M /disk; exec qemu-nbd -f raw -x disk -e 8 -t /disk'], \
      readinessProbe: {tcpSocket: {port: 10809}, periodSeconds: 1}}]}}"

@@ -84,7 +84,8 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
         let full = scope.exec("writer", ["sh", "-c", "truncate -s 64M /data/big 2>&1; true"])?;
         assert!(full.contains("quota exceeded"), "{full}");
         // The cluster accounts for data from another node after some seconds.
-        let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done >>/data/big; exit 1";
+        let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done \
+                    >>/data/big; exit 1";
         scope.exec("writer", ["sh", "-c", more])?;
 
         let source = source_of(&scope, &uid).await?;

@@ -42,7 +42,8 @@ async fn registered(scope: &Scope, wanted: bool) -> Result<()> {
 /// Waits until none of this test's volumes is mounted, and the kubelet has cleaned up.
 async fn nothing_left(scope: &Scope) -> Result<()> {
     let directories = format!(
-        "cd /var/lib/kubelet; ls -d pods/*/volumes/kubernetes.io~csi/{0}* {1}/{0}* {1}/publish/{0}* 2>/dev/null || true",
+        "cd /var/lib/kubelet; ls -d pods/*/volumes/kubernetes.io~csi/{0}* {1}/{0}* {1}/publish/{0}* 2>/dev/null || \
+         true",
         scope.namespace,
         CSI_DEVICES_DIR.join("/")
     );

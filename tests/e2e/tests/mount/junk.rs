@@ -210,8 +210,9 @@ impl Surroundings {
         // Other tests run at the same time: only what has this test's name, and the places where nothing may be
         // mounted.
         let script = format!(
-            "find {outside} {ours} | sort; awk '$5 ~ \"{}\" || $5 == \"/etc\" || $5 == \"/var/lib/kubelet\" {{print $5, $(NF-1)}}' \
-             /proc/self/mountinfo | sort; ls -d /etc/passwd /var/lib/kubelet/pods; cat /sys/block/loop*/loop/backing_file | grep {0} || true",
+            "find {outside} {ours} | sort; awk '$5 ~ \"{}\" || $5 == \"/etc\" || $5 == \"/var/lib/kubelet\" {{print \
+             $5, $(NF-1)}}' /proc/self/mountinfo | sort; ls -d /etc/passwd /var/lib/kubelet/pods; cat \
+             /sys/block/loop*/loop/backing_file | grep {0} || true",
             scope.namespace
         );
         let before = scope.on_node(1, &script)?;

@@ -252,7 +252,13 @@ fn nothing_outside_the_kubelet_s_volume_directories_is_mounted_on_or_removed() {
                 "unmount of {directory:?}: {unmount:?}"
             );
         }
-        scope.on_node(1, &format!("test -f {outside}/kept && test -d {outside}/volumes/{FLEX_DRIVER_DIR}/v && test -f {volumes}/file && test -L {volumes}/link"))?;
+        scope.on_node(
+            1,
+            &format!(
+                "test -f {outside}/kept && test -d {outside}/volumes/{FLEX_DRIVER_DIR}/v && test -f \
+                                   {volumes}/file && test -L {volumes}/link"
+            ),
+        )?;
         assert_eq!(ours(&scope.on_node(1, table)?), before);
         Ok(())
     });

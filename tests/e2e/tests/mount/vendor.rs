@@ -1,5 +1,5 @@
-//! A vendor's client image as `docs/vendors.md` describes it: an executable and a record of its own, and services of the
-//! agent.
+//! A vendor's client image as `docs/vendors.md` describes it: an executable and a record of its own, and services of
+//! the agent.
 
 use std::path::Path;
 use std::time::Duration;

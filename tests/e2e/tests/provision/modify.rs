@@ -1,5 +1,5 @@
-//! Volumes that get other attributes by a `VolumeAttributesClass`: while they are in use and when they are made, refused
-//! by the image and taken back, and where they can't have any.
+//! Volumes that get other attributes by a `VolumeAttributesClass`: while they are in use and when they are made,
+//! refused by the image and taken back, and where they can't have any.
 
 use std::time::Duration;
 

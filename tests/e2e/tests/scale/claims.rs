@@ -173,7 +173,8 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
         let (crowd, busy_crowd) = bound(&scope, &healthy, ALONE, HEALTHY).await?;
         let each = |time: Duration, count: usize| time / u32::try_from(count).unwrap_or(u32::MAX);
         note(format!(
-            "a healthy claim took {:?} alone and {:?} in the crowd; Pods at work on them: {busy_alone:.1} and {busy_crowd:.1}",
+            "a healthy claim took {:?} alone and {:?} in the crowd; Pods at work on them: {busy_alone:.1} and \
+             {busy_crowd:.1}",
             each(alone, ALONE),
             each(crowd, HEALTHY)
         ));

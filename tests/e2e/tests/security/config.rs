@@ -334,7 +334,8 @@ fn properties_that_would_change_how_programs_run_are_refused_wherever_they_come_
 #[test]
 fn values_arrive_as_they_are_whatever_a_shell_would_make_of_them() {
     in_namespace("sec-values", async |scope| {
-        let nasty = "a\nPATH=/evil\n$(touch /tmp/pwned) `touch /tmp/pwned` $(PATH) ${PATH}; touch /tmp/pwned #'\"\\ -rf ../..\u{1b}[2J é";
+        let nasty = "a\nPATH=/evil\n$(touch /tmp/pwned) `touch /tmp/pwned` $(PATH) ${PATH}; touch /tmp/pwned #'\"\\ \
+                     -rf ../..\u{1b}[2J é";
         let user = "tom\"; touch /tmp/pwned; $(touch /tmp/pwned)";
         let provisioner = scope
             .provisioner()

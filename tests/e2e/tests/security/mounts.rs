@@ -44,7 +44,8 @@ fn a_set_user_id_program_and_a_device_on_a_volume_are_of_no_use() {
                 &scope,
                 "root",
                 &format!(
-                    "chmod 755 {place}; cp /usr/bin/id {place}/id && chmod 4755 {place}/id && mknod -m 666 {place}/zero c 1 5"
+                    "chmod 755 {place}; cp /usr/bin/id {place}/id && chmod 4755 {place}/id && mknod -m 666 \
+                     {place}/zero c 1 5"
                 ),
             )?;
         }

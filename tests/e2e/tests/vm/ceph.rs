@@ -272,7 +272,8 @@ async fn both_ways(scope: &Scope) -> Result<()> {
     let full = scope.exec("writer", ["sh", "-c", "truncate -s 64M /data/big 2>&1; true"])?;
     ensure!(full.contains("quota exceeded"), "{full}");
     // The server accounts for data after some seconds.
-    let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done >>/data/big; exit 1";
+    let more = "for _ in $(seq 60); do head -c 1m /dev/zero && sync /data/big && sleep 0.3 || exit 0; done \
+                >>/data/big; exit 1";
     scope.exec("writer", ["sh", "-c", more])?;
     scope.exec("writer", ["rm", "/data/big"])?;
     killed(scope).await?;

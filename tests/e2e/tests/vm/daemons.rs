@@ -45,7 +45,8 @@ fn iscsid_of_the_host() -> Value {
             "nodeName": MACHINE_NODE, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": "main", "image": concat!("mooring.dev/client-iscsi:", env!("CARGO_PKG_VERSION")),
-                "command": ["sh", "-c", "echo InitiatorName=iqn.2025-01.test:host >/etc/iscsi/initiatorname.iscsi; exec iscsid -f"],
+                "command": ["sh", "-c", "echo InitiatorName=iqn.2025-01.test:host >/etc/iscsi/initiatorname.iscsi; \
+                                         exec iscsid -f"],
                 "startupProbe": {
                     "exec": {"command": ["grep", "-q", "@ISCSIADM_ABSTRACT_NAMESPACE", "/proc/net/unix"]},
                     "periodSeconds": 2, "failureThreshold": 150,

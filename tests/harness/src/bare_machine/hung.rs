@@ -31,8 +31,8 @@ impl Machine {
         let late = "late";
         let writes = Self::path(used, "");
         self.sh(&format!(
-            "(cd {writes}; while [ ! -e /run/enough ]; do dd if=/dev/zero of=file bs=16k count=4 conv=fsync || break; done; echo ended >/run/writer) \
-             >/run/dd.log 2>&1 &"
+            "(cd {writes}; while [ ! -e /run/enough ]; do dd if=/dev/zero of=file bs=16k count=4 conv=fsync || break; \
+             done; echo ended >/run/writer) >/run/dd.log 2>&1 &"
         ))?;
         self.sh(&format!("until [ -s {writes}file ]; do sleep 0.1; done"))?;
 

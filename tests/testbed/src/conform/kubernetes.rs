@@ -48,8 +48,8 @@ pub struct KubernetesArgs {
     report: PathBuf,
 }
 
-/// What is left out: `Disruptive` specs restart a node's services by ssh, `Serial` ones want a cluster of their own, and
-/// `Feature` ones want parts that a cluster need not have.
+/// What is left out: `Disruptive` specs restart a node's services by ssh, `Serial` ones want a cluster of their own,
+/// and `Feature` ones want parts that a cluster need not have.
 const LEFT_OUT: &str = r"\[Disruptive\]|\[Serial\]|\[Feature:";
 
 /// Longest time for the whole suite.

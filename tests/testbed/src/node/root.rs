@@ -15,7 +15,8 @@ use crate::layout::{Layout, make_folder, write_file};
 const BUILT: &[&str] = &["containerd", "containerd-shim-runc-v2", "kube-proxy", "kubelet"];
 
 /// Programs of the machine. The kubelet mounts and unmounts its own volumes (`emptyDir` in memory, Secrets) with
-/// util-linux's `mount` and `umount`, and holds raw block volumes with its `losetup`. kube-proxy writes its rules with `nft`.
+/// util-linux's `mount` and `umount`, and holds raw block volumes with its `losetup`. kube-proxy writes its rules with
+/// `nft`.
 const TAKEN: &[&str] = &["losetup", "mount", "nft", "runc", "umount"];
 
 /// `/etc/protocols`, from which `nft` takes the names of protocols. Without the names, kube-proxy does not recognize
@@ -169,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_program_s_libraries_are_those_that_ldd_found() {
-        let said = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n\tstatically linked\n";
+        let said = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 \
+                    (0x3)\n\tstatically linked\n";
         let found: Vec<_> = listed(said).into_iter().collect();
         assert_eq!(found, ["/lib/x/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from));
     }

@@ -22,8 +22,8 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
     let name = file_name(&volume.source)?;
     if !volume.fs_type.is_empty() || !volume.mount_options.is_empty() {
         let message = format!(
-            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or leave \
-             volumeMode out, which is Filesystem then"
+            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or \
+             leave volumeMode out, which is Filesystem then"
         );
         return Err(MountError::BadOptions(message.into()));
     }
@@ -61,7 +61,8 @@ pub fn hide(sys: &impl Sys, pool: &Path, target: &Target) -> Result<(), MountErr
     unmount(sys, target, false)
 }
 
-/// Has the device on a target go with its last user, unless another Pod has it too. One that is not of the pool is left alone.
+/// Has the device on a target go with its last user, unless another Pod has it too. One that is not of the pool is left
+/// alone.
 fn let_go(sys: &impl Sys, pool: &Path, target: &Target) -> Result<Option<ImageFile>, MountError> {
     let Some(number) = sys.device_at(target)? else {
         return Ok(None);
@@ -99,7 +100,8 @@ pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target)
         Some(entry) => Err(MountError::Failed {
             attempted: format!("mount {}", device.path.display()),
             message: format!(
-                "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one image file",
+                "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
+                 image file",
                 entry.mount_point.display()
             ),
         }),

@@ -1,6 +1,6 @@
 //! Lets a volume that is in use grow to the size of its image file: its device, and the file system on that if it has
-//! one. It is known by its target alone: the kernel says which device is there and which file is behind that, and nobody
-//! else needs to remember.
+//! one. It is known by its target alone: the kernel says which device is there and which file is behind that, and
+//! nobody else needs to remember.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
         return Err(MountError::Failed {
             attempted: format!("expand the volume on {target}"),
             message: format!(
-                "its image file {} has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the file \
-                 first",
+                "its image file {} has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the \
+                 file first",
                 image.path.display(),
                 image.size
             ),
