@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::binaries::host_target;
 use crate::command::{cargo, command, output, watched};
-use crate::images::{compiled_programs, flags_of_programs};
+use crate::images::flags_of_programs;
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
@@ -100,7 +100,9 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
         .unpack(&source)
         .with_context(|| format!("failed to unpack {}", archive.display()))?;
 
-    let (target, compiled) = (host_target()?, compiled_programs()?);
+    // Not beside what is compiled of this commit: cargo tells crates of one workspace apart by their paths in it, so it
+    // would take this commit's for that one's.
+    let (target, compiled) = (host_target()?, work.join("target"));
     watched(&mut build_command(&source, target, &compiled)?, |line| {
         step.update(line.trim());
     })?;
@@ -119,7 +121,7 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     write_file(&earlier.folder.join("mounter.yaml"), manifest)
 }
 
-/// Like the images' programs, whatever that commit says about the profile: other projects' crates are compiled already.
+/// Like the images' programs, whatever that commit says about the profile.
 fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command> {
     let flags = flags_of_programs(target);
     let cargo = cargo([

@@ -111,7 +111,7 @@ fn leave_nothing_of_other_work_trees(compiled: &Path, target: &str) -> Result<()
 }
 
 /// Where cargo compiles programs for images, for this commit and for an earlier one.
-pub(crate) fn compiled_programs() -> Result<PathBuf> {
+fn compiled_programs() -> Result<PathBuf> {
     Ok(cache()?.join("programs"))
 }
 
