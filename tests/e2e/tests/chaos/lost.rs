@@ -49,11 +49,12 @@ async fn lose(scope: &Scope, image: &str, away: Away) -> Result<()> {
     if away == Away::Pod {
         pods.delete(&mounter, &now).await?;
     }
-    kill_all(&of_clients);
+    // In this order: the kubelet must not start the containers again.
     for client in clients {
         let name = client.metadata.name.context("a Pod without a name")?;
         pods.delete(&name, &now).await?;
     }
+    kill_all(&of_clients);
     Ok(())
 }
 
