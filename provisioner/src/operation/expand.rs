@@ -43,6 +43,16 @@ pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     is_bound(claim) && asked_bytes(claim).is_ok_and(|asked| status::has(claim).is_some_and(|has| asked > has))
 }
 
+/// Whether the image has refused the last expansion, by the claim's status.
+pub(super) fn is_infeasible(claim: &PersistentVolumeClaim) -> bool {
+    Resize::of(claim) == Resize::ControllerInfeasible
+}
+
+/// Whether an expansion could begin if nothing else were open, and was not refused before.
+pub(super) fn is_next(seen: &ObservedClaim<'_>, now: Timestamp) -> bool {
+    !is_infeasible(seen.claim) && matches!(fresh(seen, now), Decision::Start(_))
+}
+
 /// What to do about a bound claim of which nothing is open.
 pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if has_run(seen) || !is_bound(seen.claim) {

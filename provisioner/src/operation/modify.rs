@@ -74,6 +74,15 @@ pub(crate) fn names(claim: &PersistentVolumeClaim, class: &str) -> bool {
     wanted(claim) == class || target == class
 }
 
+/// Whether a modification could begin if nothing else were open, and was not refused before.
+pub(super) fn is_next(seen: &ObservedClaim<'_>, now: Timestamp) -> bool {
+    let refused = match Change::of(seen.claim) {
+        Change::Infeasible(class) => class == wanted(seen.claim),
+        Change::None | Change::Pending(_) | Change::InProgress(_) | Change::Unknown => false,
+    };
+    !refused && matches!(fresh(seen, now), Decision::Start(_))
+}
+
 /// What to do about a bound claim of which nothing is open.
 pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if has_run(seen) || !is_bound(seen.claim) {

@@ -23,6 +23,7 @@ use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::source::{self, Found};
+use super::standing::give_up_without_run;
 use super::step::{Step, step};
 use super::{attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
@@ -42,8 +43,18 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 /// What to do about a claim; `Err` with what has to be done before that can be decided.
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
     match seen.record.map(|record| (record, record.operation)) {
-        Some((record, Kind::Expand)) => return Ok(expand::ongoing(seen, record, now)),
-        Some((record, Kind::Modify)) => return Ok(modify::ongoing(seen, record, now)),
+        Some((record, Kind::Expand)) => {
+            return Ok(match expand::ongoing(seen, record, now) {
+                Decision::Rest if modify::is_next(seen, now) => set_aside(seen, record),
+                expansion => expansion,
+            });
+        }
+        Some((record, Kind::Modify)) => {
+            return Ok(match modify::ongoing(seen, record, now) {
+                Decision::Rest if expand::is_next(seen, now) => set_aside(seen, record),
+                modification => modification,
+            });
+        }
         Some((
             _,
             Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
@@ -106,24 +117,29 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     begin(seen, config, node.as_ref(), record, true)
 }
 
-/// A claim that has its volume. It may ask for another size and for other attributes: one is done after the other.
+/// A claim that has its volume. It may ask for another size and for other attributes: one is done after the other, and
+/// last what the image has refused before.
 fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    let expansion = expand::fresh(seen, now);
-    match &expansion {
-        // What can't be begun does not hold up the other.
-        Decision::Rest | Decision::Wait { .. } => {}
-        Decision::Start(_)
-        | Decision::Supply { .. }
-        | Decision::Note(_)
-        | Decision::Fail(_)
-        | Decision::Stop(_)
-        | Decision::Tidy(_)
-        | Decision::Own(_) => return expansion,
+    let (expansion, modification) = (expand::fresh(seen, now), modify::fresh(seen, now));
+    let (first, second) = if expand::is_infeasible(seen.claim) {
+        (modification, expansion)
+    } else {
+        (expansion, modification)
+    };
+    // What can't be begun does not hold up the other.
+    match (&first, &second) {
+        (Decision::Rest, _) | (Decision::Wait { .. }, Decision::Start(_) | Decision::Own(_)) => second,
+        _ => first,
     }
-    match (modify::fresh(seen, now), &expansion) {
-        (Decision::Rest, _) | (Decision::Wait { .. }, Decision::Wait { .. }) => expansion,
-        (modification, _) => modification,
+}
+
+/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status still
+/// says that the change is asked for and can't be made.
+fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
+    if !record.is_refused_change() {
+        return Decision::Rest;
     }
+    give_up_without_run(seen, record, None)
 }
 
 /// Whether Kubernetes asks for a volume for the claim now.

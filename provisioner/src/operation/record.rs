@@ -102,6 +102,18 @@ impl Record {
         }
     }
 
+    /// Whether it is one of a change that the image has refused: the volume is as it was, and nothing is run until the
+    /// claim or the ConfigMap changes.
+    pub fn is_refused_change(&self) -> bool {
+        let is_change = match self.operation {
+            Kind::Expand | Kind::Modify => true,
+            Kind::Provision | Kind::Delete | Kind::Clone | Kind::Restore | Kind::Snapshot | Kind::DeleteSnapshot => {
+                false
+            }
+        };
+        is_change && self.gave_up && !self.uncertain
+    }
+
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
         match self.operation {

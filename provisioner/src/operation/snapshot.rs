@@ -24,6 +24,7 @@ use super::observed::{ObservedSnapshot, Surroundings};
 use super::parameters::parameters_of;
 use super::record::Record;
 use super::request;
+use super::standing::is_busy;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -258,8 +259,7 @@ fn asked(
     }
     let claim = seen.claim.filter(|_| volume.metadata.deletion_timestamp.is_none());
     let claim = claim.ok_or_else(|| SnapshotRefusal::Unclaimed(name.clone()))?;
-    let noted = claim.annotations().contains_key(annotations::OPERATION);
-    if noted || claim.finalizers().iter().any(|held| held == finalizers::CLAIM) {
+    if is_busy(claim) {
         return Err(SnapshotRefusal::Busy(claim.name_any()));
     }
     if let Some(class) = seen

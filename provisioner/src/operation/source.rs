@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::names::annotations;
 use mooring_contract::request::{Snapshot, Source};
 
 use super::content::Content;
 use super::observed::ObservedClaim;
 use super::record::Record;
+use super::standing::is_busy;
 use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
@@ -241,19 +242,7 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
     };
     let volume = seen.source.volume.as_ref().filter(bound);
     let volume = volume.ok_or_else(|| SourceError::Unbound(claim()))?;
-    let noted = from
-        .metadata
-        .annotations
-        .iter()
-        .flatten()
-        .any(|(key, _)| key == annotations::OPERATION);
-    let held = from
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|held| held == finalizers::CLAIM);
-    if noted || held {
+    if is_busy(from) {
         // Its volume may yet be refused, or is being changed.
         return Err(SourceError::Busy(claim()));
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::names::annotations;
+use kube::ResourceExt as _;
+use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::request::Request;
 
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
@@ -43,6 +44,17 @@ pub(crate) fn volume_of<'v>(
 /// The PV of the claim that a plan is about.
 pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolume> {
     volume_of(seen.claim, seen.volumes.iter().map(AsRef::as_ref))
+}
+
+/// Whether an operation on a claim is open, so that its volume is not to be copied now. A change that the image has
+/// refused changes nothing, until something else does.
+pub(super) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
+    let noted = claim.annotations().get(annotations::OPERATION);
+    match noted.map(|text| serde_json::from_str::<Record>(text)) {
+        Some(Ok(record)) => !record.is_refused_change(),
+        Some(Err(_)) => true,
+        None => claim.finalizers().iter().any(|held| held == finalizers::CLAIM),
+    }
 }
 
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
@@ -136,6 +148,11 @@ pub(super) fn give_up(
             }
         };
     }
+    give_up_without_run(seen, record, say)
+}
+
+/// Ends a change of which no run is there. What the claim's status says of it stays.
+pub(super) fn give_up_without_run(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>) -> ClaimDecision {
     Decision::Own(ForClaim::Altered(Box::new(Altered {
         release: true,
         without: Some((record.run.clone(), seen.run(record.operation))),

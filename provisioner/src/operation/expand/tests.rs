@@ -369,6 +369,42 @@ fn exit_78_ends_it_until_something_changes_and_it_can_be_taken_back() {
 }
 
 #[test]
+fn an_expansion_that_the_image_refuses_does_not_hold_up_a_modification() {
+    let mut world = expanding(5, &json!({}));
+    world.expand_run = Some(asked_for(5, 1, &ended(78, "the array has 4 GiB")));
+    let failure = failed(world.plan());
+    (world.expand_run, world.record) = (None, Some(failure.record));
+    world.claim["status"]["allocatedResourceStatuses"] = json!({"storage": "ControllerResizeInfeasible"});
+    assert!(matches!(world.plan(), Decision::Rest));
+    let class = json!({"metadata": {"name": "gold"}, "driverName": "vcs.mooring.dev", "parameters": {"iops": "5"}});
+    let by_csi = json!({"driver": "vcs.mooring.dev", "volumeHandle": "pvc-u1", "volumeAttributes": {"client": "nfs"}});
+    world.volumes[0]["spec"].as_object_mut().unwrap().remove("flexVolume");
+    world.volumes[0]["spec"]["csi"] = by_csi;
+    world.attributes = vec![class];
+    world = world.with_config(&[
+        ("volume-source", "csi"),
+        ("operations", "provision,delete,expand,modify"),
+    ]);
+    world.claim["spec"]["volumeAttributesClassName"] = json!("gold");
+    // The claim is another one now, so the expansion is tried again first.
+    world.expand_run = None;
+    let again = started(world.plan());
+    assert_eq!(again.request.size, 5 << 30);
+    world.record = Some(again.record);
+    world.expand_run = Some(asked_for(
+        5,
+        world.record.as_ref().unwrap().attempt,
+        &ended(78, "the array has 4 GiB"),
+    ));
+    let failure = failed(world.plan());
+    (world.expand_run, world.record) = (None, Some(failure.record));
+    let aside = over(world.plan());
+    assert!(aside.release && aside.status.is_none());
+    world.record = None;
+    assert_eq!(started(world.plan()).request.operation, Operation::Modify);
+}
+
+#[test]
 fn a_run_of_which_the_end_is_not_known_holds_the_size() {
     let lost = json!({"phase": "Failed", "reason": "NodeLost"});
     let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "startTime": ago(10), "containerStatuses": [

@@ -224,6 +224,37 @@ fn size_and_attributes_change_one_after_the_other_and_neither_holds_up_the_other
 }
 
 #[test]
+fn a_change_that_the_image_refuses_does_not_hold_up_the_other() {
+    let tried = |world: &mut World, status: &Value| {
+        world.modify_run = Some(to_gold(1, status));
+        let failed = failed(world.plan());
+        (world.modify_run, world.record) = (None, Some(failed.record));
+    };
+    let larger = json!("2Gi");
+    let mut world = modifying("gold", &json!({}));
+    world.claim["spec"]["resources"]["requests"]["storage"] = larger.clone();
+    tried(&mut world, &ended(78, "no gold here"));
+    world.claim["status"]["modifyVolumeStatus"]["status"] = json!("Infeasible");
+    let aside = over(world.plan());
+    assert!(aside.release && aside.without.is_some() && aside.status.is_none() && aside.say.is_none());
+    world.record = None;
+    assert_eq!(started(world.plan()).request.operation, Operation::Expand);
+    // The expansion is refused too: neither is tried again and again.
+    world.claim["status"]["allocatedResourceStatuses"] = json!({"storage": "ControllerResizeInfeasible"});
+    assert_eq!(started(world.plan()).request.operation, Operation::Modify);
+    world.record = modifying("gold", &json!({})).record;
+    tried(&mut world, &ended(78, "no gold here"));
+    assert!(matches!(world.plan(), Decision::Rest));
+    // One that may be tried again, or may have come about, holds up the other.
+    for status in [ended(75, "busy"), ended(137, "")] {
+        let mut world = modifying("gold", &json!({}));
+        world.claim["spec"]["resources"]["requests"]["storage"] = larger.clone();
+        tried(&mut world, &status);
+        assert!(!matches!(world.plan(), Decision::Own(_)), "{status}");
+    }
+}
+
+#[test]
 fn a_modification_waits_for_what_copies_the_volume() {
     let mut world = asking("gold");
     world.copied_by = Some("claim default/copy");
