@@ -42,7 +42,7 @@ enum Brought {
     Class(Event<VolumeSnapshotClass>),
 }
 
-/// Keeps [`Snapshots`] up to date and the queue filled, for as long as it is not dropped.
+/// Keeps [`Snapshots`](super::snapshots::Snapshots) up to date and the queue filled, for as long as it is not dropped.
 pub(super) async fn watch_all(client: Client, cache: Cache, mut writers: SnapshotWriters, queue: WorkQueue) {
     loop {
         match is_served(&client).await {

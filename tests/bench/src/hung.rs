@@ -259,8 +259,9 @@ fn high(samples: &[f64]) -> f64 {
 }
 
 fn table(samples: &Samples) -> String {
-    let mut text = "| | nothing hangs: median, 99 % below | a server hangs: median, 99 % below | times as long: \
-                    median, 99 % below |\n| --- | --- | --- | --- |\n"
+    let mut text = "| | nothing hangs: median, 99 % below | a server hangs: median, 99 % below | \
+                    times as long: median, 99 % below |\n\
+                    | --- | --- | --- | --- |\n"
         .to_owned();
     for (kind, name) in KINDS.iter().enumerate() {
         for (call, what) in CALLS.iter().enumerate() {

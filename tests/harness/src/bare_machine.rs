@@ -140,7 +140,7 @@ impl Machine {
             }
             std::thread::sleep(PERIOD);
         };
-        put_before_others(&child.id().to_string())?;
+        put_before_others(&child.id().to_string());
         Ok(Self {
             child,
             serial,

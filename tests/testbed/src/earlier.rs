@@ -100,8 +100,8 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
         .unpack(&source)
         .with_context(|| format!("failed to unpack {}", archive.display()))?;
 
-    // Not beside what is compiled of this commit: cargo tells crates of one workspace apart by their paths in it, so it
-    // would take this commit's for that one's.
+    // Not beside the images' programs: cargo would take this commit's crates for that one's, as it would those of
+    // another work tree.
     let (target, compiled) = (host_target()?, work.join("target"));
     watched(&mut build_command(&source, target, &compiled)?, |line| {
         step.update(line.trim());

@@ -110,7 +110,7 @@ fn leave_nothing_of_other_work_trees(compiled: &Path, target: &str) -> Result<()
     write_file(&record, this)
 }
 
-/// Where cargo compiles programs for images, for this commit and for an earlier one.
+/// Where cargo compiles programs for images.
 fn compiled_programs() -> Result<PathBuf> {
     Ok(cache()?.join("programs"))
 }

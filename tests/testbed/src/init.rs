@@ -34,7 +34,7 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
     ensure!(line == "go\n", "`up` ended before this could begin");
     let mut spec = InitSpec::load(layout, role)?;
     if spec.before_others {
-        put_before_others("self")?;
+        put_before_others("self");
     }
     mounts::leave_machine()?;
     // Opened now: an immutable node has no such path.

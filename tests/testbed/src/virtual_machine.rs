@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 
 use initramfs::Archive;
 
+use crate::progress::note;
+
 /// Environment variable: another accelerator for qemu than its own translation, such as `kvm`. A stock kernel does not
 /// start with every `/dev/kvm` that can be opened, so it is not tried by default.
 const ACCELERATOR: &str = "MOORING_TESTBED_ACCEL";
@@ -50,13 +52,17 @@ pub const BEFORE_OTHERS: [&str; 3] = ["nice", "-n", "-19"];
 const SESSION_PRIORITY: &str = "autogroup";
 
 /// Raises the priority of the session of a process, `self` or a process id: where the kernel shares processors between
-/// sessions first, the priority of a process counts only within its own.
-pub fn put_before_others(process: &str) -> Result<()> {
+/// sessions first, the priority of a process counts only within its own. Like `nice`, it only says so where it may not.
+pub fn put_before_others(process: &str) {
     let path = Path::new("/proc").join(process).join(SESSION_PRIORITY);
     match std::fs::write(&path, BEFORE_OTHERS[2]) {
+        Ok(()) => {}
         // The kernel knows no such groups: the priority of a process counts everywhere.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result.with_context(|| format!("failed to write {}", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => note(format!(
+            "the virtual machine may be slow: failed to write {}: {error}",
+            path.display()
+        )),
     }
 }
 

@@ -68,8 +68,8 @@ impl Fake {
             "metadata": {"name": "a", "namespace": "mooring", "labels": {"type": "provisioner-config"}},
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
-                "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, \
-                               restore", "volume-source": "flexVolume",
+                "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore",
+                "volume-source": "flexVolume",
             },
         });
         let map = serde_json::from_value(map).unwrap();

@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn bases_and_sources_are_read_and_stages_are_not_taken_for_images() {
-        let text = "# comment\nFROM debian:trixie-slim AS ssh\nRUN apt-get update \\\n    && true\nFROM \
-                    mooring.dev/provisioner-base:0.1.0\nARG BIN_DIR=target/x/dist\nCOPY --from=ssh /out/ /lib/\nCOPY \
-                    --chmod=755 images/a/provision /provision\nCOPY ${BIN_DIR}/one ${BIN_DIR}/two /bin/\nFROM \
-                    scratch\nFROM ssh\n";
+        let text = "# comment\nFROM debian:trixie-slim AS ssh\nRUN apt-get update \\\n    && true\n\
+                    FROM mooring.dev/provisioner-base:0.1.0\nARG BIN_DIR=target/x/dist\nCOPY --from=ssh /out/ /lib/\n\
+                    COPY --chmod=755 images/a/provision /provision\nCOPY ${BIN_DIR}/one ${BIN_DIR}/two /bin/\n\
+                    FROM scratch\nFROM ssh\n";
         assert_eq!(
             ingredients(text, "target/y/dist"),
             Ingredients {
