@@ -24,7 +24,7 @@ fn said(output: &Output) -> String {
 }
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
         .join("../configmaps/examples")
         .join(name)
 }

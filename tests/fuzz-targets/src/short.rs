@@ -1,6 +1,6 @@
 //! A short run of each target: its seeds, and as many inputs derived from them as `PROPTEST_CASES` says.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_oneof};
@@ -50,7 +50,9 @@ fn apply(mut bytes: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
 }
 
 fn run(target: &str, take: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
+    let folder = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
+        .join("../fuzz/seeds")
+        .join(target);
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
