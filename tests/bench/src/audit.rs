@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
-use mooring_testbed::layout::Layout;
+use mooring_testbed::control_plane::AUDIT_LOG;
+use mooring_testbed::layout::{CONTROL_PLANE, Layout};
 
 /// Requests by client and by verb.
 pub(super) type Counts = BTreeMap<String, BTreeMap<String, usize>>;
@@ -44,7 +44,7 @@ struct Object {
 
 /// Counts the requests in a window. Periodic ones are left out unless `all`.
 pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts> {
-    let folder = layout.logs(ROLE);
+    let folder = layout.logs(CONTROL_PLANE);
     let mut counts = Counts::new();
     let mut found = false;
     for entry in std::fs::read_dir(&folder)

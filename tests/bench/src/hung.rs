@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::mounts::{call_out, enter, format};
+use super::options::WHOLE_LIMIT;
 use super::summary::Summary;
 use mooring_harness::Scope;
 use mooring_harness::children::{start, tied};
@@ -45,7 +46,7 @@ const CALLS: [&str; 3] = ["mount", "statistics", "unmount"];
 
 /// Measures this many rounds with, and as many without, a hanging server.
 pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
-    mooring_harness::run(target.clone(), crate::WHOLE_LIMIT, "bench-hung", async |scope| {
+    mooring_harness::run(target.clone(), WHOLE_LIMIT, "bench-hung", async |scope| {
         scope.require_mooring().await?;
         let fine = scope.ssh_server_called("fine", "node-1", &["data"]).await?;
         let hung = scope.ssh_server_called("hung", "node-1", &["used", "late"]).await?;

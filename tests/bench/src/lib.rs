@@ -13,6 +13,7 @@ mod hung;
 mod memory;
 mod mounts;
 mod observer;
+mod options;
 mod peer;
 mod pods;
 mod processes;
@@ -24,11 +25,9 @@ mod systems;
 mod table;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use mooring_testbed::images::Selection;
@@ -37,10 +36,10 @@ use mooring_testbed::layout::{Layout, repository, write_file};
 use mooring_testbed::progress::{note, say};
 use mooring_testbed::target::Target;
 
+pub use options::Options;
 pub use run::measure;
 
-/// Time limit of a run, however much it measures.
-const WHOLE_LIMIT: Duration = Duration::from_hours(4);
+use options::at_least_one;
 
 const AFTER_HELP: &str = "\
 What is compared:
@@ -119,39 +118,6 @@ struct AllArgs {
     /// Where to store the numbers as JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     json: PathBuf,
-}
-
-/// How much is measured.
-#[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
-pub struct Options {
-    /// Rounds of one claim after another: claim created to Bound, claim deleted to volume gone.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
-    pub claims: usize,
-    /// Rounds of a Pod with a new claim compared with a Pod without.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
-    pub pods: usize,
-    /// Bursts: this many claims at once. The same number several times gives a spread.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "50,200", value_parser = at_least_one)]
-    pub bursts: Vec<usize>,
-    /// Mounts and unmounts of each kind.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
-    pub mounts: usize,
-    /// How long to do nothing, to see what Mooring costs then.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub idle: u64,
-    /// Worker threads of local-path-provisioner in its second turn.
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    pub peer_threads: usize,
-    /// Leave local-path-provisioner out.
-    #[arg(long)]
-    pub skip_peer: bool,
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("a number of at least 1 is wanted".to_owned()),
-        Ok(number) => Ok(number),
-    }
 }
 
 impl Bench {

@@ -10,6 +10,7 @@ use kube::api::{ListParams, ResourceExt as _};
 use mooring_contract::names::{NAMESPACE, labels};
 use serde_json::{Value, json};
 
+use super::options::WHOLE_LIMIT;
 use mooring_harness::provisioner::user_of;
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{Step, say};
@@ -36,26 +37,21 @@ pub(super) async fn run(target: &Target, volumes: usize) -> Result<()> {
     for client in CLIENTS {
         let mut step = Step::begin(format!("memory of {client}"));
         let mut found = None;
-        mooring_harness::run(
-            target.clone(),
-            crate::WHOLE_LIMIT,
-            &format!("bench-{client}"),
-            async |scope| {
-                scope.require_mooring().await?;
-                no_client_pods(&scope, client).await?;
-                let claims: Vec<_> = (0..=volumes).map(|number| format!("data-{number}")).collect();
-                make(&scope, client, &claims).await?;
-                let (first, more) = claims.split_first().context("no claims")?;
-                use_it(&scope, first).await?;
-                let one = memory(&scope, client).await?;
-                for claim in more {
-                    step.update(claim);
-                    use_it(&scope, claim).await?;
-                }
-                found = Some((one, memory(&scope, client).await?));
-                Ok(())
-            },
-        )
+        mooring_harness::run(target.clone(), WHOLE_LIMIT, &format!("bench-{client}"), async |scope| {
+            scope.require_mooring().await?;
+            no_client_pods(&scope, client).await?;
+            let claims: Vec<_> = (0..=volumes).map(|number| format!("data-{number}")).collect();
+            make(&scope, client, &claims).await?;
+            let (first, more) = claims.split_first().context("no claims")?;
+            use_it(&scope, first).await?;
+            let one = memory(&scope, client).await?;
+            for claim in more {
+                step.update(claim);
+                use_it(&scope, claim).await?;
+            }
+            found = Some((one, memory(&scope, client).await?));
+            Ok(())
+        })
         .await?;
         let (one, all) = found.context("nothing was measured")?;
         let each = (all - one) / super::summary::number(volumes);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Options;
+use super::options::Options;
 pub use super::summary::Summary;
 
 /// Increased when a field changes its meaning.

@@ -9,12 +9,13 @@ use k8s_openapi::jiff::Timestamp;
 use super::audit::{Counts, Window};
 use super::burst::{self, Outcome};
 use super::observer::Observer;
+use super::options::{Options, WHOLE_LIMIT};
 use super::peer::{Peer, USUAL_THREADS};
 use super::processes::{CONTROLLER, MOUNTER, Snapshot, WORKER, between, snapshot};
 use super::report::{Aim, Burst, FORMAT, Machine, ProcessUse, Report, Requests, Summary, Timing};
 use super::summary::number;
 use super::systems::{BARE, LOCAL, MOORING, System, World};
-use super::{Options, audit, claims, mounts, pods};
+use super::{audit, claims, mounts, pods};
 use mooring_harness::Scope;
 use mooring_testbed::binaries::ensure_peer;
 use mooring_testbed::cluster::Cluster;
@@ -36,7 +37,7 @@ pub async fn measure(target: &Target, options: &Options) -> Result<Report> {
         ensure_peer()?;
     }
     let mut report = None;
-    mooring_harness::run(target.clone(), crate::WHOLE_LIMIT, "bench", async |scope| {
+    mooring_harness::run(target.clone(), WHOLE_LIMIT, "bench", async |scope| {
         scope.require_mooring().await?;
         let peer = (!options.skip_peer).then(|| Peer::of(&scope));
         // Boxed, since it is large.

@@ -138,7 +138,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             cluster::down(&layout)?;
         }
         Command::Status => {
-            if !cluster::status(&layout)? {
+            if !cluster::status::show(&layout)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

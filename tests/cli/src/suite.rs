@@ -3,14 +3,15 @@
 mod changed;
 pub(crate) mod lanes;
 mod libtest;
+mod outcome;
 mod plan;
 mod programs;
 mod report;
+mod stop;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use mooring_e2e::{FILES, File, guarantees};
 use mooring_testbed::extra_checks::CHECKS;
@@ -18,13 +19,11 @@ use mooring_testbed::image_store::ImageStore;
 use mooring_testbed::images::{self, Built, Selection};
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::node::Flavour;
-use mooring_testbed::progress::{fail, note, say};
+use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
 use mooring_testbed::{binaries, cluster, earlier, packages};
-use tokio::signal::unix::{SignalKind, signal};
 
 use lanes::Lanes;
-use libtest::Results;
 use report::{Load, Report};
 
 /// Arguments of `cargo testbed test`.
@@ -67,7 +66,13 @@ pub(crate) struct TestArgs {
 
 /// Runs the checks; returns whether all of them passed.
 pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
-    stop_when_told()?;
+    for prefix in &args.prefix {
+        ensure!(
+            FILES.iter().any(|file| file.title().starts_with(prefix)),
+            "no file of end-to-end tests begins with {prefix:?}: see tests/e2e/src/files.rs"
+        );
+    }
+    stop::when_told()?;
     let mut report = Report::begin();
     let changed = args.changed.then(changed::Changed::look).transpose()?;
     let wanted = wanted(args, changed.as_ref());
@@ -111,35 +116,6 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
         });
     }
     Ok(report.finish())
-}
-
-/// On a signal from a person or a service manager, ends the suite's tests and removes its clusters. On a second signal,
-/// the suite ends at once.
-fn stop_when_told() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?;
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-                return;
-            };
-            for time in 0.. {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = tokio::signal::ctrl_c() => {}
-                }
-                if time > 0 {
-                    #[expect(clippy::exit, reason = "asked for twice")]
-                    std::process::exit(130);
-                }
-                note("stopped: ending the tests, and removing the clusters");
-                libtest::stop();
-            }
-        });
-    });
-    Ok(())
 }
 
 /// The files of end-to-end tests to run.
@@ -244,21 +220,4 @@ fn most_lanes(asked: Option<u8>) -> Result<usize> {
         .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
         .context("/proc/meminfo has no MemTotal")?;
     Ok((kib / KIB_EACH).clamp(1, MOST))
-}
-
-/// The folder for what failed tests leave.
-fn results_folder() -> PathBuf {
-    repository().join("target/testbed-results")
-}
-
-/// Prints a check's result at once.
-fn told(name: &str, results: Result<Results>) -> Results {
-    match results {
-        Ok(results) => results,
-        Err(error) => {
-            note(format!("{name}:"));
-            fail(&error);
-            Results::broken(name, &error)
-        }
-    }
 }

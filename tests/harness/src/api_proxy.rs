@@ -7,11 +7,11 @@ mod call;
 mod fault;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -32,9 +32,13 @@ pub use call::Step;
 pub use fault::Fault;
 
 use self::call::{Known, name};
-use super::Scope;
 use super::provisioner::claim;
+use super::scope::Scope;
+use super::waits::wait_until;
 use mooring_testbed::command::output;
+
+/// Longest until a client has started its watches again: it waits a moment after one that broke.
+const RENEW_LIMIT: Duration = Duration::from_secs(30);
 
 /// Largest request that the proxy forwards.
 const LARGEST: usize = 8 << 20;
@@ -60,8 +64,10 @@ struct Shared {
     lives: Mutex<BTreeMap<String, Life>>,
     /// Held while a claim is created whose uid has to be known before any call about it.
     gate: tokio::sync::RwLock<()>,
-    /// Changes when all watches are to end.
+    /// Changes when all watches are to end. Each open watch has a receiver.
     cut: watch::Sender<u64>,
+    /// How many watches were started.
+    watches: AtomicUsize,
     /// How late watches deliver changes, in milliseconds.
     lag: AtomicU64,
     events_fail: AtomicBool,
@@ -76,6 +82,7 @@ impl Shared {
             lives: Mutex::default(),
             gate: tokio::sync::RwLock::default(),
             cut: watch::channel(0).0,
+            watches: AtomicUsize::new(0),
             lag: AtomicU64::new(0),
             events_fail: AtomicBool::new(false),
             kill: Mutex::default(),
@@ -200,6 +207,19 @@ impl ApiProxy {
     /// Ends all watches: now as a server does, now as a broken connection does.
     pub fn cut_watches(&self) {
         self.shared.cut.send_modify(|count| *count += 1);
+    }
+
+    /// [`Self::cut_watches`], and waits until as many were started again.
+    pub async fn renew_watches(&self) -> Result<()> {
+        let started = || self.shared.watches.load(Ordering::Relaxed);
+        let wanted = started() + self.shared.cut.receiver_count();
+        self.cut_watches();
+        wait_until("the watches that were cut to start again", RENEW_LIMIT, async || {
+            let now = started();
+            ensure!(now >= wanted, "{} are missing", wanted - now);
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Makes watches deliver changes late.
@@ -343,6 +363,7 @@ async fn watched(shared: &Arc<Shared>, parts: &http::request::Parts, body: Bytes
         Ok(answer) => answer,
         Err(error) => return fault::bad_gateway(&format!("{error:#}")),
     };
+    shared.watches.fetch_add(1, Ordering::Relaxed);
     let (head, body) = answer.into_parts();
     let lag = Duration::from_millis(shared.lag.load(Ordering::Relaxed));
     // The delay is the same for each chunk, since this reads them as they arrive.

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use mooring_contract::names::NAMESPACE;
 use serde_json::Value;
 
-use super::Scope;
-use mooring_testbed::control_plane::{AUDIT_LOG, ROLE};
+use super::scope::Scope;
+use mooring_testbed::control_plane::AUDIT_LOG;
+use mooring_testbed::layout::CONTROL_PLANE;
 
 /// One request to change something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Scope {
     /// claim's uid in its name, and the tokens of `account`, whose names have no uid.
     pub fn controller_writes(&self, claim: &str, uid: &str, account: Option<&str>) -> Result<Vec<Write>> {
         let user = format!("system:serviceaccount:{NAMESPACE}:flex-provisioner");
-        let folder = self.own_cluster()?.layout.logs(ROLE);
+        let folder = self.own_cluster()?.layout.logs(CONTROL_PLANE);
         let of_claim = format!("{}/{claim}", self.namespace);
         let (mut writes, mut begun) = (Vec::new(), false);
         for line in audit_lines(&folder, &user)? {

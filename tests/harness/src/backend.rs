@@ -7,7 +7,8 @@ use mooring_contract::names::paths;
 
 use super::nodes::POOL;
 use super::provisioner::Provisioner;
-use super::{Scope, wait_until};
+use super::scope::Scope;
+use super::waits::wait_until;
 
 /// The image that runs the ConfigMap's own script as root, since the pool is root's (tests/images/pooled).
 pub const POOLED: &str = concat!("mooring.dev/testbed-pooled:", env!("CARGO_PKG_VERSION"));

@@ -1,6 +1,6 @@
 //! All processes of the testbed's cluster, as this machine sees them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -77,6 +77,22 @@ impl Census {
         Ok(Self { inits, processes })
     }
 
+    /// The file systems that only the cluster's processes have mounted, by their numbers in mount tables. A loop device
+    /// over a file there is the cluster's, whatever path it is known by.
+    pub(super) fn file_systems(&self) -> BTreeSet<String> {
+        let mut seen = BTreeSet::new();
+        let each = self.processes.iter().filter(|process| seen.insert(process.mounts));
+        // It may have ended.
+        let tables =
+            each.filter_map(|process| std::fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).ok());
+        let mut own: BTreeSet<_> = tables.flat_map(|table| mounted_in(&table)).collect();
+        let machine = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for shared in mounted_in(&machine) {
+            own.remove(&shared);
+        }
+        own
+    }
+
     /// A table for a person: each process below its parent, with its control group.
     pub(super) fn table(&self) -> String {
         let mut table = String::from("pid  role  command  [control group]\n");
@@ -121,6 +137,12 @@ fn namespace(pid: i32, kind: &str) -> Option<u64> {
     std::fs::metadata(Path::new(&path)).ok().map(|file| file.ino())
 }
 
+/// The file systems in a mount table.
+fn mounted_in(table: &str) -> Vec<String> {
+    let number = |line: &str| line.split(' ').nth(2).map(str::to_owned);
+    table.lines().filter_map(number).collect()
+}
+
 /// The node below whose control group a process is.
 fn role_in(groups: &str, group: &str) -> Option<String> {
     let (_, below) = groups.split_once(group)?;
@@ -144,7 +166,7 @@ fn parent_in(stat: &str) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Census, Process, parent_in, pod_in, role_in};
+    use super::{Census, Process, mounted_in, parent_in, pod_in, role_in};
 
     const GROUPS: &str =
         "5:pids:/mtb12ab34-testbed/node-1/kubepods/besteffort/pod0a6fbd2e-3b0b-4f0c-9d6f-1f5d6a2b7c8d/8ab\n0::/\n";
@@ -156,6 +178,12 @@ mod tests {
         assert_eq!(pod_in(GROUPS), Some("0a6fbd2e-3b0b-4f0c-9d6f-1f5d6a2b7c8d".to_owned()));
         assert_eq!(pod_in("0::/podman/pods"), None);
         assert_eq!(parent_in("12 (a) b) S 7 12 12 0"), 7);
+    }
+
+    #[test]
+    fn file_systems_are_known_by_their_numbers() {
+        let table = "36 35 0:57 / /a rw shared:1 - fuse x rw\n37 35 254:0 / /b rw - xfs /dev/vda rw\n";
+        assert_eq!(mounted_in(table), ["0:57", "254:0"]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use anyhow::Result;
 use mooring_contract::names::FLEX_DRIVER;
 use serde_json::json;
 
-use super::Scope;
 use super::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
+use super::scope::Scope;
 use super::server::Server;
 
 /// Keys of the clients of tests/images/ceph/serve, which all end in the same way.

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::ListParams;
 use mooring_contract::names::{NAMESPACE, labels};
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::base_images::Archive;
 use mooring_testbed::command::output;
 use mooring_testbed::earlier::Earlier;

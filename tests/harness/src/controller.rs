@@ -16,9 +16,10 @@ use serde_json::json;
 
 use super::api_proxy::ApiProxy;
 use super::children::{start, tied};
-use super::{Scope, panic_message, wait_until};
+use super::in_namespace::panic_message;
+use super::scope::Scope;
+use super::waits::wait_until;
 use mooring_testbed::command::last_lines;
-use mooring_testbed::control_plane::server;
 use mooring_testbed::images;
 use mooring_testbed::layout::{repository, write_file};
 use mooring_testbed::progress::note;
@@ -53,7 +54,7 @@ impl Controller {
         let block = scope.own_cluster()?.description.block;
         let arguments = [
             ("kubeconfig", kubeconfig.to_string_lossy().into_owned()),
-            ("kube-api", server(block)),
+            ("kube-api", block.api_server()),
             // As in tests/install.
             ("config-namespaces", "mooring,mooring-e2e,admin".to_owned()),
             ("allowed-images", "mooring.dev/**,custom/*".to_owned()),

@@ -7,7 +7,8 @@ use kube::api::PostParams;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 
-use super::{Scope, client};
+use super::connection::client;
+use super::scope::Scope;
 
 /// Parameters for a request that the API server only checks.
 pub fn dry_run() -> PostParams {

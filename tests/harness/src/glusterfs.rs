@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use super::Scope;
 use super::provisioner::Provisioner;
+use super::scope::Scope;
 use super::server::Server;
 
 impl Scope {

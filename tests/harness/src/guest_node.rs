@@ -6,7 +6,10 @@ use anyhow::Result;
 use mooring_contract::names::FLEX_DRIVER_DIR;
 use serde_json::json;
 
-use super::{Limits, Scope, in_namespace_with, open_target, skip};
+use super::connection::open_target;
+use super::in_namespace::{Limits, in_namespace_with};
+use super::scope::Scope;
+use super::skip::skip;
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::progress::note;
 

@@ -10,7 +10,7 @@ use mooring_contract::names::NAMESPACE;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::namespaces::find_init;
 use mooring_testbed::progress::note;
 

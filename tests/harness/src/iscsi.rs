@@ -4,8 +4,8 @@ use anyhow::Result;
 use mooring_contract::names::FLEX_DRIVER;
 use serde_json::json;
 
-use super::Scope;
 use super::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
+use super::scope::Scope;
 use super::server::Server;
 
 /// The password of CHAP, for the server and for mounts.

@@ -5,9 +5,9 @@ use mooring_testbed::images;
 use mooring_testbed::layout::{repository, write_file};
 use serde_json::json;
 
-use super::Scope;
 use super::children::tied;
 use super::provisioner::{CONFIG_NAMESPACE, Provisioner};
+use super::scope::Scope;
 use super::waiting::wait_for;
 
 /// What the kit said of an image.

@@ -22,9 +22,6 @@ use super::waiting::wait_for;
 use collect::Ours;
 use picture::Picture;
 
-/// The label of tests' namespaces.
-pub(super) const TESTS_LABEL: &str = "testbed.mooring.dev/test";
-
 /// How long an unused client Pod stays in the tests' installation, and how long all may take to go, on a node in a
 /// virtual machine too.
 const IDLE: Duration = Duration::from_secs(4);

@@ -3,6 +3,8 @@
 //! own cluster, the same is done here without these pauses: Pods first, then objects of all kinds, and the namespace's
 //! own finalizer once nothing is left.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
@@ -11,7 +13,11 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams
 use kube::discovery::{Discovery, Scope as Reach, verbs};
 use tokio::sync::OnceCell;
 
-use super::{GONE_LIMIT, Scope, wait_until};
+use super::scope::Scope;
+use super::waits::wait_until;
+
+/// Longest wait for a test's namespace and volumes to be gone.
+pub(super) const GONE_LIMIT: Duration = Duration::from_mins(2);
 
 /// Kubernetes' own kinds: tests add none.
 static KINDS: OnceCell<Vec<ApiResource>> = OnceCell::const_new();

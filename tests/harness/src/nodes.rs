@@ -11,8 +11,13 @@ use kube::api::ListParams;
 use mooring_contract::names::{CSI_VOLUMES_DIR, FLEX_DRIVER_DIR, FLEX_EXECUTABLE, NAMESPACE};
 use serde_json::Value;
 
+pub use super::which_nodes::{on_own_nodes, on_own_nodes_within, on_two_nodes};
+
+use super::connection::names_of_takers;
 use super::waiting::wait_for;
-use super::{Scope, TEST_LIMIT, in_namespace_within, open_target, said_by, skip, wait_until};
+
+use super::scope::{Scope, said_by};
+use super::waits::wait_until;
 use mooring_testbed::cluster::{self, Cluster};
 use mooring_testbed::layout::Layout;
 use mooring_testbed::progress::note;
@@ -34,33 +39,6 @@ pub const POOL: &str = "/var/lib/mooring/pool";
 
 /// Longest wait until things that a test used on a node are gone.
 const LEFT_LIMIT: Duration = Duration::from_secs(30);
-
-/// [`in_namespace`] for a test that works on the nodes themselves, by their names in the testbed. On another cluster
-/// the test is skipped and says so.
-pub fn on_own_nodes<F>(name: &str, test: F)
-where
-    F: AsyncFnOnce(Scope) -> Result<()>,
-{
-    on_own_nodes_within(TEST_LIMIT, name, test);
-}
-
-/// [`on_own_nodes`] for a test that takes longer than others.
-pub fn on_own_nodes_within<F>(limit: Duration, name: &str, test: F)
-where
-    F: AsyncFnOnce(Scope) -> Result<()>,
-{
-    if open_target().is_ok_and(|target| target.own_cluster().is_none()) {
-        return skip("it works on the nodes of the testbed's own cluster");
-    }
-    in_namespace_within(limit, name, test);
-}
-
-/// Whether Pods without tolerations may run there.
-fn takes_pods(node: &Node) -> bool {
-    let spec = node.spec.clone().unwrap_or_default();
-    let taints = spec.taints.unwrap_or_default();
-    spec.unschedulable != Some(true) && taints.iter().all(|taint| taint.effect == "PreferNoSchedule")
-}
 
 /// What the shim printed, and how it ended.
 #[derive(Debug)]
@@ -105,16 +83,22 @@ impl Scope {
             return Ok(format!("node-{index}"));
         }
         let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await;
-        let nodes: Vec<_> = nodes
-            .context("failed to list nodes")?
-            .items
-            .into_iter()
-            .filter(takes_pods)
-            .collect();
-        let names = nodes.into_iter().filter_map(|node| node.metadata.name);
-        let names: Vec<_> = names.collect();
+        let names = names_of_takers(nodes.context("failed to list nodes")?.items);
         ensure!(!names.is_empty(), "no node of this cluster takes Pods");
         Ok(names[usize::from(index.saturating_sub(1)) % names.len()].clone())
+    }
+
+    /// Fails if a node of the testbed's own cluster has one of these programs: the test would prove nothing there. The
+    /// nodes of another cluster can't be entered.
+    pub fn nodes_lack(&self, programs: &str) -> Result<()> {
+        let Some(cluster) = self.target.own_cluster() else {
+            return Ok(());
+        };
+        for node in 1..=cluster.description.nodes {
+            let found = self.on_node(node, &format!("command -v {programs} || echo none"))?;
+            ensure!(found == "none\n", "node-{node} has {found}");
+        }
+        Ok(())
     }
 
     /// Runs a shell script with a node's folders and in its namespaces, but with the machine's shell and programs: an

@@ -14,9 +14,9 @@ use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET};
 use mooring_mounter::worker::BUSY;
 use serde_json::Value;
 
-use super::Scope;
 use super::nodes::{CallOut, read_call_out};
 use super::processes::kill_all;
+use super::scope::Scope;
 use mooring_testbed::images;
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::namespaces::find_init;

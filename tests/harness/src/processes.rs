@@ -9,7 +9,7 @@ use kube::Api;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::base_images::SANDBOX_NAP;
 
 /// Longest wait for processes to stop: one that is just being started can't be seen yet.

@@ -13,12 +13,12 @@ use mooring_contract::names::{NAMESPACE, PROVISIONER, annotations, labels};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Scope, wait_until};
+use super::scope::Scope;
+use super::waits::wait_until;
 use mooring_testbed::manifests::example;
 use mooring_testbed::progress::spoken;
 
-/// Namespace of the tests' ConfigMaps (tests/install/namespaces.yaml).
-pub const CONFIG_NAMESPACE: &str = "mooring-e2e";
+pub use super::names::CONFIG_NAMESPACE;
 
 /// Service account there that an image may use to create its own volumes.
 pub const MAKER: &str = "maker";

@@ -13,10 +13,10 @@ use mooring_testbed::layout::{repository, write_file};
 use mooring_testbed::progress::note;
 use mooring_testbed::target::Target;
 
-use super::Scope;
 use super::census::Census;
 use super::lots::{Lots, SEED_VARIABLE};
-use super::provisioner::CONFIG_NAMESPACE;
+use super::names::CONFIG_NAMESPACE;
+use super::scope::Scope;
 use super::skip::test_name;
 
 /// Environment variable: the folder for what failed tests leave, in place of `target/testbed-results`.

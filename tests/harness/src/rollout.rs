@@ -10,7 +10,7 @@ use kube::api::{Patch, PatchParams};
 use mooring_contract::names::NAMESPACE;
 use serde_json::{Value, json};
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::manifests;
 use mooring_testbed::progress::note;
 

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::Scope;
 use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
+use super::scope::Scope;
 use mooring_testbed::keys;
 
 /// A running server.

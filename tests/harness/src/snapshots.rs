@@ -8,9 +8,9 @@ use mooring_testbed::binaries::{ensure_snapshot_controller, snapshot_crds};
 use mooring_testbed::layout::write_file;
 use serde_json::{Value, json};
 
-use super::Scope;
 use super::children::{start, tied};
 use super::provisioner::TEST_LABEL;
+use super::scope::Scope;
 
 const GROUP: &str = "snapshot.storage.k8s.io";
 const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];

@@ -6,7 +6,7 @@ use kube::Api;
 use mooring_contract::names::FLEX_DRIVER;
 use serde_json::{Value, json};
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::keys::{self, Keys};
 
 /// A running ssh server.

@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
 use serde_json::{Value, json};
 
-use super::Scope;
+use super::scope::Scope;
 use mooring_testbed::command::{output, output_with_input};
 
 /// Label of `PersistentVolumes` that a test created: its namespace.

@@ -1,26 +1,15 @@
-//! Waits of the tests, each with a limit.
+//! The wait of the tests, with a limit.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
-use kube::Api;
-use kube::api::ListParams;
-use mooring_contract::names::reasons;
+use anyhow::{Result, bail};
 
-use super::Scope;
 use super::waiting::wait_for;
-use mooring_testbed::progress::{note, spoken};
+use mooring_testbed::progress::spoken;
 
 /// The shortest pause between two looks, then the longest.
 const PERIOD: Duration = Duration::from_millis(200);
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
-/// Longest wait for a Pod to run: the images are on the node, so this is for volumes on a busy machine.
-const POD_LIMIT: Duration = Duration::from_mins(2);
-/// Longest wait for a claim to be bound.
-const CLAIM_LIMIT: Duration = Duration::from_mins(2);
-/// Longest wait for an Event.
-const EVENT_LIMIT: Duration = Duration::from_mins(1);
 
 /// Looks until there is something, or the limit is over. An error does not end the wait: the API server may be
 /// restarting.
@@ -39,113 +28,5 @@ pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMu
         }
         // A long look, such as a command in a Pod, takes processor time from what the test waits for.
         tokio::time::sleep((began.elapsed() * 2).clamp(PERIOD, LONGEST_PERIOD)).await;
-    }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
-}
-
-fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
-}
-
-impl Scope {
-    /// Waits until a Pod is ready.
-    pub async fn pod_ready(&self, name: &str) -> Result<Pod> {
-        let pods: Api<Pod> = self.api();
-        wait_until(&format!("Pod {name} to be ready"), self.limit(POD_LIMIT), async || {
-            Ok(pods.get_opt(name).await?.filter(is_ready))
-        })
-        .await
-    }
-
-    /// Waits until a Pod has succeeded; fails at once if the Pod does.
-    pub async fn pod_succeeded(&self, name: &str) -> Result<Pod> {
-        let pods: Api<Pod> = self.api();
-        let pod = wait_until(&format!("Pod {name} to end"), self.limit(POD_LIMIT), async || {
-            let pod = pods.get_opt(name).await?;
-            Ok(pod.filter(|pod| ["Succeeded", "Failed"].contains(&phase(pod))))
-        })
-        .await?;
-        if phase(&pod) == "Failed" {
-            bail!("Pod {name} failed");
-        }
-        Ok(pod)
-    }
-
-    /// Waits until a Pod is gone.
-    pub async fn pod_gone(&self, name: &str) -> Result<()> {
-        self.pod_gone_within(name, self.limit(POD_LIMIT)).await
-    }
-
-    /// Waits until a Pod is gone, for this long at most.
-    pub async fn pod_gone_within(&self, name: &str, limit: Duration) -> Result<()> {
-        let pods: Api<Pod> = self.api();
-        wait_until(&format!("Pod {name} to be gone"), limit, async || {
-            Ok(pods.get_opt(name).await?.is_none().then_some(()))
-        })
-        .await
-    }
-
-    /// Deletes Pods whose server hangs, and waits until they are gone, for this long at most.
-    pub async fn deleted_within(&self, pods: &[&str], limit: Duration) -> Result<()> {
-        let start = Instant::now();
-        for pod in pods {
-            self.kubectl(["delete", "pod", pod, "--wait=false"])?;
-        }
-        for pod in pods {
-            self.pod_gone_within(pod, limit.saturating_sub(start.elapsed())).await?;
-            note(format!("{pod} was gone after {}", spoken(start.elapsed())));
-        }
-        Ok(())
-    }
-
-    /// [`Self::deleted_within`], which also checks that each Pod has an Event that says why.
-    pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
-        self.deleted_within(pods, limit).await?;
-        for pod in pods {
-            let event = self.event(pod, "did not answer").await?;
-            ensure!(event.reason.as_deref() == Some(reasons::VOLUME_GIVEN_UP), "{event:?}");
-        }
-        Ok(())
-    }
-
-    /// Waits until a claim is bound.
-    pub async fn claim_bound(&self, name: &str) -> Result<PersistentVolumeClaim> {
-        let claims: Api<PersistentVolumeClaim> = self.api();
-        wait_until(
-            &format!("claim {name} to be bound"),
-            self.limit(CLAIM_LIMIT),
-            async || {
-                let claim = claims.get_opt(name).await?;
-                let bound = |claim: &PersistentVolumeClaim| {
-                    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
-                };
-                Ok(claim.filter(bound))
-            },
-        )
-        .await
-    }
-
-    /// Waits for an Event on an object of this namespace whose message contains `text`.
-    pub async fn event(&self, object: &str, text: &str) -> Result<Event> {
-        let events: Api<Event> = self.api();
-        let selector = ListParams::default().fields(&format!("involvedObject.name={object}"));
-        wait_until(
-            &format!("an Event on {object} with {text:?}"),
-            self.limit(EVENT_LIMIT),
-            async || {
-                let all = events.list(&selector).await?.items;
-                Ok(all
-                    .into_iter()
-                    .find(|event| event.message.as_deref().is_some_and(|message| message.contains(text))))
-            },
-        )
-        .await
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::Scope;
+use super::scope::Scope;
 
 impl Scope {
     /// Starts Pod `server` on a node, which answers "served" on its Service of the same name; returns that Service's

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{Scope, wait_until};
+use super::scope::Scope;
+use super::waits::wait_until;
 
 /// Longest wait for a writer to stop.
 const LIMIT: Duration = Duration::from_secs(90);

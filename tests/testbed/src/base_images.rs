@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{command, output, output_within, watched_within};
-use crate::images::{contained, secluded};
 use crate::layout::{cache, make_folder};
 use crate::node::PAUSE_IMAGE;
 use crate::oci::{Runs, write_archive};
 use crate::progress::Step;
+use crate::seclusion::{contained, secluded};
 
 /// `busybox:1` by its full name.
 pub const BUSYBOX: &str = "docker.io/library/busybox:1";

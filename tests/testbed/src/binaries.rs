@@ -2,11 +2,13 @@
 //! `tests/go/`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::command::{command, find_program, output, watched};
+use crate::command::{command, find_program, output_within, watched};
+use crate::hash::short_hex;
 use crate::layout::{cache, make_folder, repository};
 use crate::progress::Step;
 
@@ -26,6 +28,9 @@ const WITHOUT_DEBUG_DATA: &str = "-gcflags=all=-dwarf=false";
 
 /// How far the compiler's heap may grow between collections, in percent: a short-lived process needs none.
 const COLLECT_SELDOM: &str = "800";
+
+/// Longest time to fetch a module with all that it needs.
+const FETCH_LIMIT: Duration = Duration::from_mins(20);
 
 /// The version that the Kubernetes programs report: clients compare it.
 const KUBERNETES_FLAGS: &[&str] = &[
@@ -186,7 +191,7 @@ pub fn snapshot_crds() -> Result<Vec<PathBuf>> {
     let mut list = go(&repository().join("tests/go").join(SNAPSHOT_CONTROLLER.name))?;
     // Downloads it if the controller was found in the cache.
     list.args(["mod", "download", "-json", SNAPSHOT_API]);
-    let said = output(&mut list)?;
+    let said = output_within(&mut list, FETCH_LIMIT)?;
     let said: serde_json::Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
     let folder = said["Dir"].as_str().context("go mod download named no folder")?;
     let one = ["classes", "contents", "s"];
@@ -275,7 +280,7 @@ fn build(module: &Module, source: &Path, into: &Path, step: &mut Step) -> Result
     step.update("fetching modules");
     let mut list = go(source)?;
     list.args(["list", "-mod=readonly", "-deps"]).args(packages.clone());
-    let total = output(&mut list)?.lines().count();
+    let total = output_within(&mut list, FETCH_LIMIT)?.lines().count();
     let mut build = go(source)?;
     match module.programs {
         [(program, _)] if Path::new(program).extension().is_some_and(|end| end == "test") => build.args(["test", "-c"]),
@@ -322,15 +327,6 @@ fn pins_hash(source: &Path, module: &Module) -> Result<String> {
         hash.update(flag.as_bytes());
     }
     Ok(short_hex(&hash.finalize()))
-}
-
-/// The first 12 hexadecimal digits of a hash.
-pub fn short_hex(hash: &[u8]) -> String {
-    use std::fmt::Write;
-    hash.iter().take(6).fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The Rust target that images are built for: this machine's.

@@ -2,7 +2,8 @@
 
 mod down;
 mod guest;
-mod status;
+pub mod remains;
+pub mod status;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,14 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-pub use down::{LoopDevice, down, loop_devices};
-pub use status::status;
+pub use down::{LoopDevice, down, loop_devices, loop_devices_anywhere};
 
 use crate::base_images::{self, Archive};
 use crate::binaries::{Binaries, ensure_binaries};
 use crate::command::{command, output, output_with_input};
 use crate::image_store::{HELD, ImageStore};
-use crate::layout::{Layout, make_folder, write_file};
+use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
 use crate::lock::Lock;
 use crate::network::{Block, make_bridge};
 use crate::node::Flavour;
@@ -119,7 +119,7 @@ pub fn connect(layout: &Layout) -> Result<Cluster> {
 
 /// The description of the cluster whose control plane runs.
 pub fn running(layout: &Layout) -> Result<Option<Description>> {
-    let control_plane = namespaces::find_init(layout, control_plane::ROLE)?;
+    let control_plane = namespaces::find_init(layout, CONTROL_PLANE)?;
     if control_plane.is_none() || !layout.description().is_file() {
         return Ok(None);
     }
@@ -206,7 +206,7 @@ impl Cluster {
     /// Logs of the control plane.
     fn control_plane_logs(&self) -> Vec<PathBuf> {
         ["init", "etcd", "kube-apiserver"]
-            .map(|name| self.layout.logs(control_plane::ROLE).join(format!("{name}.log")))
+            .map(|name| self.layout.logs(CONTROL_PLANE).join(format!("{name}.log")))
             .into()
     }
 
@@ -298,7 +298,7 @@ impl Cluster {
 
     /// Kills a program of the control plane, as [`Cluster::kill_in_node`] does.
     pub fn kill_in_control_plane(&self, program: &str) -> Result<()> {
-        self.kill(control_plane::ROLE, program)
+        self.kill(CONTROL_PLANE, program)
     }
 
     fn kill(&self, role: &str, program: &str) -> Result<()> {

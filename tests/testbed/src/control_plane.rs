@@ -5,14 +5,11 @@ use nix::sched::CloneFlags;
 
 use crate::binaries::Binaries;
 use crate::dns;
-use crate::layout::{Layout, make_folder, write_file};
+use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::Block;
 use crate::pki::{Authority, Identity};
 use crate::spec::{InitSpec, ProcessSpec, environment};
-
-/// The control plane's role.
-pub const ROLE: &str = "control-plane";
 
 /// Prefix of the API server's audit logs, in the control plane's folder of logs: one line per request, with who, what
 /// and when, but without the request's body.
@@ -31,19 +28,14 @@ const AUDIT_POLICY: &str = r#"{
 const API_QPS: &str = "200";
 const API_BURST: &str = "400";
 
-/// The API server's address, `https://host:port`.
-pub fn server(block: Block) -> String {
-    format!("https://{}:6443", block.control_plane())
-}
-
 /// Makes the control plane's certificates and starts its init process, which waits.
 pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<Waiting> {
-    let folder = layout.state.join(ROLE);
+    let folder = layout.state.join(CONTROL_PLANE);
     make_folder(&folder)?;
     let admin = authority.client("admin", "mooring-testbed-admin", Some("system:masters"))?;
-    authority.kubeconfig(&layout.kubeconfig(), &server(block), &admin)?;
+    authority.kubeconfig(&layout.kubeconfig(), &block.api_server(), &admin)?;
     let spec = InitSpec {
-        logs: layout.logs(ROLE),
+        logs: layout.logs(CONTROL_PLANE),
         environment: environment(&binaries.search_path()),
         node: None,
         before_others: false,
@@ -55,8 +47,12 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
             dns::process(layout, binaries, authority, block)?,
         ],
     };
-    spec.save(layout, ROLE)?;
-    start_init(layout, ROLE, CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)
+    spec.save(layout, CONTROL_PLANE)?;
+    start_init(
+        layout,
+        CONTROL_PLANE,
+        CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS,
+    )
 }
 
 fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> ProcessSpec {
@@ -70,7 +66,7 @@ fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> Process
 
 /// etcd listens on a socket in root's folder: no port, no certificate, and nobody else has access.
 fn etcd_socket(layout: &Layout, name: &str) -> String {
-    format!("unix://{}/{ROLE}/etcd-{name}.sock", layout.state.display())
+    format!("unix://{}/{CONTROL_PLANE}/etcd-{name}.sock", layout.state.display())
 }
 
 fn etcd(layout: &Layout, binaries: &Binaries) -> ProcessSpec {
@@ -81,7 +77,7 @@ fn etcd(layout: &Layout, binaries: &Binaries) -> ProcessSpec {
         "etcd",
         &[
             ("name", "testbed".into()),
-            ("data-dir", format!("{}/{ROLE}/etcd", layout.state.display())),
+            ("data-dir", format!("{}/{CONTROL_PLANE}/etcd", layout.state.display())),
             ("listen-client-urls", etcd_socket(layout, "client")),
             ("advertise-client-urls", advertised_client.into()),
             ("listen-peer-urls", etcd_socket(layout, "peer")),
@@ -108,7 +104,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
     let kubelet = authority.client("kube-apiserver-kubelet", "kube-apiserver", Some("system:masters"))?;
     let (signing, verifying) = authority.service_account_keys()?;
     let path = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-    let audit_policy = layout.state.join(ROLE).join("audit-policy.json");
+    let audit_policy = layout.state.join(CONTROL_PLANE).join("audit-policy.json");
     write_file(&audit_policy, AUDIT_POLICY)?;
     Ok(process(
         binaries,
@@ -139,7 +135,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
             ("audit-policy-file", path(audit_policy)),
             (
                 "audit-log-path",
-                path(layout.logs(ROLE).join(format!("{AUDIT_LOG}.log"))),
+                path(layout.logs(CONTROL_PLANE).join(format!("{AUDIT_LOG}.log"))),
             ),
             // MiB per file, and the number of older ones: what `cargo testbed bench` needs to look back.
             ("audit-log-maxsize", "100".into()),
@@ -152,7 +148,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
 /// A client's kubeconfig beside the certificates.
 fn kubeconfig(layout: &Layout, authority: &Authority, block: Block, file: &str, identity: &Identity) -> Result<String> {
     let path = layout.pki().join(format!("{file}.kubeconfig"));
-    authority.kubeconfig(&path, &server(block), identity)?;
+    authority.kubeconfig(&path, &block.api_server(), identity)?;
     Ok(path.to_string_lossy().into_owned())
 }
 
@@ -188,7 +184,7 @@ fn controller_manager(
             // The controller manager creates this folder, by default on the machine itself; there are no drivers in it.
             (
                 "flex-volume-plugin-dir",
-                format!("{}/{ROLE}/flex-volume-plugins", layout.state.display()),
+                format!("{}/{CONTROL_PLANE}/flex-volume-plugins", layout.state.display()),
             ),
             // There is only one: an election would only take time.
             ("leader-elect", "false".into()),

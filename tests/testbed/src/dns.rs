@@ -4,8 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::binaries::Binaries;
-use crate::control_plane::{ROLE, server};
-use crate::layout::{Layout, write_file};
+use crate::layout::{CONTROL_PLANE, Layout, write_file};
 use crate::network::Block;
 use crate::pki::Authority;
 use crate::spec::ProcessSpec;
@@ -28,8 +27,8 @@ pub(crate) fn process(
 ) -> Result<ProcessSpec> {
     let identity = authority.client("coredns", USER, None)?;
     let kubeconfig = layout.pki().join("coredns.kubeconfig");
-    authority.kubeconfig(&kubeconfig, &server(block), &identity)?;
-    let corefile = layout.state.join(ROLE).join("Corefile");
+    authority.kubeconfig(&kubeconfig, &block.api_server(), &identity)?;
+    let corefile = layout.state.join(CONTROL_PLANE).join("Corefile");
     let upstream = std::fs::read_to_string("/etc/resolv.conf").is_ok_and(|text| has_server(&text));
     write_file(&corefile, config(block, &kubeconfig.to_string_lossy(), upstream))?;
     Ok(ProcessSpec {

@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{cargo, command, find_program, output, watched};
+use crate::command::{cargo, command, find_program, output, watched, watched_within};
 use crate::layout::{cache, repository};
 use crate::progress::Step;
 
@@ -157,6 +158,9 @@ fn deny_program() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// Longest time to compile the shim, on a busy machine.
+const SHIM_LIMIT: Duration = Duration::from_mins(15);
+
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// Checks that the shim for aarch64 links, and that it answers if `qemu-aarch64` can run it. Skipped if Rust's core
@@ -204,7 +208,7 @@ pub fn aarch64_shim() -> Result<Verdict> {
         &format!("target.{AARCH64}.linker='cc'"),
         "--target-dir",
     ]);
-    output(build.arg(&folder))?;
+    watched_within(build.arg(&folder), SHIM_LIMIT, |_| {})?;
     answers(&folder.join(AARCH64).join("dist/vcs"))
 }
 

@@ -14,8 +14,9 @@ use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 
 use crate::base_images::{Archive, small};
-use crate::binaries::{Binaries, short_hex};
+use crate::binaries::Binaries;
 use crate::command::{command, output};
+use crate::hash::short_hex;
 use crate::images::Built;
 use crate::layout::{cache, make_folder, write_file};
 use crate::lock::Lock;

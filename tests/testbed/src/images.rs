@@ -1,133 +1,34 @@
 //! Mooring's images: built from their Containerfiles if one of their ingredients changed, and delivered to the cluster.
 
 mod build;
+mod built;
+mod compile;
 mod containerfile;
 mod lists;
 mod notices;
 mod queue;
 mod recipes;
-mod seclusion;
 mod store;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 pub use build::try_out;
+pub use built::{Built, HOST, TAG};
+pub(crate) use compile::flags_of_programs;
+pub use compile::{build_programs, program_folder};
 pub use notices::notices;
 pub use recipes::{Recipe, recipes};
-pub(crate) use seclusion::{contained, secluded};
 
 use build::Wanted;
+use compile::put_programs_of_others;
 
 use crate::base_images::{self, Archive};
-use crate::binaries::{ensure_for_image, host_target, names_for_images};
-use crate::command::{cargo, output, watched};
-use crate::layout::{cache, make_folder, repository, write_file};
+use crate::layout::{cache, make_folder, repository};
 use crate::lock::Lock;
-use crate::progress::{Step, say};
-
-/// The tag of every image: the version of the workspace.
-pub const TAG: &str = env!("CARGO_PKG_VERSION");
-
-/// The first part of every image's name.
-pub const HOST: &str = "mooring.dev";
-
-/// An image that was built.
-#[derive(Debug, Clone)]
-pub struct Built {
-    /// Its full name and its OCI archive.
-    pub archive: Archive,
-    /// Hash of all its ingredients.
-    pub hash: String,
-}
-
-/// The folder of programs that Containerfiles copy, relative to the repository.
-pub fn program_folder() -> Result<String> {
-    Ok(format!("target/{}/dist", host_target()?))
-}
-
-/// The packages whose programs go into the images.
-const PACKAGES: [&str; 4] = ["flex-provisioner", "mooring-mounter", "mooring-shim", "pv"];
-
-/// Builds the static programs that go into the images. The compiled crates are kept in the cache, where every work tree
-/// finds those of other projects; the programs go to where `cargo build` would put them.
-pub fn build_programs() -> Result<()> {
-    let mut step = Step::begin("build the programs for the images");
-    let target = host_target()?;
-    let compiled = compiled_programs()?;
-    let flags = flags_of_programs(target);
-    leave_nothing_of_other_work_trees(&compiled, target)?;
-    let mut build = cargo([
-        "build",
-        "--profile",
-        "dist",
-        "--target",
-        target,
-        "--config",
-        &flags,
-        "--bins",
-        "--target-dir",
-    ])?;
-    build.arg(&compiled);
-    for package in PACKAGES {
-        build.args(["--package", package]);
-    }
-    watched(&mut build, |line| step.update(line.trim()))?;
-    let folder = repository().join(program_folder()?);
-    make_folder(&folder)?;
-    for program in ["flex-provisioner", "mounter", "vcs", "pv"] {
-        put(&compiled.join(target).join("dist").join(program), &folder.join(program))?;
-    }
-    write_file(&folder.join(notices::FILE), notices()?)?;
-    step.done("");
-    Ok(())
-}
-
-/// The file that says which work tree's crates were compiled last.
-const WORK_TREE: &str = "work-tree";
-
-/// Removes what was compiled from another work tree. cargo names the crates of a work tree by their places within it,
-/// and compares times: it would take another work tree's crates for this one's where they were compiled after this
-/// one's last change.
-fn leave_nothing_of_other_work_trees(compiled: &Path, target: &str) -> Result<()> {
-    let (record, this) = (compiled.join(WORK_TREE), repository().to_string_lossy().into_owned());
-    if std::fs::read_to_string(&record).is_ok_and(|last| last == this) {
-        return Ok(());
-    }
-    make_folder(compiled)?;
-    let mut clean = cargo([
-        "clean",
-        "--workspace",
-        "--profile",
-        "dist",
-        "--target",
-        target,
-        "--target-dir",
-    ])?;
-    output(clean.arg(compiled))?;
-    write_file(&record, this)
-}
-
-/// Where cargo compiles programs for images.
-fn compiled_programs() -> Result<PathBuf> {
-    Ok(cache()?.join("programs"))
-}
-
-/// A setting for cargo: the programs need no library and have a fixed address. So nothing has to be relocated at each
-/// start, which every mount has, and relocation takes no memory.
-pub(crate) fn flags_of_programs(target: &str) -> String {
-    format!("target.{target}.rustflags=[\"-Ctarget-feature=+crt-static\",\"-Crelocation-model=static\"]")
-}
-
-/// Puts a program in place atomically: it may be running.
-fn put(from: &Path, to: &Path) -> Result<()> {
-    let partial = to.with_extension("partial");
-    std::fs::copy(from, &partial)
-        .and_then(|_| std::fs::rename(&partial, to))
-        .with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))
-}
+use crate::progress::say;
 
 /// Which images are selected.
 #[derive(Debug, Clone, Copy)]
@@ -171,18 +72,6 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     Ok(wanted.into_iter().map(|wanted| wanted.built).collect())
 }
 
-/// Puts other projects' programs that these images copy beside Mooring's own.
-fn put_programs_of_others(recipes: &[Recipe]) -> Result<()> {
-    for program in names_for_images() {
-        let place = repository().join(program_folder()?).join(program);
-        if recipes.iter().any(|recipe| recipe.copies(&place)) {
-            let built = ensure_for_image(program)?;
-            put(&built, &place)?;
-        }
-    }
-    Ok(())
-}
-
 /// The selected ones among recipes, in order.
 fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
     let Selection::Named(names) = selection else {
@@ -216,13 +105,7 @@ fn find_base(name: &str, wanted: &[Wanted]) -> Result<Built> {
              of this repository"
         ),
     };
-    let hash = archive
-        .path
-        .parent()
-        .and_then(Path::file_name)
-        .map(|folder| folder.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    Ok(Built { archive, hash })
+    Ok(Built::of_base(archive))
 }
 
 /// Writes an image as a Docker archive that contains its name, which every loader understands.

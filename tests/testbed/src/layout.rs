@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::binaries::short_hex;
-use crate::node;
+use crate::hash::short_hex;
+use crate::node_folders::folder_of_its_own;
 
 /// Environment variable: another state folder than [`DEFAULT_STATE`], for a second cluster on one machine.
 pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
@@ -15,6 +15,9 @@ pub const STATE_VARIABLE: &str = "MOORING_TESTBED_STATE";
 /// Lists folders that were made on the machine as mount points, one per line, in the order in which they were made. All
 /// clusters of the machine share them, and the last one removes them.
 pub const MADE_FOLDERS: &str = "/var/lib/mooring-testbed.folders";
+
+/// The control plane's role: the name of its folders.
+pub const CONTROL_PLANE: &str = "control-plane";
 
 const DEFAULT_STATE: &str = "/var/lib/mooring-testbed";
 const DEFAULT_NAME: &str = "mooring";
@@ -39,7 +42,7 @@ impl Layout {
             state.display()
         );
         // The node's own folder of that name would hide it.
-        if let Some(folder) = node::folder_of_its_own(&state) {
+        if let Some(folder) = folder_of_its_own(&state) {
             bail!(
                 "{STATE_VARIABLE}={} is not usable: each node has a {} of its own; give a folder elsewhere, such as \
                  {DEFAULT_STATE}-2",

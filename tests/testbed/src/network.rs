@@ -33,6 +33,11 @@ impl Block {
         format!("{}/24", self.address(0, 0))
     }
 
+    /// The API server's address, `https://host:port`.
+    pub fn api_server(self) -> String {
+        format!("https://{}:6443", self.control_plane())
+    }
+
     /// A node's address; nodes count from 1.
     pub fn node(self, index: u8) -> Ipv4Addr {
         self.address(0, 10 + index)
@@ -190,6 +195,11 @@ pub fn remove(layout: &Layout, nodes: u8) {
     }
     ip_anyway(&format!("link delete {}", layout.bridge()));
     firewall::close(&layout.bridge());
+}
+
+/// Rules of the machine's packet filter that name the cluster's bridge.
+pub fn rules_of(layout: &Layout) -> Vec<String> {
+    firewall::naming(&layout.bridge())
 }
 
 /// The cluster's existing links.

@@ -2,9 +2,11 @@
 
 mod config;
 pub mod guest;
+mod numbering;
 mod root;
 
 pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
+pub use numbering::{ALL_NODES, MACHINE, MAX_NODES, name};
 pub use root::programs as programs_of_an_immutable;
 
 use std::path::{Path, PathBuf};
@@ -15,22 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::binaries::Binaries;
 use crate::command::find_program;
-use crate::control_plane::server;
 use crate::layout::{Layout, MADE_FOLDERS, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
 use crate::network::{Block, connect_node};
+use crate::node_folders::{IMMUTABLE_PLUGINS, MEMORY_FOLDERS, OWN_FOLDERS};
 use crate::pki::Authority;
 use crate::spec::{InitSpec, NodeSpec, ProcessSpec, RootSpec, environment};
 use crate::{cgroup, namespaces, progress};
 
-/// Most nodes that a testbed cluster can have.
-pub const MAX_NODES: u8 = 3;
-
-/// The number of the node in a virtual machine, after all others: see [`guest`].
-pub const MACHINE: u8 = MAX_NODES + 1;
-
-/// Most nodes together with that one.
-pub const ALL_NODES: u8 = MACHINE;
 /// The kind of host that a node is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -52,25 +46,6 @@ impl Flavour {
     }
 }
 
-const IMMUTABLE_PLUGINS: &str = "/var/lib/volumeplugins";
-
-/// Folders that each node has of its own, so that ordinary manifests with ordinary host paths work on each node.
-const OWN_FOLDERS: &[&str] = &[
-    "/etc/cni",
-    "/etc/kubernetes",
-    "/usr/libexec/kubernetes",
-    "/var/lib/cni",
-    "/var/lib/containerd",
-    "/var/lib/kubelet",
-    "/var/lib/mooring",
-    IMMUTABLE_PLUGINS,
-    "/var/log/containers",
-    "/var/log/pods",
-];
-
-/// Folders that each node has in memory.
-const MEMORY_FOLDERS: &[&str] = &["/run"];
-
 /// Storage clients that a node must not have: Mooring promises to work without any.
 const HIDDEN_PROGRAMS: &[&str] = &[
     "ceph-fuse",
@@ -90,14 +65,6 @@ const HIDDEN_PROGRAMS: &[&str] = &[
     "s3fs",
     "sshfs",
 ];
-
-/// A node's name; nodes count from 1.
-pub fn name(index: u8) -> String {
-    match index {
-        MACHINE => "machine-1".to_owned(),
-        _ => format!("node-{index}"),
-    }
-}
 
 /// The control group of a node's Pods.
 pub fn cgroup_of(layout: &Layout, index: u8) -> String {
@@ -206,12 +173,6 @@ pub fn remove_mount_points() -> Result<()> {
     Ok(())
 }
 
-/// The node's own folder that contains a path, if there is one.
-pub fn folder_of_its_own(path: &Path) -> Option<&'static Path> {
-    let mut folders = OWN_FOLDERS.iter().chain(MEMORY_FOLDERS).map(Path::new);
-    folders.find(|folder| path.starts_with(folder))
-}
-
 fn own(layout: &Layout, node: &str, path: &str) -> PathBuf {
     layout.node(node).join(path.trim_start_matches('/'))
 }
@@ -304,11 +265,15 @@ fn write_files(
     let kubelet = authority.client(&node, &format!("system:node:{node}"), Some("system:nodes"))?;
     authority.kubeconfig(
         &own(layout, &node, config::KUBELET_KUBECONFIG),
-        &server(block),
+        &block.api_server(),
         &kubelet,
     )?;
     let proxy = authority.client(&format!("{node}-kube-proxy"), "system:kube-proxy", None)?;
-    authority.kubeconfig(&own(layout, &node, config::PROXY_KUBECONFIG), &server(block), &proxy)
+    authority.kubeconfig(
+        &own(layout, &node, config::PROXY_KUBECONFIG),
+        &block.api_server(),
+        &proxy,
+    )
 }
 
 fn processes(binaries: &Binaries, block: Block, index: u8, flavour: Flavour) -> Vec<ProcessSpec> {
@@ -335,18 +300,4 @@ fn processes(binaries: &Binaries, block: Block, index: u8, flavour: Flavour) -> 
         ),
         process("kube-proxy", vec![format!("--config={}", config::PROXY_FILE)]),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::folder_of_its_own;
-    use std::path::Path;
-
-    #[test]
-    fn a_state_folder_under_a_node_s_own_folder_is_noticed() {
-        let of = |path| folder_of_its_own(Path::new(path));
-        assert_eq!(of("/var/lib/mooring"), Some(Path::new("/var/lib/mooring")));
-        assert_eq!(of("/run/x"), Some(Path::new("/run")));
-        assert_eq!(of("/var/lib/mooring-2"), None);
-    }
 }

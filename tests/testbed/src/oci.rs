@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::hash::hex;
+
 /// What an image runs.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
@@ -122,13 +124,4 @@ fn digest_file(path: &Path) -> Result<(String, u64)> {
         }
     };
     read().with_context(|| format!("failed to read {}", path.display()))
-}
-
-/// A hash in hexadecimal digits.
-pub fn hex(hash: &[u8]) -> String {
-    use std::fmt::Write;
-    hash.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -6,26 +6,30 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use mooring_e2e::Needs;
 use mooring_testbed::cluster;
+use mooring_testbed::cluster::remains::{Before, remains};
 use mooring_testbed::image_store::ImageStore;
 use mooring_testbed::images::{Built, Selection};
 use mooring_testbed::install::install_for_tests;
 use mooring_testbed::layout::{Layout, STATE_VARIABLE, repository};
 use mooring_testbed::node::Flavour;
-use mooring_testbed::progress::{labelled, note, say, spoken};
+use mooring_testbed::progress::{labelled, say, spoken};
 use mooring_testbed::target::{EXISTING_VARIABLE, Target, TargetArgs};
 
 use super::libtest::{self, Results};
+use super::outcome::{Outcome, Ran, Times};
 use super::plan::{self, Job, Queue};
 use super::programs::Programs;
-use super::results_folder;
 
 /// Environment variable: where a failed test leaves all information.
 const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
 /// Environment variable: the seed of tests that draw random numbers.
 const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
+
+/// Environment variable: in the environment of all that a run of the suite starts, by which it is found afterwards.
+const RUN_VARIABLE: &str = "MOORING_TESTBED_RUN";
 
 /// Most lanes that a user can ask for.
 pub(super) const MOST_LANES: usize = 8;
@@ -58,47 +62,11 @@ pub(super) struct Lanes<'a> {
     pub(super) count: usize,
 }
 
-/// A file that ran.
-#[derive(Debug)]
-pub(super) struct Ran {
-    /// Its name, with its round if there are several.
-    pub(super) title: String,
-    /// The lane, from 1.
-    pub(super) lane: usize,
-    /// How long it took.
-    pub(super) took: Duration,
-    /// The results of its tests.
-    pub(super) results: Results,
-}
-
-/// How a lane spent its time.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Times {
-    /// The kind of its nodes, in words.
-    pub(super) nodes: String,
-    /// Time to start and remove its cluster, and to install Mooring.
-    pub(super) set_up: Duration,
-    /// Time in which tests ran.
-    pub(super) tests: Duration,
-    /// Time spent waiting: for other lanes to start, or because nothing was left for it.
-    pub(super) waited: Duration,
-}
-
-/// The outcome of all lanes.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// The files, in the order in which they ended.
-    pub(super) ran: Vec<Ran>,
-    /// The lanes.
-    pub(super) lanes: Vec<Times>,
-    /// Errors outside of tests.
-    pub(super) errors: Vec<anyhow::Error>,
-}
-
 impl Lanes<'_> {
     /// Runs all jobs.
     pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
         let started = Instant::now();
+        let before = Before::look();
         let jobs = Mutex::new(Queue::new(jobs));
         // Clusters start and end one after the other: each looks for free addresses.
         let starting = Mutex::new(());
@@ -132,9 +100,22 @@ impl Lanes<'_> {
         let left = jobs.into_inner().unwrap_or_else(PoisonError::into_inner).jobs;
         if !left.is_empty() {
             let titles: Vec<_> = left.iter().map(title).collect();
-            outcome.errors.push(anyhow::anyhow!("not run: {}", titles.join(", ")));
+            outcome.errors.push(anyhow!("not run: {}", titles.join(", ")));
+        }
+        if !self.keep && !self.target.existing {
+            outcome
+                .errors
+                .extend(before.and_then(|before| self.nothing_left(&before)).err());
         }
         outcome
+    }
+
+    /// Fails if the clusters, which were removed, or the tests left anything on this machine.
+    fn nothing_left(&self, before: &Before) -> Result<()> {
+        let layouts: Vec<_> = (0..self.count).map(|index| layout_of(self.layout, index)).collect();
+        let left = remains(&layouts, before, &format!("{RUN_VARIABLE}={}", run_name()))?;
+        ensure!(left.is_empty(), "left on this machine: {}", left.join("; "));
+        Ok(())
     }
 
     fn lane(
@@ -164,17 +145,11 @@ impl Lanes<'_> {
                 };
                 let began = Instant::now();
                 let title = title(&job);
-                let results = super::told(&title, self.run_job(&job, &layout, &target));
+                let results = Results::told(&title, self.run_job(&job, &layout, &target));
                 locked(jobs).ended(&job);
                 let took = began.elapsed();
                 times.tests += took;
-                say(format!(
-                    "{title}: {} passed, {} failed, {} skipped ({})",
-                    results.passed,
-                    results.failed.len(),
-                    results.skipped.len(),
-                    spoken(took)
-                ));
+                say(format!("{title}: {} ({})", results.counts(), spoken(took)));
                 locked(outcome).ran.push(Ran {
                     title,
                     lane: index + 1,
@@ -236,7 +211,8 @@ impl Lanes<'_> {
             .current_dir(repository().join("tests/e2e"))
             .env("RUST_BACKTRACE", "1")
             .env(STATE_VARIABLE, &layout.state)
-            .env(RESULTS_VARIABLE, results_folder());
+            .env(RUN_VARIABLE, run_name())
+            .env(RESULTS_VARIABLE, results_folder(job.round));
         if self.soak {
             command.envs(plan::SOAK_ENVIRONMENT.iter().copied());
         }
@@ -251,10 +227,22 @@ impl Lanes<'_> {
         }
         let limit = if self.soak { SOAK_LIMIT } else { FILE_LIMIT };
         let results = libtest::run(command, &title(job), limit)?;
-        if results == Results::default() {
-            note(format!("{}: no test", title(job)));
-        }
+        ensure!(results != Results::default(), "there is no test in this file");
         Ok(results)
+    }
+}
+
+/// This run of the suite.
+fn run_name() -> String {
+    std::process::id().to_string()
+}
+
+/// The folder for what failed tests leave. Each round has one of its own, since several run at once.
+fn results_folder(round: u32) -> PathBuf {
+    let folder = repository().join("target/testbed-results");
+    match round {
+        1 => folder,
+        round => folder.join(format!("round-{round}")),
     }
 }
 

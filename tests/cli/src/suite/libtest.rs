@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mooring_testbed::command::line;
-use mooring_testbed::progress::say;
+use mooring_testbed::progress::{fail, note, say};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -37,6 +37,25 @@ impl Results {
             failed: BTreeMap::from([(name.to_owned(), format!("{error:#}"))]),
             ..Self::default()
         }
+    }
+
+    /// The results of a program. If it could not be run, that is printed at once.
+    pub(super) fn told(name: &str, results: Result<Self>) -> Self {
+        results.unwrap_or_else(|error| {
+            note(format!("{name}:"));
+            fail(&error);
+            Self::broken(name, &error)
+        })
+    }
+
+    /// `N passed, N failed, N skipped`.
+    pub(super) fn counts(&self) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        )
     }
 
     /// Adds the results of another program; `title` is put before its tests' names.

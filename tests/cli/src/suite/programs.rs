@@ -1,14 +1,13 @@
 //! What cargo builds for the suite: the checks of the sources, and the test programs, all compiled in one go.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use mooring_e2e::File;
-use mooring_testbed::command::{cargo, line};
+use mooring_testbed::command::{cargo, line, shown_within, watched_within};
 use mooring_testbed::progress::say;
 use serde_json::Value;
 
@@ -30,6 +29,10 @@ const SOAK_FUZZ_LIMIT: Duration = Duration::from_hours(4);
 /// Time limit of one unit test program: they take seconds.
 const UNIT_LIMIT: Duration = Duration::from_mins(5);
 
+/// Time limit of a check of the sources, and of compiling everything, on a busy machine.
+const CHECK_LIMIT: Duration = Duration::from_mins(30);
+const COMPILE_LIMIT: Duration = Duration::from_mins(45);
+
 /// A check and its name.
 type Check = (&'static str, fn() -> Result<()>);
 
@@ -46,11 +49,7 @@ pub(super) fn checks() -> [Check; 2] {
 /// Runs cargo, and shows all of its output.
 fn shown(arguments: &[&str]) -> Result<()> {
     let mut cargo = cargo(arguments)?;
-    let status = cargo
-        .stdin(Stdio::null())
-        .status()
-        .with_context(|| format!("failed to run {}", line(&cargo)))?;
-    ensure!(status.success(), "{} failed: see above", line(&cargo));
+    shown_within(&mut cargo, CHECK_LIMIT)?;
     Ok(())
 }
 
@@ -72,20 +71,20 @@ pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
         "--no-run",
         "--message-format=json-render-diagnostics",
     ])?;
-    let shown = line(&build);
-    let mut child = build
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("failed to run {shown}"))?;
     let mut programs = Programs::default();
-    if let Some(stdout) = child.stdout.take() {
-        for message in BufReader::new(stdout).lines().map_while(Result::ok) {
-            programs.note(&message);
+    watched_within(&mut build, COMPILE_LIMIT, |text| {
+        // Messages are JSON; what is for a person is not.
+        if text.starts_with('{') {
+            programs.note(text);
+        } else {
+            say(text);
         }
-    }
-    let status = child.wait().with_context(|| format!("failed to wait for {shown}"))?;
-    ensure!(status.success(), "{shown} failed: see above");
+    })?;
+    ensure!(
+        !programs.unit.is_empty(),
+        "{} has told of no test program",
+        line(&build)
+    );
     for file in wanted {
         programs.end_to_end(file.group)?;
     }
@@ -150,13 +149,9 @@ impl Programs {
             if name == FUZZ_TARGETS {
                 command.env("PROPTEST_CASES", fuzz_cases);
             }
-            let results = super::told(name, libtest::run_quietly(command, name, limit));
+            let results = Results::told(name, libtest::run_quietly(command, name, limit));
             if results != Results::default() {
-                say(format!(
-                    "{name}: {} passed, {} failed",
-                    results.passed,
-                    results.failed.len()
-                ));
+                say(format!("{name}: {}", results.counts()));
             }
             all.add(name, results);
         }
@@ -168,7 +163,7 @@ impl Programs {
         let title = "documentation";
         let command = cargo(["test", "--quiet", "--doc", "--workspace"]);
         let results = command.and_then(|command| libtest::run_documentation(command, title, UNIT_LIMIT));
-        super::told(title, results)
+        Results::told(title, results)
     }
 }
 

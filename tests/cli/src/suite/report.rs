@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use mooring_testbed::extra_checks::Verdict;
 use mooring_testbed::progress::{fail, say, spoken};
 
-use super::lanes::{Outcome, Ran, Times};
-use super::libtest::Results;
+use super::libtest::{Results, is_stopped};
+use super::outcome::{Outcome, Ran, Times};
 
 /// A step and its result.
 struct Step {
@@ -116,6 +116,10 @@ impl Report {
     }
 
     fn timed(&mut self, name: &str, run: impl FnOnce(&mut Self) -> Results) {
+        if is_stopped() {
+            let error = anyhow!("this command was told to stop");
+            return self.results.add("not run", Results::broken(name, &error));
+        }
         say(format!("== {name}"));
         let (began, load) = (Instant::now(), Load::now());
         let results = run(self);
@@ -166,12 +170,7 @@ impl Report {
         }
         told("skipped", &self.results.skipped);
         told("FAILED", &self.results.failed);
-        say(format!(
-            "\n{} passed, {} failed, {} skipped",
-            self.results.passed,
-            self.results.failed.len(),
-            self.results.skipped.len()
-        ));
+        say(format!("\n{}", self.results.counts()));
         self.results.failed.is_empty()
     }
 }

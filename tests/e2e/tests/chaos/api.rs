@@ -294,10 +294,7 @@ fn late_watches_cost_no_further_write() {
             provisioner.apply().await?;
             // More time than the controller needs for any step. It counts from the next start of a watch.
             rig.proxy.lag_watches(Duration::from_millis(700));
-            for _ in 0..2 {
-                rig.proxy.cut_watches();
-            }
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            rig.proxy.renew_watches().await?;
             for index in 0..3 {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;

@@ -1,6 +1,8 @@
 //! What happens to mounts when a mounter, a kubelet or a client container ends without warning. One at a time: all
 //! volumes of a node are affected.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -42,17 +44,32 @@ async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     .await
 }
 
-/// Ends a kubelet like a crash, and waits until the next one has checked its Pods.
-async fn kill_kubelet(scope: &Scope) -> Result<()> {
+/// Ends a kubelet like a crash, and waits until the next one has dealt with these volumes: by then, it has unmounted what
+/// it takes for an orphan's, and asked for its Pods' mounts again.
+async fn kill_kubelet(scope: &Scope, volumes: &[String]) -> Result<()> {
+    let log = scope.own_cluster()?.layout.logs(NODE).join("kubelet.log");
+    let begun = log.metadata().with_context(|| format!("no {}", log.display()))?.len();
     scope.own_cluster()?.kill_in_node(1, "kubelet")?;
     wait_until("the next kubelet to answer", LIMIT, async || {
         scope.kubectl(["get", "--raw", &format!("/api/v1/nodes/{NODE}/proxy/healthz")])?;
         Ok(Some(()))
     })
     .await?;
-    // It checks its volumes in its first seconds.
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    Ok(())
+    wait_until("the next kubelet to ask for its volumes", LIMIT, async || {
+        let mut file = File::open(&log)?;
+        file.seek(SeekFrom::Start(begun))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        let is_done = |volume: &&String| {
+            let said = |how: &str| text.contains(&format!("MountVolume.SetUp {how} for volume \\\"{volume}\\\""));
+            said("succeeded") || said("failed")
+        };
+        let missing: Vec<_> = volumes.iter().filter(|volume| !is_done(volume)).collect();
+        ensure!(missing.is_empty(), "nothing of {missing:?} yet");
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// Proves: M2
@@ -74,11 +91,12 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         let before = scope.mounts_on(1)?;
         assert_eq!(before.len(), 2, "{before:?}");
         let all = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
+        let volumes = ["ssh", "local"].map(|claim| scope.volume_name(claim));
 
         for round in 1..=ROUNDS {
             let started = users.map(|user| scope.written(user).ok());
             kill_mounter(&scope, round).await?;
-            kill_kubelet(&scope).await?;
+            kill_kubelet(&scope, &volumes).await?;
             assert_eq!(scope.mounts_on(1)?, before, "round {round}");
             assert_eq!(scope.loop_devices()?.len(), 1, "round {round}");
             for (user, started) in users.iter().zip(started) {
@@ -141,7 +159,7 @@ fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no
             ensure!(killed > 0, "round {round}: there was no client container");
             // What a starting kubelet does with a dead mount.
             if round == ROUNDS / 2 {
-                kill_kubelet(&scope).await?;
+                kill_kubelet(&scope, &[scope.volume_name("data")]).await?;
             }
             let event = format!("involvedObject.name={user},reason={}", reasons::VOLUME_REVIVED);
             wait_until("the volume to be in use again", LIMIT, async || {

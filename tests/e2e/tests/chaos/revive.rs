@@ -216,8 +216,14 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
         };
         let (process, _) = daemon(&scope, &server)?;
         selector("nobody")?;
-        // kube-proxy needs a moment.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        let refused = format!(
+            "! timeout 2 bash -c 'exec 3<>/dev/tcp/{}/22' 2>/dev/null",
+            server.address
+        );
+        wait_until("kube-proxy to take the server away", LIMIT, async || {
+            scope.on_node(1, &refused).map(Some)
+        })
+        .await?;
         kill(&process)?;
         scope.event("user", "mounting it again fails").await?;
         selector("ssh")?;

@@ -2,20 +2,15 @@
 //! container mounts.
 
 use mooring_harness::in_namespace;
-use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::{claim, user_of};
 use serde_json::{Value, json};
 
 #[test]
 fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_gone() {
-    on_own_nodes("mount-glusterfs", async |scope| {
-        for node in [1, 2] {
-            assert_eq!(
-                scope.on_node(node, "command -v glusterfs mount.glusterfs || echo none")?,
-                "none\n"
-            );
-        }
-        let (_, provisioner) = scope.glusterfs_example("node-1").await?;
+    on_two_nodes("mount-glusterfs", async |scope, [one, two]| {
+        scope.nodes_lack("glusterfs mount.glusterfs")?;
+        let (_, provisioner) = scope.glusterfs_example(&one).await?;
         provisioner.apply().await?;
         let mut wanted = claim("data", &provisioner.class, "16Mi");
         wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);
@@ -23,12 +18,12 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
         scope.claim_bound("data").await?;
 
         let mut writer = user_of("writer", "data", "echo hello >/data/letter; sleep 1000000");
-        writer["spec"]["nodeName"] = "node-1".into();
+        writer["spec"]["nodeName"] = one.into();
         writer["spec"]["securityContext"] = json!({"runAsUser": 1000, "runAsNonRoot": true});
         scope.apply(&writer.to_string())?;
         scope.pod_ready("writer").await?;
         let mut reader = user_of("reader", "data", "sleep 1000000");
-        reader["spec"]["nodeName"] = "node-2".into();
+        reader["spec"]["nodeName"] = two.into();
         scope.apply(&reader.to_string())?;
         scope.pod_ready("reader").await?;
         assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");

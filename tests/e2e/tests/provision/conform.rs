@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::FLEX_DRIVER;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
-use mooring_harness::{Scope, in_namespace};
+use mooring_harness::{Scope, in_namespace, skip};
 use serde_json::json;
 
 #[test]
@@ -96,13 +96,16 @@ fn ceph() {
 }
 
 #[test]
-fn the_other_stock_images_pass_the_vendor_s_kit() {
-    // One after the other: each kit has four Pods at work.
+fn the_image_of_class_sshfs_passes_the_vendor_s_kit() {
     sshfs();
-    // They take minutes: `--soak` tries them all.
+}
+
+#[test]
+fn the_other_stock_images_pass_the_vendor_s_kit() {
     if std::env::var_os("MOORING_TESTBED_CYCLES").is_none() {
-        return;
+        return skip("it takes minutes: --soak runs it");
     }
+    // One after the other: each kit has four Pods at work.
     iscsi();
     smb();
     directory();

@@ -382,6 +382,11 @@ async fn logs_of_clients(logs: &ClientLogs, canaries: &Canaries) -> Result<()> {
     })
     .await?;
     for (pod, log) in logs.so_far() {
+        ensure!(
+            log.broken.is_none(),
+            "the log of Pod {pod} was not read to its end: {:?}",
+            log.broken
+        );
         canaries.check(&format!("a log of Pod {pod}"), &log.text)?;
     }
     Ok(())

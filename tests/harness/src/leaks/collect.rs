@@ -13,11 +13,11 @@ use mooring_testbed::cgroup::{Hierarchies, hierarchies};
 use mooring_testbed::cluster::{Cluster, LoopDevice, loop_devices};
 use mooring_testbed::command::output;
 use mooring_testbed::node;
+use mooring_testbed::node_folders::folder_of_its_own;
 use serde_json::Value;
 
 use super::super::census::{Census, pod_in};
-use super::super::provisioner::CONFIG_NAMESPACE;
-use super::TESTS_LABEL;
+use super::super::names::{CONFIG_NAMESPACE, TESTS_LABEL};
 use super::picture::{Kind, Picture};
 
 /// The place of loop devices: all nodes share the machine's.
@@ -43,7 +43,7 @@ const NETWORKS: &str = "run/netns";
 pub(super) struct Ours {
     /// What paths of tests' volumes contain.
     pub(super) words: Vec<String>,
-    /// The numbers of loop devices that were mounted on the cluster's nodes.
+    /// The numbers of loop devices that were mounted on the cluster's nodes, or over files that only it sees.
     pub(super) devices: BTreeSet<u32>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
     let listed = output(&mut cluster.kubectl([
         "--request-timeout=20s",
         "get",
-        "pods,secrets,configmaps,persistentvolumes,namespaces",
+        "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,volumeattachments,namespaces",
         "--all-namespaces",
         "-o",
         "json",
@@ -83,14 +83,14 @@ pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
             // In other folders, a node sees the machine's mounts from the time when the node was started, which are not
             // its own.
             let points = mount_points(&table, &living).into_iter();
-            for point in points.filter(|point| node::folder_of_its_own(Path::new(point)).is_some()) {
+            for point in points.filter(|point| folder_of_its_own(Path::new(point)).is_some()) {
                 picture.add(Kind::Mount, &name, point);
             }
         }
         control_groups(&name, &node::cgroup_of(&cluster.layout, index), &living, &mut picture)?;
     }
     container_mounts(&census, objects, &living, &mut picture);
-    devices(cluster, ours, &mut picture)?;
+    devices(cluster, &census, ours, &mut picture)?;
     Ok(picture)
 }
 
@@ -137,7 +137,8 @@ fn is_compared(object: &Value) -> bool {
                     "DaemonSet" | "ReplicaSet"
                 )
         }
-        "Secret" => in_ours,
+        "Secret" | "PersistentVolumeClaim" => in_ours,
+        "StorageClass" | "VolumeAttachment" => true,
         // Another installation of Mooring may add a ConfigMap; one that can't be deleted is a leak.
         "ConfigMap" => in_ours && deleted,
         // A retained volume stays on purpose.
@@ -271,12 +272,19 @@ fn control_groups(name: &str, group: &str, living: &BTreeSet<String>, picture: &
     Ok(())
 }
 
-/// Loop devices over files of the cluster, and loop devices whose file disappeared with the client container that
-/// showed it.
-fn devices(cluster: &Cluster, ours: &Ours, picture: &mut Picture) -> Result<()> {
+/// Loop devices over files of the cluster, also over those that only its containers see, and loop devices whose file
+/// disappeared with the client container that showed it.
+fn devices(cluster: &Cluster, census: &Census, ours: &Ours, picture: &mut Picture) -> Result<()> {
     picture.look_at(Kind::LoopDevice, MACHINE);
-    for device in loop_devices(&cluster.layout.state)? {
-        if device.is_below || ours.is(&device) {
+    let devices = loop_devices(&cluster.layout.state)?;
+    let all_below = devices.iter().all(|device| device.is_below);
+    let shown = if all_below {
+        BTreeSet::new()
+    } else {
+        census.file_systems()
+    };
+    for device in devices {
+        if device.is_below || shown.contains(&device.file_system) || ours.is(&device) {
             picture.add(Kind::LoopDevice, MACHINE, device.file);
         }
     }
@@ -303,6 +311,7 @@ mod tests {
             ours.is(&LoopDevice {
                 number,
                 file: file.to_owned(),
+                file_system: String::new(),
                 is_below: false,
             })
         };
@@ -345,6 +354,8 @@ mod tests {
         assert!(is_compared(&object("Pod", "mooring")));
         assert!(is_compared(&object("Secret", "mooring-e2e")));
         assert!(!is_compared(&object("Secret", "kube-system")));
+        assert!(is_compared(&object("StorageClass", "")));
+        assert!(!is_compared(&object("PersistentVolumeClaim", "of-a-test")));
         assert!(!is_compared(&object("Namespace", "")));
         let mut pod = object("Pod", "mooring");
         pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);

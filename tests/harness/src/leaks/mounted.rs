@@ -1,4 +1,5 @@
-//! Which loop devices were mounted on the cluster's nodes while tests ran.
+//! Which loop devices belonged to the cluster while tests ran: those mounted on its nodes, and those over files that
+//! only its containers see.
 //!
 //! When a client container is killed, a loop device over one of its files loses the path, and all clusters of the
 //! machine share one kernel. Only earlier mounts tell which cluster the device belongs to.
@@ -7,11 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use mooring_testbed::cluster::Cluster;
+use super::super::census::Census;
+use mooring_testbed::cluster::{Cluster, loop_devices_anywhere};
 use mooring_testbed::namespaces::find_inits;
 
 /// How often to read the mount tables: a test's volume whose client is killed stays mounted for longer.
 const PERIOD: Duration = Duration::from_secs(3);
+
+/// The beginning of the numbers of file systems that are on no disk, such as FUSE.
+const NO_DISK: &str = "0:";
 
 /// The kernel's number of loop devices.
 const LOOP: &str = "7:";
@@ -31,6 +36,8 @@ pub(super) fn look(cluster: &Cluster) {
             loop {
                 if let Some((cluster, devices)) = &mut *seen() {
                     devices.extend(now(cluster));
+                    let unknown = over_files_of(cluster, devices);
+                    devices.extend(unknown);
                 }
                 std::thread::sleep(PERIOD);
             }
@@ -50,6 +57,26 @@ fn now(cluster: &Cluster) -> BTreeSet<u32> {
         .iter()
         .filter_map(|(_, init)| std::fs::read_to_string(format!("/proc/{init}/mountinfo")).ok());
     tables.flat_map(|table| in_table(&table)).collect()
+}
+
+/// The devices over files that only this cluster's processes see, besides those that are known.
+fn over_files_of(cluster: &Cluster, known: &BTreeSet<u32>) -> BTreeSet<u32> {
+    // Listing all processes takes longer, and mostly there is no such device.
+    let devices = loop_devices_anywhere().unwrap_or_default();
+    let unknown: Vec<_> = devices
+        .into_iter()
+        .filter(|(number, file_system)| !known.contains(number) && file_system.starts_with(NO_DISK))
+        .collect();
+    if unknown.is_empty() {
+        return BTreeSet::new();
+    }
+    let shown = Census::of(cluster)
+        .map(|census| census.file_systems())
+        .unwrap_or_default();
+    let ours = unknown
+        .into_iter()
+        .filter(|(_, file_system)| shown.contains(file_system));
+    ours.map(|(number, _)| number).collect()
 }
 
 fn in_table(table: &str) -> Vec<u32> {

@@ -125,17 +125,32 @@ pub struct LoopDevice {
     /// The path by which some node or container knew its file, with ` (deleted)` appended if the file is gone; `/` if
     /// the mount that it was on is gone.
     pub file: String,
-    /// Whether the file is below the given folder.
+    /// The file system that its file is on, by its numbers in a mount table, such as `0:57`.
+    pub file_system: String,
+    /// Whether the file is below the given folder, or the device of such a file.
     pub is_below: bool,
+}
+
+/// The files below `folder`, and the loop devices over them: a kubelet puts another loop device over that of a raw block
+/// volume.
+fn files_of(folder: &Path, attached: &[(PathBuf, FileId)]) -> HashSet<FileId> {
+    let mut ours = HashSet::new();
+    if attached.is_empty() {
+        return ours;
+    }
+    files_below(folder, &mut ours);
+    let below = attached.iter().filter(|(_, file)| ours.contains(file));
+    let devices: Vec<_> = below
+        .filter_map(|(device, _)| Some(FileId::of(&device.metadata().ok()?)))
+        .collect();
+    ours.extend(devices);
+    ours
 }
 
 /// The loop devices of the machine, each with whether its file is below `folder`.
 pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
     let attached = attached()?;
-    let mut ours = HashSet::new();
-    if !attached.is_empty() {
-        files_below(folder, &mut ours);
-    }
+    let ours = files_of(folder, &attached);
     let of_device = |(device, file): (PathBuf, FileId)| {
         let name = device.file_name()?.to_str()?;
         let path = Path::new("/sys/block").join(name).join("loop/backing_file");
@@ -144,29 +159,28 @@ pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
         Some(LoopDevice {
             number: name.strip_prefix("loop")?.parse().ok()?,
             file: path.trim_end_matches('\n').to_owned(),
+            file_system: format!("{}:{}", file.major, file.minor),
             is_below: ours.contains(&file),
         })
     };
     Ok(attached.into_iter().filter_map(of_device).collect())
 }
 
+/// The machine's loop devices by number, each with the file system that its file is on: [`LoopDevice::file_system`].
+pub fn loop_devices_anywhere() -> Result<Vec<(u32, String)>> {
+    let named = |(device, file): (PathBuf, FileId)| {
+        let number = device.file_name()?.to_str()?.strip_prefix("loop")?.parse().ok()?;
+        Some((number, format!("{}:{}", file.major, file.minor)))
+    };
+    Ok(attached()?.into_iter().filter_map(named).collect())
+}
+
 /// Detaches the loop devices whose files are below `folder`. Most of them are gone with their node's mounts.
 pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
-    if attached()?.is_empty() {
+    let ours = files_of(folder, &attached()?);
+    if ours.is_empty() {
         return Ok(());
     }
-    let mut ours = HashSet::new();
-    files_below(folder, &mut ours);
-    // A kubelet puts another loop device over that of a raw block volume.
-    let below: Vec<_> = attached()?
-        .into_iter()
-        .filter(|(_, file)| ours.contains(file))
-        .collect();
-    ours.extend(
-        below
-            .iter()
-            .filter_map(|(device, _)| Some(FileId::of(&device.metadata().ok()?))),
-    );
     for (device, _) in attached()?.iter().filter(|(_, file)| ours.contains(file)) {
         // The kernel may have detached it meanwhile.
         let _ = output(command("losetup", ["--detach"]).arg(device));

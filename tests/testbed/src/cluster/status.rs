@@ -2,15 +2,16 @@
 
 use anyhow::Result;
 
+use super::{connect, running};
 use crate::command::output;
 use crate::layout::Layout;
 use crate::namespaces::find_inits;
 use crate::progress::say;
 
 /// Prints the state of the cluster; returns whether it runs.
-pub fn status(layout: &Layout) -> Result<bool> {
+pub fn show(layout: &Layout) -> Result<bool> {
     let inits = find_inits(layout)?;
-    if super::running(layout)?.is_none() {
+    if running(layout)?.is_none() {
         say("No cluster runs. `cargo testbed up` brings one up.");
         if !inits.is_empty() || layout.state.exists() {
             say(format!(
@@ -21,7 +22,7 @@ pub fn status(layout: &Layout) -> Result<bool> {
         }
         return Ok(false);
     }
-    let cluster = super::connect(layout)?;
+    let cluster = connect(layout)?;
     say(format!("Kubeconfig: {}", layout.kubeconfig().display()));
     for (role, pid) in &inits {
         say(format!(

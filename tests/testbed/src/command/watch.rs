@@ -1,22 +1,57 @@
 //! Runs a program with a time limit, and passes on its lines as it prints them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{CommandError, LAST_LINES, find_program, line};
+use super::error::{CommandError, LAST_LINES, line};
+use super::find::find_program;
 
 /// Longest for any step of the testbed's preparation: building Kubernetes takes minutes on two cores.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// How often to check a silent program.
 const POLL: Duration = Duration::from_millis(100);
+
+/// How long its outputs may be silent after its end, if something else holds them open.
+const REST: Duration = Duration::from_millis(500);
+
+/// The process groups of the running programs, and whether more may start.
+struct Running {
+    stopped: bool,
+    groups: BTreeSet<i32>,
+}
+
+static RUNNING: Mutex<Running> = Mutex::new(Running {
+    stopped: false,
+    groups: BTreeSet::new(),
+});
+
+fn running() -> MutexGuard<'static, Running> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends all running programs of this module with their children; no more may start. Programs that [`super::output`]
+/// runs may: something has to clean up.
+pub fn stop() {
+    let mut running = running();
+    running.stopped = true;
+    for group in &running.groups {
+        end_group(*group);
+    }
+}
+
+fn end_group(group: i32) {
+    // It may be gone already.
+    let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+}
 
 /// The stream that a line was printed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,17 +84,20 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Result<String, C
     Ok(printed)
 }
 
+/// Runs a command to its end; it prints where this program does. After `limit`, the command is killed with its process
+/// group.
+pub fn shown_within(command: &mut Command, limit: Duration) -> Result<(), CommandError> {
+    let mut child = start(tied(command).stdin(Stdio::null()), command)?;
+    // It prints nothing here: only its end is waited for.
+    let (_, nothing) = channel();
+    let ended = follow(&mut child, &nothing, Instant::now() + limit, |_, _| ());
+    verdict(command, limit, ended, String::new())
+}
+
 fn run(command: &mut Command, limit: Duration, mut each: impl FnMut(Stream, &str)) -> Result<(), CommandError> {
-    let mut child = tied(command)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|source| CommandError::Start {
-            line: line(command),
-            source,
-        })?;
+    let mut tied = tied(command);
+    tied.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = start(&mut tied, command)?;
     let (sender, lines) = channel();
     if let Some(stdout) = child.stdout.take() {
         read_lines(stdout, Stream::Output, sender.clone());
@@ -68,30 +106,49 @@ fn run(command: &mut Command, limit: Duration, mut each: impl FnMut(Stream, &str
         read_lines(stderr, Stream::Error, sender);
     }
     let mut last = VecDeque::new();
-    let status = follow(&mut child, &lines, Instant::now() + limit, |stream, text| {
+    let ended = follow(&mut child, &lines, Instant::now() + limit, |stream, text| {
         each(stream, text);
         if last.len() == LAST_LINES {
             last.pop_front();
         }
         last.push_back(text.to_owned());
-    })
-    .map_err(|source| CommandError::Start {
-        line: line(command),
+    });
+    verdict(command, limit, ended, Vec::from(last).join("\n"))
+}
+
+/// Starts a program in a process group of its own, unless this program was told to stop.
+fn start(tied: &mut Command, shown: &Command) -> Result<Child, CommandError> {
+    let mut running = running();
+    if running.stopped {
+        return Err(CommandError::Stopped { line: line(shown) });
+    }
+    let started = tied.process_group(0).spawn();
+    let child = started.map_err(|source| CommandError::Start {
+        line: line(shown),
         source,
     })?;
-    let last = Vec::from(last).join("\n");
-    match status {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => Err(CommandError::Failed {
-            line: line(command),
-            status,
-            last,
-        }),
-        None => Err(CommandError::Late {
-            line: line(command),
-            limit,
-            last,
-        }),
+    running.groups.extend(group_of(&child));
+    Ok(child)
+}
+
+fn group_of(child: &Child) -> Option<i32> {
+    i32::try_from(child.id()).ok()
+}
+
+/// What became of a program that has ended, with the last lines that it printed.
+fn verdict(
+    command: &Command,
+    limit: Duration,
+    ended: std::io::Result<Option<ExitStatus>>,
+    last: String,
+) -> Result<(), CommandError> {
+    let line = line(command);
+    match ended {
+        Ok(Some(status)) if status.success() => Ok(()),
+        _ if running().stopped => Err(CommandError::Stopped { line }),
+        Ok(Some(status)) => Err(CommandError::Failed { line, status, last }),
+        Ok(None) => Err(CommandError::Late { line, limit, last }),
+        Err(source) => Err(CommandError::Start { line, source }),
     }
 }
 
@@ -102,31 +159,37 @@ fn follow(
     deadline: Instant,
     mut each: impl FnMut(Stream, &str),
 ) -> std::io::Result<Option<ExitStatus>> {
-    loop {
-        match lines.recv_timeout(POLL) {
-            Ok((stream, text)) => each(stream, &text),
+    let group = group_of(child);
+    let status = loop {
+        let ended = match lines.recv_timeout(POLL) {
+            Ok((stream, text)) => {
+                each(stream, &text);
+                None
+            }
             // A process that it leaves running may hold its output open forever.
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(status) = child.try_wait()? {
-                    return Ok(Some(status));
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => child.try_wait()?,
             Err(RecvTimeoutError::Disconnected) => {
-                if let Some(status) = child.try_wait()? {
-                    return Ok(Some(status));
-                }
                 std::thread::sleep(POLL / 10);
+                child.try_wait()?
             }
+        };
+        if ended.is_some() {
+            break ended;
         }
         if Instant::now() > deadline {
-            if let Ok(group) = i32::try_from(child.id()) {
-                // It may be gone already.
-                let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-            }
+            group.into_iter().for_each(end_group);
             child.wait()?;
-            return Ok(None);
+            break None;
         }
+    };
+    if let Some(group) = group {
+        running().groups.remove(&group);
     }
+    // What it printed just before its end.
+    while let Ok((stream, text)) = lines.recv_timeout(REST) {
+        each(stream, &text);
+    }
+    Ok(status)
 }
 
 fn read_lines(stream: impl Read + Send + 'static, which: Stream, sender: Sender<(Stream, String)>) {
@@ -171,8 +234,8 @@ fn tied(command: &Command) -> Command {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::super::{CommandError, command};
-    use super::{output_within, watched, watched_within};
+    use super::super::{CommandError, command, output};
+    use super::{output_within, shown_within, watched, watched_within};
 
     #[test]
     fn lines_of_both_streams_pass_through() {
@@ -222,6 +285,16 @@ mod tests {
         )
         .unwrap();
         assert!(began.elapsed() < Duration::from_secs(20));
-        let _ = super::super::output(&mut command("kill", [left.trim()]));
+        let _ = output(&mut command("kill", [left.trim()]));
+    }
+
+    #[test]
+    fn a_program_that_prints_here_has_a_limit_too() {
+        let limit = Duration::from_millis(200);
+        assert!(shown_within(&mut command("true", [""; 0]), limit * 100).is_ok());
+        let failed = shown_within(&mut command("false", [""; 0]), limit * 100).unwrap_err();
+        assert!(matches!(failed, CommandError::Failed { .. }), "{failed:?}");
+        let late = shown_within(&mut command("sleep", ["1000"]), limit).unwrap_err();
+        assert!(matches!(late, CommandError::Late { .. }), "{late:?}");
     }
 }

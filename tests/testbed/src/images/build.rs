@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::built::Built;
+use super::compile::program_folder;
+use super::lists;
 use super::queue::{Next, Queue};
+use super::recipes::Recipe;
 use super::store::{Build, Store};
-use super::{Built, Recipe, lists, program_folder};
 use crate::base_images;
 use crate::layout::repository;
 use crate::lock::Lock;
@@ -126,7 +129,7 @@ fn build_one(store: &Store, wanted: &Wanted, lists: &[String]) -> Result<()> {
 pub fn try_out(containerfile: &Path) -> Result<()> {
     let lock = Lock::images()?;
     let store = Store::open(&lock)?;
-    store.ensure(&super::find_base("busybox:1", &[])?)?;
+    store.ensure(&Built::of_base(base_images::busybox()?))?;
     let context = containerfile.parent().context("a Containerfile is in a folder")?;
     let archive = context.join("archive.tar");
     let build = Build {

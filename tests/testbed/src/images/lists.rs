@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Built;
+use super::built::Built;
 use super::store::{Build, Store};
 use crate::layout::{cache, make_folder, write_file};
 use crate::progress::Step;

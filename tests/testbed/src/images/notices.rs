@@ -7,10 +7,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::PACKAGES;
 use crate::binaries::host_target;
 use crate::command::{cargo, output};
 use crate::layout::repository;
+
+/// The packages whose programs go into the images.
+pub(super) const PACKAGES: [&str; 4] = ["flex-provisioner", "mooring-mounter", "mooring-shim", "pv"];
 
 /// The file's name, beside the programs.
 pub(super) const FILE: &str = "NOTICE";

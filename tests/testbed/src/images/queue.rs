@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Recipe;
+use super::recipes::Recipe;
 
 /// The remaining builds. Images are identified by their full names.
 pub(super) struct Queue<'a> {

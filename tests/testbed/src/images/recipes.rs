@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+use super::built::{Built, HOST, TAG};
 use super::containerfile::{Ingredients, ingredients};
-use super::{Built, HOST, TAG};
-use crate::binaries::short_hex;
+use crate::hash::short_hex;
 use crate::layout::repository;
 
 /// An image and its ingredients.

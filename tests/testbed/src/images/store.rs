@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Built;
-use super::seclusion::{contained, secluded};
+use super::built::Built;
 use crate::base_images;
 use crate::command::{output_within, watched_within};
 use crate::layout::{cache, make_folder, write_file};
 use crate::lock::Lock;
 use crate::progress::note;
+use crate::seclusion::{contained, secluded};
 
 /// Longest time to build an image: the largest takes a minute or two.
 const BUILD_LIMIT: Duration = Duration::from_mins(20);

@@ -32,6 +32,13 @@ fn deletions(rules: &str, bridge: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
+/// The rules that name `bridge`.
+pub(super) fn naming(bridge: &str) -> Vec<String> {
+    let rules = rules().unwrap_or_default();
+    let ours = rules.lines().filter(|line| line.split(' ').any(|word| word == bridge));
+    ours.map(str::to_owned).collect()
+}
+
 /// Lets `bridge` pass.
 pub(super) fn open(bridge: &str) -> anyhow::Result<()> {
     for rule in missing(&rules().unwrap_or_default(), bridge) {

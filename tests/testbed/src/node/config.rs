@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::control_plane::server;
+use super::numbering::name;
 use crate::dns;
 use crate::network::Block;
 
@@ -134,9 +134,9 @@ pub(super) fn proxy(block: Block, node: &str) -> Value {
 }
 
 pub(super) fn hosts(block: Block, nodes: u8) -> String {
-    let mut text = format!("127.0.0.1 localhost\n# {}\n", server(block));
+    let mut text = format!("127.0.0.1 localhost\n# {}\n", block.api_server());
     for index in 1..=nodes {
-        let _ = writeln!(text, "{} {}", block.node(index), super::name(index));
+        let _ = writeln!(text, "{} {}", block.node(index), name(index));
     }
     text
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::sched::CloneFlags;
 
-use super::{MACHINE, MAX_NODES, name};
+use super::numbering::{MACHINE, name};
 use crate::base_images;
 use crate::binaries::Binaries;
 use crate::command::{command, find_program, output};
@@ -25,9 +25,6 @@ use crate::pki::Authority;
 use crate::spec::{InitSpec, ProcessSpec, environment};
 use crate::virtual_machine::initramfs;
 use crate::virtual_machine::{BEFORE_OTHERS, KERNEL_ARGUMENTS, PROCESSOR, accelerator, add_modules, kernel};
-
-/// The node's taint, with effect `PreferNoSchedule`.
-const TAINT: &str = "testbed.mooring.dev/machine";
 
 /// What the kernel needs to find the disk, which has everything else.
 const FIRST_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
@@ -52,7 +49,7 @@ const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 /// images, with their digests.
 pub fn recipe(binaries: &Binaries, block: Block, images: &str) -> Result<String> {
     let (_, modules) = kernel::ensure()?.modules();
-    let (settings, processes) = (settings(block), tree::process_lines(binaries, block));
+    let (settings, processes) = (tree::settings(block), tree::process_lines(binaries, block));
     let script = include_str!("guest/init");
     Ok(format!("{images}{}\n{settings}{processes}{script}", modules.display()))
 }
@@ -216,19 +213,4 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
     words
         .chain(["-append".to_owned(), KERNEL_ARGUMENTS.to_owned()])
         .collect()
-}
-
-/// The settings for the machine's process 1, in a form that a shell reads.
-fn settings(block: Block) -> String {
-    // The routes to other nodes' Pods, two words each.
-    let routes: Vec<_> = (1..=MAX_NODES)
-        .map(|other| format!("{} {}", block.pods(other), block.node(other)))
-        .collect();
-    format!(
-        "NAME={}\nADDRESS={}\nGATEWAY={}\nROUTES='{}'\n",
-        name(MACHINE),
-        block.node(MACHINE),
-        block.control_plane(),
-        routes.join(" "),
-    )
 }

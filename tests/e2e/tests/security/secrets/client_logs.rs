@@ -24,6 +24,8 @@ type Run = (String, String, i32);
 pub(super) struct Log {
     pub(super) client: String,
     pub(super) text: String,
+    /// Why it could not be read to its end. It is read again from its beginning, if the container is still there.
+    pub(super) broken: Option<String>,
 }
 
 type Logs = Arc<Mutex<BTreeMap<Run, Log>>>;
@@ -73,12 +75,13 @@ async fn follow(pods: Api<Pod>, logs: Logs) {
                 let state = container.state.unwrap_or_default();
                 let run = (pod.name_any(), container.name, container.restart_count);
                 let started = state.running.is_some() || state.terminated.is_some();
-                if !started || locked(&logs).contains_key(&run) {
+                let is_read = locked(&logs).get(&run).is_some_and(|log| log.broken.is_none());
+                if !started || is_read {
                     continue;
                 }
                 let log = Log {
                     client: client.clone(),
-                    text: String::new(),
+                    ..Log::default()
                 };
                 locked(&logs).insert(run.clone(), log);
                 reading.spawn(read(pods.clone(), Arc::clone(&logs), run));
@@ -100,10 +103,19 @@ async fn read(pods: Api<Pod>, logs: Logs, run: Run) {
         return;
     };
     let mut lines = stream.lines();
-    while let Ok(Some(line)) = lines.try_next().await {
+    loop {
+        let read = lines.try_next().await;
         if let Some(log) = locked(&logs).get_mut(&run) {
-            log.text.push_str(&line);
-            log.text.push('\n');
+            match read {
+                Ok(Some(line)) => {
+                    log.text.push_str(&line);
+                    log.text.push('\n');
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => log.broken = Some(error.to_string()),
+            }
         }
+        return;
     }
 }

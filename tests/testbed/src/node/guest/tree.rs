@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::super::numbering::{MACHINE, MAX_NODES, name};
 use super::super::root::PROTOCOLS;
-use super::super::{Flavour, MACHINE, name, own, processes, write_files};
-use super::{TAINT, settings};
+use super::super::{Flavour, own, processes, write_files};
 use crate::base_images;
 use crate::binaries::Binaries;
 use crate::command::{command, find_program, output};
@@ -17,6 +17,9 @@ use crate::layout::{Layout, make_folder, write_file};
 use crate::network::Block;
 use crate::pki::Authority;
 use crate::virtual_machine::kernel::Kernel;
+
+/// The node's taint, with effect `PreferNoSchedule`.
+const TAINT: &str = "testbed.mooring.dev/machine";
 
 /// Folders that exist from the start.
 const FOLDERS: &[&str] = &[
@@ -96,6 +99,21 @@ pub(super) fn process_lines(binaries: &Binaries, block: Block) -> String {
         lines.push('\n');
     }
     lines
+}
+
+/// The settings for the machine's process 1, in a form that a shell reads.
+pub(super) fn settings(block: Block) -> String {
+    // The routes to other nodes' Pods, two words each.
+    let routes: Vec<_> = (1..=MAX_NODES)
+        .map(|other| format!("{} {}", block.pods(other), block.node(other)))
+        .collect();
+    format!(
+        "NAME={}\nADDRESS={}\nGATEWAY={}\nROUTES='{}'\n",
+        name(MACHINE),
+        block.node(MACHINE),
+        block.control_plane(),
+        routes.join(" "),
+    )
 }
 
 /// A shell, and the other programs that a script needs: none of them mounts anything over a network.

@@ -1,0 +1,145 @@
+//! A test's namespace, and what a test does there.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PostParams;
+use kube::{Api, Client, Resource};
+use serde_json::json;
+
+use super::connection::client;
+use super::names::TESTS_LABEL;
+use super::waiting::wait_for;
+use super::waits::wait_until;
+use mooring_testbed::command::{line, output, output_with_input};
+use mooring_testbed::target::Target;
+
+/// A test's namespace, and the cluster that it is on.
+#[derive(Clone)]
+pub struct Scope {
+    /// The cluster.
+    pub target: Target,
+    /// A client with all rights.
+    pub client: Client,
+    /// The namespace's name.
+    pub namespace: String,
+    /// By what factor a wait may be longer here than on the testbed's usual nodes.
+    patience: u32,
+}
+
+/// Runs a command to its end and returns what it printed. A test that takes too long says that it waits for the
+/// command.
+pub(crate) fn said_by(command: &mut std::process::Command) -> Result<String> {
+    let _waiting = wait_for(line(command));
+    Ok(output(command)?)
+}
+
+impl Scope {
+    /// A new namespace, named after `name`.
+    pub(super) async fn open(target: Target, name: &str, patience: u32) -> Result<Self> {
+        let client = client(&target, None).await?;
+        // The name is unique without coordination: the API server tries generated names until one is free.
+        let namespace: Namespace = serde_json::from_value(json!({
+            "metadata": {"generateName": format!("{name}-"), "labels": {TESTS_LABEL: name}},
+        }))
+        .context("failed to write a namespace")?;
+        let made = Api::<Namespace>::all(client.clone())
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("failed to make a namespace for {name}"))?;
+        let namespace = made.metadata.name.context("a namespace without a name")?;
+        let scope = Self {
+            target,
+            client,
+            namespace,
+            patience,
+        };
+        // No Pod can be created in it before its service account exists.
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = scope.api();
+        wait_until("the namespace's service account", Duration::from_secs(30), async || {
+            Ok(accounts.get_opt("default").await?)
+        })
+        .await?;
+        Ok(scope)
+    }
+
+    /// The same test in another namespace, which the test does not delete.
+    #[must_use]
+    pub fn elsewhere(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The limit of a wait that takes `usual` at most on the testbed's usual nodes.
+    pub(super) fn limit(&self, usual: Duration) -> Duration {
+        usual * self.patience
+    }
+
+    /// Objects of a kind in the namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Runs kubectl in the namespace, with all rights; returns what it printed.
+    pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
+        said_by(self.target.kubectl(["-n", &self.namespace]).args(args))
+    }
+
+    /// Applies a manifest in the namespace: YAML with any number of documents.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        self.apply_as(None, manifest)
+    }
+
+    /// Applies a manifest in the namespace as a user, whose name admission sees.
+    pub fn apply_as(&self, user: Option<&str>, manifest: &str) -> Result<()> {
+        let mut apply = self.target.kubectl(["-n", &self.namespace, "apply", "-f", "-"]);
+        if let Some(user) = user {
+            apply.arg(format!("--as={user}")).arg("--as-group=system:masters");
+        }
+        let _waiting = wait_for(line(&apply));
+        output_with_input(&mut apply, self.target.with_image_names(manifest).as_bytes())?;
+        Ok(())
+    }
+
+    /// Applies a manifest whose objects name their namespaces, or have none. Several tests may apply the same object at
+    /// once; only server-side apply copes with that.
+    pub fn apply_anywhere(&self, manifest: &str) -> Result<()> {
+        let manifest = self.target.with_image_names(manifest);
+        let mut apply = self
+            .target
+            .kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]);
+        let _waiting = wait_for(line(&apply));
+        output_with_input(&mut apply, manifest.as_bytes())?;
+        Ok(())
+    }
+
+    /// Runs a command in a Pod's first container; returns what it printed on standard output.
+    pub fn exec<S: AsRef<std::ffi::OsStr>>(&self, pod: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
+        let mut kubectl = self.target.kubectl(["-n", &self.namespace, "exec", pod, "--"]);
+        said_by(kubectl.args(args))
+    }
+
+    /// Deletes an object by kind and name (`pod/writer`) without waiting until it is gone.
+    pub fn delete(&self, object: &str) -> Result<()> {
+        self.kubectl(["delete", "--wait=false", "--ignore-not-found", object])?;
+        Ok(())
+    }
+
+    /// Fails with a clear message if Mooring is not installed on the cluster.
+    pub async fn require_mooring(&self) -> Result<()> {
+        let namespace = mooring_contract::names::NAMESPACE;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        if namespaces.get_opt(namespace).await?.is_none() {
+            bail!("Mooring is not installed on this cluster: run `cargo testbed install` first");
+        }
+        Ok(())
+    }
+}
