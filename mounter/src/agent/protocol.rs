@@ -17,6 +17,9 @@ use super::services::call::ServiceCall;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 
+/// Name of the agent's socket in the Pod's emptyDir.
+pub const SOCKET: &str = "agent.sock";
+
 /// Version of these messages.
 pub const VERSION: u32 = 1;
 

@@ -210,20 +210,22 @@ pub enum MountError {
     #[error("this node can't serve the volume: {0}")]
     Node(#[source] Cause),
     /// The client container is not there, or broke.
-    #[error("client container for {client}: {message}")]
+    #[error("client container for {client}: {cause}")]
     Container {
         /// The volume's type.
         client: String,
         /// What is wrong, and what to do.
-        message: String,
+        #[source]
+        cause: Cause,
     },
     /// It was tried and failed.
-    #[error("failed to {attempted}: {message}")]
+    #[error("failed to {attempted}: {cause}")]
     Failed {
         /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.
         attempted: String,
         /// What the kernel or the program said.
-        message: String,
+        #[source]
+        cause: Cause,
     },
 }
 

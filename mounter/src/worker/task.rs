@@ -1,4 +1,4 @@
-//! What a worker is told and what it reports, as JSON over pipes.
+//! The task of a worker and its report, as JSON over pipes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
