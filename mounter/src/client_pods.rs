@@ -69,11 +69,11 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Who this mounter is.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its node.
+    /// Name of the node that it runs on.
     pub node: String,
-    /// Its namespace.
+    /// Namespace of its Pod, and of the client Pods.
     pub namespace: String,
-    /// Its Pod.
+    /// Name of its Pod.
     pub pod: String,
     /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
@@ -81,7 +81,7 @@ pub struct Identity {
 
 /// Access to the cluster.
 pub struct Cluster {
-    /// The API.
+    /// Client of the Kubernetes API.
     pub client: kube::Client,
     /// Records Events.
     pub events: Recorder,
@@ -150,9 +150,9 @@ pub enum PodError {
 /// A Pod whose agent answered. It is not deleted as idle while this lives.
 #[derive(Debug)]
 pub struct Lease {
-    /// Name.
+    /// The client Pod's name.
     pub name: String,
-    /// Uid.
+    /// The client Pod's uid.
     pub uid: String,
     users: Arc<Users>,
 }

@@ -166,7 +166,7 @@ impl Core {
         &self.breakers
     }
 
-    /// Workers.
+    /// What runs the tasks that may block.
     pub fn workers(&self) -> &Workers {
         &self.workers
     }

@@ -94,7 +94,7 @@ pub enum AgentError {
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// The program failed.
@@ -118,7 +118,7 @@ pub enum AgentError {
          podPidsLimit), or no memory"
     )]
     Thread {
-        /// The directory.
+        /// The volume's target.
         target: String,
         /// The system's answer.
         #[source]

@@ -107,7 +107,7 @@ impl Status {
             .collect()
     }
 
-    /// Everything.
+    /// The report that `mounter status` prints.
     pub fn report(&self, core: &Core) -> StatusReport {
         let mounts = core.mounts().unwrap_or_default();
         let readiness = self.readiness(core.registry());

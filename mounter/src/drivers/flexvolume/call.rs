@@ -26,7 +26,7 @@ pub enum FlexVolumeCall {
     Mount(Box<FlexVolumeMountCall>),
     /// Unmount whatever is there.
     Unmount {
-        /// The directory.
+        /// The volume's target.
         target: Target,
     },
     /// Let the file system grow.
