@@ -78,7 +78,7 @@ unmap() {
         # A Pod that is ending may still use the file system, or the kernel may still be writing it.
         tries=$((tries + 1))
         [ "$tries" -lt 150 ] ||
-            fail "rbd$number is still in use: it is let go when what was written has got to the cluster"
+            fail "rbd$number is still in use, or its data is not on the cluster yet: the agent tries again"
         sleep 0.1
     done
     rm -f "$record"

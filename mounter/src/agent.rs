@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use mooring_program::log;
 use tracing::warn;
 
@@ -91,7 +92,10 @@ async fn agent(args: AgentArgs) -> Result<(), AgentProcessError> {
     let AgentArgs { dir, kubelet_root } = args;
     let store = Store::open(&dir)?;
     if let Err(error) = supply_mount_table(Path::new("/etc/mtab")) {
-        warn!(%error, "the image has no /etc/mtab, and none could be made: some mount programs want it");
+        warn!(
+            error = chain(&error),
+            "the image has no /etc/mtab, and the agent failed to make it: some mount programs want it"
+        );
     }
     let mounts = Mounts::new(kubelet_root, store)?;
     start_image().await;
@@ -117,7 +121,7 @@ async fn start_image() {
     if start.program.is_file()
         && let Err(error) = run::run(&start, START_LIMIT).await
     {
-        warn!("{error}");
+        warn!("{}", chain(&error));
     }
 }
 

@@ -24,20 +24,20 @@ pub struct MounterArgs {
 pub enum MounterCommand {
     /// Run the daemon.
     Serve(Box<ServeArgs>),
-    /// Print what the mounter in this container says of itself: checks, mounts, servers that do not answer.
+    /// Print the state of the mounter in this container: checks, mounts, servers that do not answer.
     Status(StatusArgs),
     /// Remove the shim and the socket from the kubelet's plugin directory. Refused while a volume is mounted.
     Uninstall(UninstallArgs),
     /// Run the agent of a client container.
     Agent(agent::AgentArgs),
-    /// Have the agent do something for the volume that a program of the client image mounts.
+    /// Ask the agent for a service for the volume that a program of the client image is mounting.
     Service(ServiceArgs),
     /// Copy this program into a directory, for a client container to run as its agent.
     InstallAgent {
         /// The directory.
         dir: PathBuf,
     },
-    /// Do one task of the daemon's, which comes on standard input.
+    /// Do one task of the daemon, read from standard input.
     #[command(hide = true)]
     Worker,
 }

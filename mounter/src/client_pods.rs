@@ -36,6 +36,7 @@ use kube::runtime::watcher::{self, watcher};
 use mooring_contract::image::ImageRef;
 use mooring_contract::names::labels;
 use mooring_contract::volume::ClientName;
+use mooring_program::error::chain;
 use tokio::sync::{OnceCell, watch};
 use tracing::{info, warn};
 
@@ -68,11 +69,11 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Who this mounter is.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its node.
+    /// Name of the node that it runs on.
     pub node: String,
-    /// Its namespace.
+    /// Namespace of its Pod, and of the client Pods.
     pub namespace: String,
-    /// Its Pod.
+    /// Name of its Pod.
     pub pod: String,
     /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
@@ -80,7 +81,7 @@ pub struct Identity {
 
 /// Access to the cluster.
 pub struct Cluster {
-    /// The API.
+    /// Client of the Kubernetes API.
     pub client: kube::Client,
     /// Records Events.
     pub events: Recorder,
@@ -149,9 +150,9 @@ pub enum PodError {
 /// A Pod whose agent answered. It is not deleted as idle while this lives.
 #[derive(Debug)]
 pub struct Lease {
-    /// Name.
+    /// The client Pod's name.
     pub name: String,
-    /// Uid.
+    /// The client Pod's uid.
     pub uid: String,
     users: Arc<Users>,
 }
@@ -210,7 +211,7 @@ pub struct ClientPods {
     changes: watch::Sender<u64>,
     users: Arc<Users>,
     /// Uids of Pods that are being deleted, or were, and may be seen yet.
-    let_go: Mutex<HashSet<String>>,
+    leaving: Mutex<HashSet<String>>,
     lost: lost::Lost,
     workers: Workers,
     looks: Looks,
@@ -245,7 +246,7 @@ impl ClientPods {
             store,
             changes: watch::channel(0).0,
             users: Arc::default(),
-            let_go: Mutex::default(),
+            leaving: Mutex::default(),
             lost: lost::Lost::default(),
             looks: Looks::new(workers.clone()),
             workers,
@@ -264,7 +265,10 @@ impl ClientPods {
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.next().await {
                 if let Err(error) = event {
-                    warn!(%error, "failed to watch the client Pods of this node; trying again");
+                    warn!(
+                        error = chain(&error),
+                        "failed to watch the client Pods of this node; trying again"
+                    );
                 }
                 watching.changed();
             }
@@ -274,7 +278,10 @@ impl ClientPods {
         // Ahead of the first mount, which would otherwise wait for the API.
         tokio::spawn(async move {
             while let Err(error) = knowing.known().await {
-                warn!("failed to find out what client Pods are made from: {error}");
+                warn!(
+                    "failed to learn the image and service account of client Pods: {}",
+                    chain(&error)
+                );
                 tokio::time::sleep(AGAIN).await;
             }
         });
@@ -338,7 +345,7 @@ impl ClientPods {
                         (Err(LinkError::NotThere), None) => {
                             "its image is being pulled, or its container started".to_owned()
                         }
-                        (Err(error), None) => error.to_string(),
+                        (Err(error), None) => chain(&error),
                     };
                     held = Some(lease);
                     (name, message)
@@ -346,7 +353,7 @@ impl ClientPods {
                 PodDecision::Create { name, ended } => {
                     held = None;
                     for (uid, name) in ended {
-                        self.let_go(&name, &uid);
+                        self.delete_soon(&name, &uid);
                     }
                     tokio::time::timeout_at(limit, self.create(&known.template, &wanted, &name))
                         .await
@@ -558,7 +565,7 @@ impl ClientPods {
     }
 
     /// Starts to delete a Pod, but no other Pod of the same name. The Pod stays while it has mounts.
-    fn let_go(self: &Arc<Self>, name: &str, uid: &str) {
+    fn delete_soon(self: &Arc<Self>, name: &str, uid: &str) {
         if !self.leaving().insert(uid.to_owned()) {
             return;
         }
@@ -574,7 +581,7 @@ impl ClientPods {
 
     /// Uids of Pods that are being deleted, or were, and may be seen yet.
     fn leaving(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.let_go.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the API to delete a Pod; whether it agreed, or the Pod is gone.
@@ -594,7 +601,11 @@ impl ClientPods {
             // 404: gone; 409: another has its name.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => true,
             Err(error) => {
-                warn!(pod.name = name, %error, "failed to delete a client Pod; trying again");
+                warn!(
+                    pod.name = name,
+                    error = chain(&error),
+                    "failed to delete a client Pod; trying again"
+                );
                 false
             }
         }
@@ -655,7 +666,7 @@ mod tests {
         let pods = ClientPods::start(cluster, identity, flags.args, registry, Kept::default(), workers);
         let start = Instant::now();
         for _ in 0..10 {
-            pods.let_go("client-sshfs-0", "uid");
+            pods.delete_soon("client-sshfs-0", "uid");
             // While the Pods are not known, no volume counts as lost.
             assert!(lost::look_after(&pods).await);
         }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use mooring_contract::volume::clients::gives_devices;
 use mooring_contract::volume::{Speaker, Volume};
+use mooring_program::error::chain;
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
@@ -165,7 +166,7 @@ impl Core {
         &self.breakers
     }
 
-    /// Workers.
+    /// What runs the tasks that may block.
     pub fn workers(&self) -> &Workers {
         &self.workers
     }
@@ -250,9 +251,10 @@ impl Core {
             Serving::Container(image) => {
                 let container = self.container.as_ref().ok_or_else(|| MountError::Container {
                     client: job.volume.client.to_string(),
-                    message:
+                    cause:
                         "the mounter has no access to the Kubernetes API, so it can start no client Pod: see its log"
-                            .to_owned(),
+                            .to_owned()
+                            .into(),
                 })?;
                 job.image = Some(image);
                 return container.mount(job).await;
@@ -302,7 +304,11 @@ impl Core {
             target: target.clone(),
         };
         if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
-            warn!(target.path = %target, %error, "failed to clean up after a mount by the host's program");
+            warn!(
+                target.path = %target,
+                error = chain(&error),
+                "failed to clean up after a mount by the host's program"
+            );
         }
     }
 
@@ -333,7 +339,11 @@ impl Core {
             // With a dead server, an unmount waits for data that can never be written. A disk of this node may just be
             // slow, and then the data has to be written.
             Err(ref error) if !is_on_a_device(target) && self.never_ends(target, error).await => {
-                warn!(target.path = %target, %error, "unmounted lazily: it is gone when its last user is");
+                warn!(
+                    target.path = %target,
+                    error = chain(&error),
+                    "unmounted lazily: it is gone when its last user is"
+                );
                 let detach = Task::Unmount {
                     target: target.clone(),
                     detach: true,
@@ -381,7 +391,7 @@ impl Core {
         let attempted = format!("the expansion of the volume on {target}");
         let table = Table::read().map_err(|error| MountError::Failed {
             attempted: "read the mount table".to_owned(),
-            message: error.to_string(),
+            cause: Cause::of(error),
         })?;
         let top = table.top(&target.path());
         if top.is_some()

@@ -17,7 +17,9 @@ use std::io;
 use std::sync::Arc;
 
 use kube::{Api, Client as KubeClient};
+use mooring_program::error::chain;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -35,6 +37,7 @@ use crate::core::metrics::MounterMetrics;
 use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
+use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
@@ -118,23 +121,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             .working_by(workers),
     );
     core.workers().start_ahead();
-    if let (Some(events), Some(pods)) = (&events, pods.clone()) {
-        let recorder = VolumeRecorder::new(events.clone());
-        let reviver = Reviver::new(pods, core.workers().clone(), metrics.clone(), recorder);
-        tokio::spawn(reviver.run());
-    }
-    if let (Some(events), Some(node_pods), Some(pods)) = (&events, node_pods, pods.clone()) {
-        let (workers, metrics) = (core.workers().clone(), core.metrics().clone());
-        let namespace = args.host_mount_namespace.clone();
-        let give_up = GiveUp::new(
-            pods,
-            workers,
-            namespace,
-            node_pods,
-            metrics,
-            VolumeRecorder::new(events.clone()),
-        );
-        tokio::spawn(give_up.run());
+    if let Some((events, pods)) = events.as_ref().zip(pods.clone()) {
+        recover(&core, events, pods, node_pods, &args);
     }
     let api = kube.clone().zip(events.clone());
     let publisher = api.clone().zip(args.node_name.clone()).map(|((kube, events), node)| {
@@ -155,25 +143,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             status.clone(),
         ));
     }
-    let settings = endpoint::EndpointSettings {
-        node: args.node.clone(),
-        shim: args.shim.clone(),
-        call_timeout: args.call_timeout,
-    };
-    let shown = status.clone();
-    let installed = move |result, is_new| {
-        shown.installed(result);
-        if is_new {
-            say_checks(&shown);
-        }
-    };
-    let endpoint = tokio::spawn(endpoint::keep(settings, Arc::clone(&core), installed, stop.clone()));
-    let settings = csi::endpoint::EndpointSettings {
-        kubelet_root: args.node.kubelet_root().to_owned(),
-        node: args.node_name.clone(),
-        call_timeout: args.call_timeout,
-    };
-    let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(&core), stop.clone()));
+    let (flexvolume, csi) = open_drivers(&core, &status, &args, &stop);
     let socket = args.status_socket.clone();
     tokio::spawn(status_socket::serve(socket, Arc::clone(&core), status.clone()));
     let listen = args.listen;
@@ -184,12 +154,12 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    let plugins = endpoint.await.unwrap_or_else(|error| {
-        error!(%error, "the endpoint's task broke");
+    let plugins = flexvolume.await.unwrap_or_else(|error| {
+        error!(error = chain(&error), "the endpoint's task broke");
         Vec::new()
     });
     if let Err(error) = csi.await {
-        error!(%error, "the task of the CSI sockets broke");
+        error!(error = chain(&error), "the task of the CSI sockets broke");
     }
     if let Some(kube) = kube {
         let unwanted =
@@ -202,6 +172,48 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     }
     info!("ended");
     Ok(())
+}
+
+/// Starts what looks after mounted volumes: those whose program ended, and those that do not answer.
+fn recover(core: &Core, events: &Recorder, pods: Arc<ClientPods>, node_pods: Option<Arc<NodePods>>, args: &ServeArgs) {
+    let (workers, metrics) = (core.workers().clone(), core.metrics().clone());
+    let recorder = || VolumeRecorder::new(events.clone());
+    let reviver = Reviver::new(Arc::clone(&pods), workers.clone(), metrics.clone(), recorder());
+    tokio::spawn(reviver.run());
+    if let Some(node_pods) = node_pods {
+        let namespace = args.host_mount_namespace.clone();
+        let give_up = GiveUp::new(pods, workers, namespace, node_pods, metrics, recorder());
+        tokio::spawn(give_up.run());
+    }
+}
+
+/// Opens the endpoints of both drivers until `stop`. That of FlexVolume ends with the directories that have the shim.
+fn open_drivers(
+    core: &Arc<Core>,
+    status: &Status,
+    args: &ServeArgs,
+    stop: &CancellationToken,
+) -> (JoinHandle<Vec<PluginDirectory>>, JoinHandle<()>) {
+    let settings = endpoint::EndpointSettings {
+        node: args.node.clone(),
+        shim: args.shim.clone(),
+        call_timeout: args.call_timeout,
+    };
+    let shown = status.clone();
+    let installed = move |result, is_new| {
+        shown.installed(result);
+        if is_new {
+            say_checks(&shown);
+        }
+    };
+    let flexvolume = tokio::spawn(endpoint::keep(settings, Arc::clone(core), installed, stop.clone()));
+    let settings = csi::endpoint::CsiSettings {
+        kubelet_root: args.node.kubelet_root().to_owned(),
+        node: args.node_name.clone(),
+        call_timeout: args.call_timeout,
+    };
+    let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(core), stop.clone()));
+    (flexvolume, csi)
 }
 
 fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
@@ -229,7 +241,8 @@ fn connect(config: kube::Config) -> Option<KubeClient> {
 
 fn no_api(error: &dyn std::error::Error) {
     warn!(
-        "no access to the Kubernetes API, so there are no client containers and no ConfigMap mounter-config: {error}"
+        "failed to reach the Kubernetes API, so there are no client containers and no ConfigMap mounter-config: {}",
+        chain(&error)
     );
 }
 
@@ -237,7 +250,10 @@ fn no_api(error: &dyn std::error::Error) {
 fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
     let (node, pod) = args.node_name.clone().zip(args.pod_name.clone())?;
     let node_pods = NodePods::new(config, node, (args.namespace.clone(), pod));
-    node_pods.inspect_err(|error| warn!("{error}")).ok().map(Arc::new)
+    node_pods
+        .inspect_err(|error| warn!("{}", chain(&error)))
+        .ok()
+        .map(Arc::new)
 }
 
 fn client_pods(

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mooring_mounter::args::MounterArgs;
-use mooring_mounter::volume::cause::chain;
+use mooring_program::error::chain;
 
 fn main() -> ExitCode {
     let error = match mooring_mounter::run(MounterArgs::parse()) {

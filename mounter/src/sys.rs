@@ -218,7 +218,7 @@ pub trait Sys {
     /// Makes `/dev/fuse` where it is missing.
     fn make_fuse_device(&self) -> Result<()>;
 
-    /// Sleeps.
+    /// Waits for this long; a fake does not.
     fn pause(&self, time: Duration);
 
     /// Runs a program to its end, with an empty environment. If it fails, its output is in the error.

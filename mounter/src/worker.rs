@@ -29,7 +29,7 @@ use self::clients::{host, kernel, local, pool};
 use crate::sys::graft::DeviceNode;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
-use crate::volume::cause::chain;
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
@@ -79,7 +79,7 @@ fn end_with_the_daemon() -> bool {
 fn look(sys: &impl Sys, target: &Target) -> Result<LookedAt, MountError> {
     sys.look(target).map_err(|error| MountError::Failed {
         attempted: format!("look at {target}"),
-        message: chain(&error),
+        cause: Cause::of(error),
     })
 }
 

@@ -1,7 +1,10 @@
-//! What both of Mooring's programs have in common on the outside, so that who knows one knows the other: the flags of
-//! the log, the paths of the port, and how they find out whether admission policies hold them.
+//! What both of Mooring's programs have in common on the outside: to know one is to know the other. These are the flags
+//! of the log, the paths of the port, lengths of time, the printing of errors, and how a program finds out whether
+//! admission policies hold it.
 #![forbid(unsafe_code)]
 
+pub mod error;
 pub mod held;
 pub mod log;
 pub mod paths;
+pub mod time;

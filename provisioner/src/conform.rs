@@ -28,7 +28,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::keys;
 use crate::config::trust::Trust;
 use crate::process::client::ClientError;
-use crate::process::runtime::chain;
+use mooring_program::error::chain;
 
 /// Exit code when nothing could be tried.
 const NOT_TRIED: u8 = 2;

@@ -48,7 +48,7 @@ mod tests {
 
     use super::csi;
 
-    /// The generator writes down what it read and what it wrote. Whoever changes one of these runs it.
+    /// The generator records the digests of its input and its output. After a change of either, run it again.
     #[test]
     fn the_generated_code_is_that_of_these_protos() {
         let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());

@@ -2,7 +2,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +21,9 @@ use super::services::{ServiceError, ServiceRun, Services};
 use super::store::{self, Store, StoreError, without_secrets};
 use crate::sys::look::{self, LookError, LookedAt};
 use crate::sys::thread;
-use crate::volume::cause::chain;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::{Target, TargetError};
+use mooring_program::error::chain;
 
 /// Longest that a caller waits for a cleanup after an unmount.
 pub(super) const CLEAR_UP_WAIT: Duration = Duration::from_secs(20);
@@ -63,7 +62,7 @@ pub enum AgentError {
     #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
     SecretKey(String),
     /// Another call for the same target is still running.
-    #[error("another operation on {0} is in progress: it is tried again by itself")]
+    #[error("another operation on {0} is in progress: Mooring tries again")]
     InProgress(String),
     /// The agent takes no new mounts.
     #[error("this client container is ending and takes no new mounts: another takes its place")]
@@ -72,7 +71,7 @@ pub enum AgentError {
     #[error("{0} is not a volume of this client container")]
     Unknown(String),
     /// It is not dead.
-    #[error("{0} is not dead: it is not mounted again")]
+    #[error("{0} is not dead, so the agent does not mount it again")]
     NotDead(String),
     /// The mount is dead.
     #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
@@ -95,7 +94,7 @@ pub enum AgentError {
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// The program failed.
@@ -119,7 +118,7 @@ pub enum AgentError {
          podPidsLimit), or no memory"
     )]
     Thread {
-        /// The directory.
+        /// The volume's target.
         target: String,
         /// The system's answer.
         #[source]
@@ -152,19 +151,9 @@ impl AgentError {
 
 impl From<&AgentError> for AgentFailure {
     fn from(error: &AgentError) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            // A transparent error repeats its source.
-            let cause_text = cause.to_string();
-            if !message.ends_with(&cause_text) {
-                message = format!("{message}: {cause_text}");
-            }
-            source = cause.source();
-        }
         Self {
             category: error.category(),
-            message,
+            message: chain(error),
         }
     }
 }
@@ -243,7 +232,7 @@ impl Mounts {
                     // A mount that can't be checked must not hide the others.
                     Err(error) => {
                         let error = AgentFailure::from(&error).message;
-                        warn!(target.path = call.target, error, "could not look at it");
+                        warn!(target.path = call.target, error, "failed to look at it");
                         MountHealth::Busy
                     }
                     Ok(LookedAt::Alive) => MountHealth::Mounted,
@@ -258,7 +247,7 @@ impl Mounts {
                         cleared => {
                             if let Err(error) = cleared {
                                 let error = AgentFailure::from(&error).message;
-                                warn!(target.path = call.target, error, "could not clear up");
+                                warn!(target.path = call.target, error, "failed to clean up");
                             }
                             continue;
                         }
@@ -328,7 +317,7 @@ impl Mounts {
             // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
                 let error = AgentFailure::from(&error).message;
-                warn!(target.path = call.target, error, "could not clear up");
+                warn!(target.path = call.target, error, "failed to clean up");
             }
         }
         mounted
@@ -356,7 +345,10 @@ impl Mounts {
             return Err(AgentError::Draining);
         }
         if let Err(error) = kernel::make_fuse_device() {
-            warn!(%error, "there is no /dev/fuse, and it could not be made");
+            warn!(
+                error = chain(&error),
+                "there is no /dev/fuse, and the agent failed to make it"
+            );
         }
         // The secrets come before the record: once that exists, the volume is mounted again whatever happens next.
         self.store.prepare(&call.target, &call.secrets)?;
@@ -382,7 +374,10 @@ impl Mounts {
     async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
         if let Err(error) = kernel::make_fuse_device() {
             // Some clients don't need it, and a client that does reports it.
-            warn!(%error, "there is no /dev/fuse, and it could not be made");
+            warn!(
+                error = chain(&error),
+                "there is no /dev/fuse, and the agent failed to make it"
+            );
         }
         let brings = Brings::of(call);
         let staging = self.store.staging(&call.target);
@@ -559,7 +554,7 @@ async fn to_its_end(
         let ended = work.await;
         drop(busy);
         if let Err(Err(error)) = sender.send(ended) {
-            warn!(target.path = of, error = %AgentFailure::from(&error).message, "could not clear up");
+            warn!(target.path = of, error = %AgentFailure::from(&error).message, "failed to clean up");
         }
     });
     match tokio::time::timeout(wait, done).await {

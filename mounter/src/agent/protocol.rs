@@ -17,6 +17,9 @@ use super::services::call::ServiceCall;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 
+/// Name of the agent's socket in the Pod's emptyDir.
+pub const SOCKET: &str = "agent.sock";
+
 /// Version of these messages.
 pub const VERSION: u32 = 1;
 
@@ -42,20 +45,20 @@ pub enum Call {
     Mount(Box<MountCall>),
     /// Unmounts a volume and undoes what its mount did.
     Unmount {
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// Says that all users of these dead mounts use the new one, so the agent can forget them. Only for an agent that
     /// has reported them.
     Revived {
-        /// The directory.
+        /// The volume's target.
         target: String,
         /// The dead mounts.
         devices: Vec<DeviceNumber>,
     },
     /// Asks how this volume was mounted, so that another agent can mount it again if this one's Pod goes.
     Recall {
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// Hands over a volume whose Pod is gone and whose mount is dead: mount it again, as one of your own.
@@ -63,12 +66,12 @@ pub enum Call {
     /// Gives up a volume: its Pod is gone except for the kubelet's cleanup, which waits for a mount that does not
     /// answer. End what waits there, and don't mount it again. Only for an agent that has reported it as silent.
     GiveUp {
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// Has a mounted volume use what its storage has gained. An agent that is too old does not know this call.
     Expand {
-        /// The directory.
+        /// The volume's target.
         target: String,
         /// The size in bytes that it should have at least.
         size: u64,
@@ -160,7 +163,7 @@ pub struct Hello {
 /// One mount of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountState {
-    /// The directory.
+    /// The volume's target.
     pub target: String,
     /// The client's name.
     pub client: String,
@@ -211,7 +214,7 @@ pub struct Reviving {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MountHealth {
-    /// Mounted.
+    /// It is mounted, and its program runs.
     Mounted,
     /// In the mount table, but its daemon is gone: every access returns ENOTCONN.
     Dead,

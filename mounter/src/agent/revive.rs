@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mooring_program::error::chain;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
@@ -35,7 +36,7 @@ pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
                 let looks = records.calls.into_iter().map(|call| mounts.revive_if_dead(call));
                 futures::future::join_all(looks).await;
             }
-            Err(error) => warn!(%error, "could not look for dead mounts"),
+            Err(error) => warn!(error = chain(&error), "failed to look for dead mounts"),
         }
         tokio::select! {
             _ = deaths.recv() => {}
@@ -61,7 +62,7 @@ impl Mounts {
         }
         warn!(
             target.path = call.target,
-            "the program that served it ended: it is mounted again"
+            "the program that served it ended: the agent mounts it again"
         );
         let mounts = Arc::clone(self);
         tokio::spawn(async move {

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::{Instrument as _, info, info_span, warn};
+use tracing::{Instrument as _, Span, debug_span, info, info_span, warn};
 
 use super::mounts::Mounts;
-use super::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, VERSION, WireError};
+use super::protocol::{
+    self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, SOCKET, VERSION, WireError,
+};
 use super::revive;
 use super::services::ServiceError;
 use super::supervise::DEATH;
-
-/// Name of the agent's socket in the Pod's emptyDir.
-pub const SOCKET: &str = "agent.sock";
 
 /// How long a caller may take to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
             }
             Err(error) => {
                 // An error such as EMFILE would come again at once.
-                warn!(%error, "failed to accept a connection");
+                warn!(error = chain(&error), "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -100,7 +100,7 @@ fn listen(dir: &Path, path: &Path) -> io::Result<UnixListener> {
 async fn drained(mut terminate: Signal, mounts: Arc<Mounts>) {
     terminate.recv().await;
     mounts.drain();
-    info!("told to end: waiting for the last mount to go");
+    info!("got SIGTERM: waiting for the last mount to go");
     while !mounts.is_idle().await {
         tokio::time::sleep(DRAIN_PERIOD).await;
     }
@@ -114,7 +114,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
             return;
         }
         Err(error) => {
-            warn!(%error, "failed to see who calls");
+            warn!(error = chain(&error), "failed to see who calls");
             return;
         }
     }
@@ -126,12 +126,28 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
             return;
         }
     };
-    let answer = answer(request, &mounts).await;
+    let span = span(&request.call);
+    let answer = answer(request, &mounts).instrument(span.clone()).await;
     if let AgentAnswer::Failed(failure) = &answer {
-        warn!(category = failure.category.as_str(), "{}", failure.message);
+        span.in_scope(|| warn!(category = failure.category.as_str(), "{}", failure.message));
     }
     if let Err(error) = protocol::send(&mut stream, &answer).await {
-        warn!(%error, "the caller did not wait for its answer");
+        warn!(error = chain(&error), "the caller did not wait for its answer");
+    }
+}
+
+/// The span of a request, with what it is about.
+fn span(call: &Call) -> Span {
+    match call {
+        Call::Hello => debug_span!("hello"),
+        Call::Mount(call) => info_span!("mount", mount.client = call.client, mount.target = call.target),
+        Call::Adopt(call) => info_span!("adopt", mount.client = call.client, mount.target = call.target),
+        Call::Unmount { target } => info_span!("unmount", mount.target = target),
+        Call::Recall { target } => info_span!("recall", mount.target = target),
+        Call::Revived { target, .. } => info_span!("revived", mount.target = target),
+        Call::GiveUp { target } => info_span!("give-up", mount.target = target),
+        Call::Expand { target, .. } => info_span!("expand", mount.target = target),
+        Call::Service { volume, .. } => info_span!("service", volume.name = volume),
     }
 }
 
@@ -146,12 +162,8 @@ async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
     let result = match request.call {
         Call::Hello => mounts.hello().await.map(AgentAnswer::Hello),
         Call::Mount(call) => {
-            let span = info_span!("mount", mount.client = call.client, mount.target = call.target);
-            let mounted = mounts.mount(*call).instrument(span.clone()).await;
-            if mounted.is_ok() {
-                span.in_scope(|| info!("mounted"));
-            }
-            mounted.map(|()| AgentAnswer::Mounted)
+            let mounted = mounts.mount(*call).await;
+            mounted.inspect(|()| info!("mounted")).map(|()| AgentAnswer::Mounted)
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| AgentAnswer::Unmounted),
         Call::Recall { target } => mounts.recall(&target).map(|call| AgentAnswer::Recalled(Box::new(call))),
@@ -177,7 +189,7 @@ async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
 fn not_served(error: &ServiceError) -> AgentAnswer {
     AgentAnswer::Failed(AgentFailure {
         category: error.category(),
-        message: error.told(),
+        message: error.report(),
     })
 }
 

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use mooring_program::error::chain;
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -107,9 +108,9 @@ impl Services {
             let (volume, records) = match recorded {
                 Ok(recorded) => recorded,
                 Err(error) => {
-                    let error = ServiceError::from(error).told();
+                    let error = ServiceError::from(error).report();
                     warn!(
-                        %error,
+                        error,
                         "the services of a volume are not resumed: nothing watches its daemons, or ends them after its \
                          unmount. Delete this client Pod: it ends with its last mount, and the daemons with it"
                     );
@@ -154,7 +155,7 @@ impl Services {
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/1/exe".into());
         [
             (AGENT, program.into()),
-            (SOCKET, self.agent.join(super::serve::SOCKET).into()),
+            (SOCKET, self.agent.join(super::protocol::SOCKET).into()),
             (VOLUME, volume.into()),
             (STATE, self.state(volume).into()),
         ]
@@ -355,7 +356,7 @@ impl Services {
         let (volume, program, process) = (volume.to_owned(), program.to_owned(), Arc::clone(process));
         AbortOnDropHandle::new(tokio::spawn(async move {
             if let Err(error) = process.ended().await {
-                warn!(program, %error, "the daemon is not watched");
+                warn!(program, error = chain(&error), "the daemon is not watched");
                 return;
             }
             if let Some(mut child) = child {

@@ -6,13 +6,13 @@
 //! daemon, process 1 tells the agent ([`DEATH`]): daemons become children of process 1 when the program that started
 //! them has ended.
 
-use std::error::Error as _;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
@@ -75,10 +75,7 @@ async fn restart(kubelet_root: &Path) -> Child {
         tokio::time::sleep(RESTART_DELAY).await;
         match start(kubelet_root) {
             Ok(agent) => return agent,
-            Err(error) => error!(
-                "{error}: {}; trying again",
-                error.source().map(ToString::to_string).unwrap_or_default()
-            ),
+            Err(error) => error!("{}; trying again", chain(&error)),
         }
     }
 }
@@ -98,7 +95,7 @@ fn pid(agent: &Child) -> Option<Pid> {
 }
 
 fn stop(agent: &Child) -> bool {
-    info!("told to end: no new mounts are taken, and the container ends with its last one");
+    info!("got SIGTERM: the agent takes no new mounts, and the container ends with its last one");
     tell(agent, Signal::TERM);
     true
 }

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{self, EventType, Reporter};
 use mooring_contract::names::MOUNTER;
+use mooring_program::error::chain;
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -69,7 +70,10 @@ impl Recorder {
         cut(&mut event.note);
         let taken = self.0.try_send(event);
         if let Err(error) = &taken {
-            warn!("an Event is left out, since the API does not take those before it: {error}");
+            warn!(
+                "dropped an Event, since the API does not take those before it: {}",
+                chain(&error)
+            );
         }
         taken.is_ok()
     }
@@ -123,10 +127,18 @@ async fn publish_all(client: Client, reporter: Reporter, mut queue: mpsc::Receiv
         match own.as_ref().unwrap_or(&joining).publish(&published, &event.about).await {
             Ok(()) => wait = FIRST_WAIT,
             Err(error) if is_final(&error) || since.elapsed() >= KEPT_FOR => {
-                warn!(%error, reason = event.reason, "failed to make an Event about {about}");
+                warn!(
+                    error = chain(&error),
+                    reason = event.reason,
+                    "failed to make an Event about {about}"
+                );
             }
             Err(error) => {
-                warn!(%error, reason = event.reason, "failed to make an Event about {about}; trying again in {wait:?}");
+                warn!(
+                    error = chain(&error),
+                    reason = event.reason,
+                    "failed to make an Event about {about}; trying again in {wait:?}"
+                );
                 waiting.push_back((event, since));
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);

@@ -10,6 +10,7 @@ use kube::runtime::watcher::watch_object;
 use mooring_contract::image::{BadImage, BadPattern, ImagePattern, ImageRef};
 use mooring_contract::names::CLIENT_IMAGES_CONFIG;
 use mooring_contract::volume::split_list;
+use mooring_program::error::chain;
 use tracing::{info, warn};
 
 /// The ConfigMap's key: patterns separated by commas.
@@ -93,7 +94,10 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
         let config = match change {
             Ok(config) => config,
             Err(error) => {
-                warn!(%error, "failed to watch ConfigMap {CLIENT_IMAGES_CONFIG}: its last good version stays in force");
+                warn!(
+                    error = chain(&error),
+                    "failed to watch ConfigMap {CLIENT_IMAGES_CONFIG}: its last good version stays in force"
+                );
                 continue;
             }
         };
@@ -105,7 +109,8 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
             Ok(()) => info!(?data, "ConfigMap {CLIENT_IMAGES_CONFIG} is in force"),
             Err(error) => {
                 warn!(
-                    "ConfigMap {CLIENT_IMAGES_CONFIG} has an error, so its last good version stays in force: {error}"
+                    "ConfigMap {CLIENT_IMAGES_CONFIG} has an error, so its last good version stays in force: {}",
+                    chain(&error)
                 );
             }
         }

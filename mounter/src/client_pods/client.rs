@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use mooring_program::error::chain;
 use tracing::warn;
 
 use crate::agent::protocol::{
@@ -98,7 +99,7 @@ impl ContainerClient {
     async fn look(&self, job: &MountJob) -> Result<LookedAt, MountError> {
         let table = Table::read().map_err(|error| MountError::Failed {
             attempted: "read the mount table".to_owned(),
-            message: error.to_string(),
+            cause: Cause::of(error),
         })?;
         // Most have nothing mounted, and then no worker is needed.
         if table.top(&job.target.path()).is_none() {
@@ -136,14 +137,8 @@ impl ContainerClient {
                 | AgentAnswer::Noted
                 | AgentAnswer::Recalled(_)
                 | AgentAnswer::Served { .. },
-            ) => Err(container_error(
-                job,
-                format!(
-                    "the agent of Pod {} gave an answer that does not fit the request",
-                    lease.name
-                ),
-            )),
-            Err(error) => Err(container_error(job, format!("Pod {}: {error}", lease.name))),
+            ) => Err(container_error(job, misfit(&lease.name))),
+            Err(source) => Err(container_error(job, no_answer(&lease.name, source))),
         }
     }
 }
@@ -152,7 +147,7 @@ impl ContainerClient {
 impl Client for ContainerClient {
     async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
         let Some(image) = &job.image else {
-            return Err(container_error(job, "no client image is set for it".to_owned()));
+            return Err(container_error(job, "no client image is set for it".to_owned().into()));
         };
         match self.look(job).await? {
             LookedAt::Nothing => {}
@@ -166,14 +161,14 @@ impl Client for ContainerClient {
             }
             LookedAt::Dead => {
                 if let Some(message) = self.revival(&job.target).await {
-                    return Err(container_error(job, message));
+                    return Err(container_error(job, message.into()));
                 }
                 // That also repairs it for Pods that use it already.
                 if let Some(failed) = self.pods.revive(&job.target) {
                     let message = format!(
                         "the client Pod that served this volume is gone, and the volume is being mounted again {failed}"
                     );
-                    return Err(container_error(job, message));
+                    return Err(container_error(job, message.into()));
                 }
                 self.unmount_dead(job).await?;
                 self.unmounted(&job.target).await;
@@ -215,18 +210,15 @@ impl Client for ContainerClient {
             size,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
         };
-        let broken = |message| MountError::Container {
+        let broken = |cause: Cause| MountError::Container {
             client: mount.client.clone(),
-            message,
+            cause,
         };
         match self.pods.ask(&pod.uid, call, limit + ANSWER_RESERVE / 2).await {
             Ok(AgentAnswer::Noted) => Ok(true),
             Ok(AgentAnswer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
-            Ok(_) => Err(broken(format!(
-                "the agent of Pod {} gave an answer that does not fit the request",
-                pod.name
-            ))),
-            Err(error) => Err(broken(format!("Pod {}: {error}", pod.name))),
+            Ok(_) => Err(broken(misfit(&pod.name))),
+            Err(source) => Err(broken(no_answer(&pod.name, source))),
         }
     }
 
@@ -277,7 +269,11 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
             }
             // A Pod that has not started yet has nothing to clear up.
             Ok(_) | Err(LinkError::NotThere) => {}
-            Err(error) => warn!(pod.name = name, %error, "an agent was not told of an unmount"),
+            Err(error) => warn!(
+                pod.name = name,
+                error = chain(&error),
+                "failed to tell an agent of an unmount"
+            ),
         }
     }
     pods.changed();
@@ -326,10 +322,13 @@ fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError
             seconds: limit.as_secs(),
             server: job.server(),
         },
-        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
-            MountError::Failed { attempted, message }
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
+            attempted,
+            cause: message.into(),
+        },
+        FailureCategory::Protocol | FailureCategory::Draining | FailureCategory::Other => {
+            container_error(job, message.into())
         }
-        FailureCategory::Protocol | FailureCategory::Draining | FailureCategory::Other => container_error(job, message),
     }
 }
 
@@ -360,12 +359,13 @@ fn not_expanded(
             seconds: limit.as_secs(),
             server: mount.source.clone(),
         },
-        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
-            MountError::Failed { attempted, message }
-        }
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
+            attempted,
+            cause: message.into(),
+        },
         FailureCategory::Draining | FailureCategory::Other => MountError::Container {
             client: mount.client.clone(),
-            message,
+            cause: message.into(),
         },
     })
 }
@@ -374,15 +374,34 @@ fn no_pod(job: &MountJob, error: PodError) -> MountError {
     match error {
         PodError::Image(ImageError::NotAllowed { .. }) => MountError::Forbidden(Cause::of(error)),
         PodError::Image(ImageError::Bad(_)) => MountError::bad_options(error),
-        _ => container_error(job, error.to_string()),
+        _ => container_error(job, Cause::of(error)),
     }
 }
 
-fn container_error(job: &MountJob, message: String) -> MountError {
+fn container_error(job: &MountJob, cause: Cause) -> MountError {
     MountError::Container {
         client: job.volume.client.to_string(),
-        message,
+        cause,
     }
+}
+
+/// The agent of a client Pod did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("Pod {pod}")]
+struct NoAnswer {
+    pod: String,
+    source: LinkError,
+}
+
+fn no_answer(pod: &str, source: LinkError) -> Cause {
+    Cause::of(NoAnswer {
+        pod: pod.to_owned(),
+        source,
+    })
+}
+
+fn misfit(pod: &str) -> Cause {
+    format!("the agent of Pod {pod} gave an answer that does not fit the request").into()
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracing::{Instrument as _, info_span};
+
 use super::status::{PodPhase, SeenPod};
 use super::{ClientPods, lost};
 use crate::agent::protocol::MountState;
@@ -84,10 +86,10 @@ pub(super) async fn run(pods: Arc<ClientPods>) {
         for pod in seen.iter().filter(|pod| go.contains(&pod.uid)) {
             // An operation may have begun since. The agent refuses one that begins now, which then gets the next Pod.
             if !pods.users.any(&pod.uid) {
-                pods.let_go(&pod.name, &pod.uid);
+                pods.delete_soon(&pod.name, &pod.uid);
             }
         }
-        let soon = lost::look_after(&pods).await;
+        let soon = lost::look_after(&pods).instrument(info_span!("lost-volumes")).await;
         tokio::time::sleep(PAUSE).await;
         let period = if soon { SOON } else { PERIOD };
         let wake = next.map_or(period, |next| {

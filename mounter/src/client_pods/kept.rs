@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mooring_program::error::chain;
 use rustix::fs::statfs;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -79,7 +80,11 @@ impl Kept {
             && let Err(error) = write(&path, &record)
         {
             // It is known until this mounter ends.
-            warn!(target.path = record.call.target, %error, "failed to keep how a volume was mounted");
+            warn!(
+                target.path = record.call.target,
+                error = chain(&error),
+                "failed to keep how a volume was mounted"
+            );
             let _ = fs::remove_file(&path);
         }
         records.insert(record.call.target.clone(), record);

@@ -10,8 +10,7 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 
 use super::pod::AGENT_VOLUME;
-use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, VERSION, WireError};
-use crate::agent::serve::SOCKET;
+use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, SOCKET, VERSION, WireError};
 
 /// Why an agent did not answer.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,7 @@ use futures::future::join_all;
 use kube::runtime::events::EventType;
 use mooring_contract::names::reasons;
 use mooring_contract::volume::ClientName;
+use mooring_program::error::chain;
 use tracing::{info, warn};
 
 use super::kept::KeptRecord;
@@ -228,7 +229,8 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
         return true;
     }
     // Read before the agents are asked: a mount is in its agent's records before it is in the table.
-    let Ok(table) = Table::read().inspect_err(|error| warn!(%error, "failed to read the mount table")) else {
+    let Ok(table) = Table::read().inspect_err(|error| warn!(error = chain(&error), "failed to read the mount table"))
+    else {
         return true;
     };
     let mounted = volumes(&table, pods.kubelet_root());
@@ -318,7 +320,11 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
         Ok(_) => {
             pods.lost.lock().mute.insert(by.to_owned());
         }
-        Err(error) => info!(target.path = target, %error, "failed to learn how it was mounted"),
+        Err(error) => info!(
+            target.path = target,
+            error = chain(&error),
+            "failed to learn how it was mounted"
+        ),
     }
 }
 
@@ -355,9 +361,9 @@ pub(super) fn revive(pods: &Arc<ClientPods>, target: &Target) -> Option<String> 
                 pods.lost.done(&path, false);
             }
             Err(error) => {
-                warn!(target.path = path, "failed to mount it again: {error}");
-                if pods.lost.failed(&path, error.to_string()) == 0 {
-                    tell_failure(&pods, &target, &pod, error.to_string());
+                warn!(target.path = path, "failed to mount it again: {}", chain(&error));
+                if pods.lost.failed(&path, chain(&error)) == 0 {
+                    tell_failure(&pods, &target, &pod, chain(&error));
                 }
             }
         }
@@ -465,7 +471,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Opti
             // The Pod is gone, or the mounter may not list Pods.
             Ok(None) => true,
             Err(error) => {
-                warn!(target.path = path, "failed to tell its Pod: {error}");
+                warn!(target.path = path, "failed to tell its Pod: {}", chain(&error));
                 false
             }
         };

@@ -72,7 +72,7 @@ fn full_name(image: &str) -> String {
 /// An old client Pod, as the status shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldPod {
-    /// Name.
+    /// The client Pod's name.
     pub name: String,
     /// Its image.
     pub image: String,

@@ -51,16 +51,16 @@ impl Wanted {
 pub enum PodDecision {
     /// Ask this Pod's agent. It may not have started yet.
     Use {
-        /// Name.
+        /// The client Pod's name.
         name: String,
-        /// Uid.
+        /// The client Pod's uid.
         uid: String,
         /// What keeps it from running.
         problem: Option<Problem>,
     },
     /// Make a Pod of this name, and remove those that have ended.
     Create {
-        /// Name.
+        /// The client Pod's name.
         name: String,
         /// Uids and names of Pods that have ended.
         ended: Vec<(String, String)>,

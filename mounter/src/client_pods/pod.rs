@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, SecurityContext, Toleration, Volume,
-    VolumeMount,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext,
+    Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -94,29 +94,87 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         grace_seconds,
     } = template;
     let resources = resources.of(&wanted.client);
-    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    let agent_mount = VolumeMount {
-        name: AGENT_VOLUME.into(),
-        mount_path: AGENT_DIR.into(),
-        ..VolumeMount::default()
-    };
-    let install = Container {
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.clone()),
+            labels: Some(labels_of(wanted)),
+            annotations: Some(annotations_of(wanted)),
+            owner_references: Some(vec![owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            node_name: Some(wanted.node.clone()),
+            init_containers: Some(vec![installer(wanted, resources.clone())]),
+            containers: vec![client(wanted, kubelet_root, resources)],
+            // A storage client reaches servers as the host would: a Pod network may not be up yet, or be masked.
+            host_network: Some(true),
+            dns_policy: Some("ClusterFirstWithHostNet".into()),
+            restart_policy: Some("Always".into()),
+            service_account_name: Some(service_account.clone()),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
+            termination_grace_period_seconds: Some(*grace_seconds),
+            tolerations: Some(vec![Toleration {
+                operator: Some("Exists".into()),
+                ..Toleration::default()
+            }]),
+            volumes: Some(volumes(kubelet_root)),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    }
+}
+
+fn labels_of(wanted: &Wanted) -> BTreeMap<String, String> {
+    let node = node_label(&wanted.node);
+    [
+        (labels::COMPONENT, labels::COMPONENT_CLIENT),
+        (labels::CLIENT, wanted.client.as_str()),
+        (labels::NODE, node.as_str()),
+        (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}
+
+fn annotations_of(wanted: &Wanted) -> BTreeMap<String, String> {
+    let image_by = wanted
+        .by_volume
+        .then_some((annotations::IMAGE_BY, annotations::IMAGE_BY_VOLUME));
+    let volume = wanted.volume.as_ref();
+    let volume = volume.map(|volume| (annotations::VOLUME, volume.name.as_str()));
+    [Some((annotations::SAFE_TO_EVICT, "true")), image_by, volume]
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// Copies the agent into the Pod.
+fn installer(wanted: &Wanted, resources: ResourceRequirements) -> Container {
+    Container {
         name: "agent".into(),
         image: Some(wanted.mounter_image.clone()),
         image_pull_policy: Some("IfNotPresent".into()),
         // The mounter's program is the image's entrypoint.
         args: Some(vec!["install-agent".into(), AGENT_DIR.into()]),
-        resources: Some(resources.clone()),
+        resources: Some(resources),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
             run_as_user: Some(0),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![agent_mount.clone()]),
+        volume_mounts: Some(vec![mount_of(AGENT_VOLUME, AGENT_DIR)]),
         ..Container::default()
-    };
-    let client = Container {
+    }
+}
+
+/// Runs the agent in the client image.
+fn client(wanted: &Wanted, kubelet_root: &str, resources: ResourceRequirements) -> Container {
+    Container {
         name: CLIENT_CONTAINER.into(),
         image: Some(wanted.image.clone()),
         image_pull_policy: Some("IfNotPresent".into()),
@@ -135,87 +193,50 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         // If the Pod does not start, its last log lines say why.
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         volume_mounts: Some(vec![
-            agent_mount,
+            mount_of(AGENT_VOLUME, AGENT_DIR),
+            mount_of(SECRETS_VOLUME, SECRETS_DIR),
             VolumeMount {
-                name: SECRETS_VOLUME.into(),
-                mount_path: SECRETS_DIR.into(),
-                ..VolumeMount::default()
-            },
-            VolumeMount {
-                name: KUBELET_VOLUME.into(),
-                mount_path: kubelet_root.clone(),
                 mount_propagation: Some("Bidirectional".into()),
-                ..VolumeMount::default()
+                ..mount_of(KUBELET_VOLUME, kubelet_root)
             },
         ]),
         ..Container::default()
-    };
-    let image_by = wanted
-        .by_volume
-        .then(|| label(annotations::IMAGE_BY, annotations::IMAGE_BY_VOLUME));
-    let volume = wanted.volume.as_ref();
-    let volume = volume.map(|volume| label(annotations::VOLUME, &volume.name));
-    let notes = [label(annotations::SAFE_TO_EVICT, "true")];
-    let notes = notes.into_iter().chain(image_by).chain(volume);
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(namespace.clone()),
-            labels: Some(BTreeMap::from([
-                label(labels::COMPONENT, labels::COMPONENT_CLIENT),
-                label(labels::CLIENT, &wanted.client),
-                label(labels::NODE, &node_label(&wanted.node)),
-                label(labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
-            ])),
-            annotations: Some(notes.collect()),
-            owner_references: Some(vec![owner.clone()]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec {
-            node_name: Some(wanted.node.clone()),
-            init_containers: Some(vec![install]),
-            containers: vec![client],
-            // A storage client reaches servers as the host would: a Pod network may not be up yet, or be masked.
-            host_network: Some(true),
-            dns_policy: Some("ClusterFirstWithHostNet".into()),
-            restart_policy: Some("Always".into()),
-            service_account_name: Some(service_account.clone()),
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
-            termination_grace_period_seconds: Some(*grace_seconds),
-            tolerations: Some(vec![Toleration {
-                operator: Some("Exists".into()),
-                ..Toleration::default()
-            }]),
-            volumes: Some(vec![
-                Volume {
-                    name: AGENT_VOLUME.into(),
-                    empty_dir: Some(EmptyDirVolumeSource::default()),
-                    ..Volume::default()
-                },
-                Volume {
-                    name: SECRETS_VOLUME.into(),
-                    empty_dir: Some(EmptyDirVolumeSource {
-                        medium: Some("Memory".into()),
-                        size_limit: Some(Quantity(SECRETS_SIZE.into())),
-                        ..EmptyDirVolumeSource::default()
-                    }),
-                    ..Volume::default()
-                },
-                Volume {
-                    name: KUBELET_VOLUME.into(),
-                    host_path: Some(HostPathVolumeSource {
-                        path: kubelet_root.clone(),
-                        type_: Some("Directory".into()),
-                    }),
-                    ..Volume::default()
-                },
-            ]),
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
     }
+}
+
+fn mount_of(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        name: volume.to_owned(),
+        mount_path: path.to_owned(),
+        ..VolumeMount::default()
+    }
+}
+
+fn volumes(kubelet_root: &str) -> Vec<Volume> {
+    vec![
+        Volume {
+            name: AGENT_VOLUME.into(),
+            empty_dir: Some(EmptyDirVolumeSource::default()),
+            ..Volume::default()
+        },
+        Volume {
+            name: SECRETS_VOLUME.into(),
+            empty_dir: Some(EmptyDirVolumeSource {
+                medium: Some("Memory".into()),
+                size_limit: Some(Quantity(SECRETS_SIZE.into())),
+                ..EmptyDirVolumeSource::default()
+            }),
+            ..Volume::default()
+        },
+        Volume {
+            name: KUBELET_VOLUME.into(),
+            host_path: Some(HostPathVolumeSource {
+                path: kubelet_root.to_owned(),
+                type_: Some("Directory".into()),
+            }),
+            ..Volume::default()
+        },
+    ]
 }
 
 #[cfg(test)]

@@ -33,9 +33,9 @@ pub struct Problem {
 /// A client Pod as it is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPod {
-    /// Name.
+    /// The client Pod's name.
     pub name: String,
-    /// Uid.
+    /// The client Pod's uid.
     pub uid: String,
     /// Its phase.
     pub phase: PodPhase,

@@ -67,7 +67,7 @@ impl CircuitBreakers {
         } else if server.running >= MOST {
             return Err(MountError::Failed {
                 attempted: format!("mount from server {name}"),
-                message: format!("{MOST} operations of it are running on this node: this one is tried again by itself"),
+                cause: format!("{MOST} operations of it are running on this node: the kubelet tries again").into(),
             });
         }
         server.running += 1;

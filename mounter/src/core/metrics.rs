@@ -114,7 +114,7 @@ impl Default for MounterMetrics {
         registry.register("mounts", "Volumes that are mounted, by file system", mounts.clone());
         registry.register(
             "revivals",
-            "Volumes whose program ended, by type and result: done, or failed (it is tried again)",
+            "Volumes whose program ended, by type and result: done, or failed (Mooring tries again)",
             revivals.clone(),
         );
         registry.register(

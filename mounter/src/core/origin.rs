@@ -3,9 +3,9 @@
 //! The proof is the `PersistentVolume`: one of the name that the kubelet's directory has, with the very options that
 //! the kubelet gave. It is no administrator's if it was provisioned: the controller's `PersistentVolumes`, and those
 //! that provisioning images make, are all named after their claim's uid, to which admission policies hold both
-//! (`mooring-controller-volumes`, `mooring-volume-makers`). A volume that stands in a Pod has no PersistentVolume, and
-//! whoever could give one the name of one that is there can't give it that one's options: the policies for Pods let no
-//! path or device of the node through.
+//! (`mooring-controller-volumes`, `mooring-volume-makers`). An inline volume has no
+//! PersistentVolume. A tenant could give it the name of an existing one, but not that one's options: the policies for
+//! Pods let no path or device of the node through.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,13 +48,13 @@ pub enum NotProven {
     /// No answer.
     #[error(
         "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
-         name, and the Kubernetes API did not say whether this is one ({1}): it is tried again by itself"
+         name, and the Kubernetes API did not say whether this is one ({1}): the kubelet tries again"
     )]
     NoAnswer(String, #[source] Box<kube::Error>),
     /// No answer in time.
     #[error(
         "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
-         name, and the Kubernetes API did not say whether this is one (no answer in time): it is tried again by itself"
+         name, and the Kubernetes API did not say whether this is one (no answer in time): the kubelet tries again"
     )]
     NoAnswerInTime(String),
     /// There is no such `PersistentVolume`, or it is another one.

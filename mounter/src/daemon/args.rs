@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
+use mooring_program::time::parse_duration;
 
-use crate::client_pods::args::{ClientPodArgs, parse_duration};
+use crate::client_pods::args::ClientPodArgs;
 use crate::node::args::NodeArgs;
 use crate::volume::registry::Rule;
 
@@ -41,12 +42,12 @@ pub struct ServeArgs {
     /// The node's pool: image files of local volumes.
     #[arg(long, env = "MOORING_POOL_DIR", default_value = "/var/lib/mooring/pool")]
     pub pool_dir: PathBuf,
-    /// Where what is mounted through client containers is remembered with its Secrets, to be mounted anew in another
-    /// Pod. Only a file system in memory is used; elsewhere they are remembered until the mounter ends.
+    /// Where the mounter keeps how it mounted volumes through client containers, with their Secrets, so that another Pod
+    /// can mount them again. It must be a file system in memory; otherwise the mounter keeps that only until it ends.
     #[arg(long, env = "MOORING_KEPT_DIR", default_value = "/run/mooring/kept")]
     pub kept_dir: PathBuf,
-    /// Who serves a type of volume, `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or
-    /// `TYPE=self` (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` goes before it.
+    /// Who serves a type of volume: `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or `TYPE=self`
+    /// (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` overrides it.
     #[arg(
         long = "mount-container",
         value_name = "TYPE=SERVER",
@@ -54,7 +55,7 @@ pub struct ServeArgs {
         value_delimiter = ','
     )]
     pub mount_containers: Vec<Rule>,
-    /// Longest that the kubelet waits for an answer; at most 110s, since the shim waits no longer than 120.
+    /// Longest time until the kubelet gets an answer; at most 110s, since the shim waits for 120s at most.
     #[arg(long, env = "MOORING_CALL_TIMEOUT", default_value = "100s", value_parser = parse_call_timeout)]
     pub call_timeout: Duration,
     /// Address for health and metrics.
@@ -63,7 +64,7 @@ pub struct ServeArgs {
     /// Socket for `mounter status`.
     #[arg(long, env = "MOORING_STATUS_SOCKET", default_value = STATUS_SOCKET)]
     pub status_socket: PathBuf,
-    /// The host's mount namespace, if it is not that of the kubelet which shares its root with this container.
+    /// The host's mount namespace [default: that of the kubelet whose root this container shares]
     #[arg(long, env = "MOORING_HOST_MOUNT_NAMESPACE", value_name = "PATH")]
     pub host_mount_namespace: Option<PathBuf>,
     /// This node's name.
@@ -75,7 +76,7 @@ pub struct ServeArgs {
     /// This Pod's namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// The DaemonSet that this Pod is of: when it is gone, the shim is taken out again.
+    /// The DaemonSet of this Pod: once it is deleted, the mounter removes the shim.
     #[arg(long, env = "MOORING_DAEMONSET", default_value = "mounter")]
     pub daemonset: String,
     /// Client Pods.

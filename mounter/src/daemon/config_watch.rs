@@ -10,6 +10,7 @@ use kube::runtime::events::EventType;
 use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
 use mooring_contract::names::{MOUNTER_CONFIG, reasons};
+use mooring_program::error::chain;
 use tracing::{debug, info, warn};
 
 use crate::api::recorder::{Event, Recorder};
@@ -33,7 +34,10 @@ pub async fn follow(
         let config = match change {
             Ok(config) => config,
             Err(error) => {
-                warn!(%error, "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force");
+                warn!(
+                    error = chain(&error),
+                    "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force"
+                );
                 continue;
             }
         };
@@ -65,7 +69,10 @@ fn take_over(
         Ok(true) => info!(rules = ?registry.rules(), "ConfigMap {MOUNTER_CONFIG} is in force"),
         Ok(false) => debug!("ConfigMap {MOUNTER_CONFIG} says nothing new"),
         Err(error) => {
-            warn!("ConfigMap {MOUNTER_CONFIG} has an error, so its last good version stays in force: {error}");
+            warn!(
+                "ConfigMap {MOUNTER_CONFIG} has an error, so its last good version stays in force: {}",
+                chain(&error)
+            );
             if let Some(config) = config {
                 record(events, config, &error);
             }

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mooring_program::error::chain;
 use mooring_program::paths;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -99,7 +100,7 @@ async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!(%error, "failed to accept a connection");
+                warn!(error = chain(&error), "failed to accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -11,7 +11,7 @@ const KEPT: &[Capability] = &[
     Capability::CAP_SYS_PTRACE,
     // Resize a mounted ext4.
     Capability::CAP_SYS_RESOURCE,
-    // Reach volume directories, agents' sockets and image files, whoever they belong to.
+    // Reach volume directories, agents' sockets and image files of any owner.
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_CHOWN,

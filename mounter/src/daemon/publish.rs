@@ -15,9 +15,10 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use mooring_contract::names::{MOUNTER, labels, reasons};
+use mooring_program::error::chain;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::api::recorder::{Event, Recorder};
 use crate::client_pods::ClientPods;
@@ -116,18 +117,19 @@ impl NodePublisher {
     /// Publishes every change, until `stop`. What was published stays.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failures = 0;
+        let span = info_span!("publish", node.name = self.node);
         loop {
             let wait = match self.look().await {
                 None => START_PERIOD,
                 Some(found) if !self.is_due(&found) => PERIOD,
-                Some(found) => match self.publish(found).await {
+                Some(found) => match self.publish(found).instrument(span.clone()).await {
                     Ok(()) => {
                         failures = 0;
                         PERIOD
                     }
                     Err(error) => {
                         let wait = MIN_WAIT.saturating_mul(1 << failures).min(MAX_WAIT);
-                        warn!("{error}; trying again in {wait:?}");
+                        warn!("{}; trying again in {wait:?}", chain(&error));
                         failures = (failures + 1).min(8);
                         wait
                     }
@@ -213,7 +215,10 @@ impl NodePublisher {
 pub async fn take_back(client: &Client, node: &str) {
     match apply(client, node, &json!({})).await {
         Ok(_) => info!("removed Mooring's labels and annotations from the node"),
-        Err(error) => warn!("failed to remove Mooring's labels and annotations from the node: {error}"),
+        Err(error) => warn!(
+            "failed to remove Mooring's labels and annotations from the node: {}",
+            chain(&error)
+        ),
     }
 }
 

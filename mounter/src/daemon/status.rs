@@ -107,7 +107,7 @@ impl Status {
             .collect()
     }
 
-    /// Everything.
+    /// The report that `mounter status` prints.
     pub fn report(&self, core: &Core) -> StatusReport {
         let mounts = core.mounts().unwrap_or_default();
         let readiness = self.readiness(core.registry());
@@ -185,7 +185,7 @@ impl StatusReport {
         }
         if let Some(error) = &self.config_error {
             lines.push(format!(
-                "ConfigMap mounter-config is not in force as it stands: {error}"
+                "ConfigMap mounter-config has an error, so its last good version stays in force: {error}"
             ));
         }
         lines.extend(

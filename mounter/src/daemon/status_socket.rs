@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
@@ -71,7 +72,13 @@ pub fn run(args: &StatusArgs) -> Result<(), StatusError> {
 pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
     let listener = match listen(&path) {
         Ok(listener) => listener,
-        Err(error) => return warn!(%error, "nobody can ask for the mounter's status: no socket {}", path.display()),
+        Err(error) => {
+            return warn!(
+                error = chain(&error),
+                "failed to listen on {}: nobody can ask for the mounter's status",
+                path.display()
+            );
+        }
     };
     loop {
         match listener.accept().await {
@@ -80,7 +87,10 @@ pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
                 let _ = tokio::time::timeout(LIMIT, answer(stream, &core, &status)).await;
             }
             Err(error) => {
-                warn!(%error, "failed to accept a request for the mounter's status");
+                warn!(
+                    error = chain(&error),
+                    "failed to accept a request for the mounter's status"
+                );
                 tokio::time::sleep(LIMIT).await;
             }
         }

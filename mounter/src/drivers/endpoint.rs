@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -76,8 +77,8 @@ pub(crate) async fn keep(
                 }
             }
             Err(error) => {
-                error!("the kubelet can't reach the mounter: {error}");
-                installed(Err(error.to_string()), false);
+                error!("the kubelet can't reach the mounter: {}", chain(&error));
+                installed(Err(chain(&error)), false);
             }
         }
         if stop.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
@@ -87,7 +88,7 @@ pub(crate) async fn keep(
     let mut directories = Vec::new();
     for endpoint in endpoints.now.into_iter().chain(endpoints.before) {
         if let Err(error) = endpoint.serving.await {
-            error!(%error, "the socket's task broke");
+            error!(error = chain(&error), "the socket's task broke");
         }
         directories.push(endpoint.directory);
     }
@@ -164,7 +165,10 @@ impl Endpoint {
                     info!(directory = %name.display(), "the kubelet looks in another directory: removed the shim");
                 }
                 Err(error) => {
-                    warn!("the kubelet looks in another directory; failed to remove the shim from {name:?}: {error}");
+                    warn!(
+                        "the kubelet looks in another directory; failed to remove the shim from {name:?}: {}",
+                        chain(&error)
+                    );
                 }
             }
         }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
@@ -78,14 +79,14 @@ impl PrivateSocket {
         })
     }
 
-    /// The next connection of whoever may ask. Others get none.
+    /// The next connection of a user who may ask. It closes the others.
     pub(super) async fn accept(&self) -> UnixStream {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) if is_of(&stream, self.asker) => return stream,
                 Ok(_) => {}
                 Err(error) => {
-                    warn!(%error, "failed to accept a call-out");
+                    warn!(error = chain(&error), "failed to accept a call-out");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -117,7 +118,7 @@ fn is_of(stream: &UnixStream, asker: u32) -> bool {
             false
         }
         Err(error) => {
-            warn!(%error, "refused a call-out of an unknown peer");
+            warn!(error = chain(&error), "refused a call-out of an unknown peer");
             false
         }
     }

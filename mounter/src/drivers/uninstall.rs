@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{Api, Client};
+use mooring_program::error::chain;
 use tracing::{info, warn};
 
 use crate::drivers::csi;
@@ -78,7 +79,10 @@ pub async fn if_unwanted(
     }
     match remove(node, plugins) {
         Ok(()) => info!("DaemonSet {daemonset} is deleted: the shim is removed from the kubelet's plugin directory"),
-        Err(error) => warn!("DaemonSet {daemonset} is deleted, but the shim stays: {error}"),
+        Err(error) => warn!(
+            "DaemonSet {daemonset} is deleted, but the shim stays: {}",
+            chain(&error)
+        ),
     }
     true
 }
@@ -117,7 +121,10 @@ async fn is_unwanted(client: Client, namespace: &str, daemonset: &str) -> bool {
         // the shim again.
         Ok(Err(kube::Error::Api(status))) if [401, 403].contains(&status.code) => true,
         Ok(Err(error)) => {
-            warn!(%error, "failed to see whether DaemonSet {daemonset} is still wanted: the shim stays");
+            warn!(
+                error = chain(&error),
+                "failed to see whether DaemonSet {daemonset} is still wanted: the shim stays"
+            );
             false
         }
         Err(_) => {

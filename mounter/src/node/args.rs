@@ -8,13 +8,13 @@ use super::kubelet_root::{self, KubeletRootError};
 /// Where things are on the node.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NodeArgs {
-    /// The kubelet's root directory, as its --root-dir says. Without this it is the one that this Pod's own directory
-    /// is in, as the running kubelet's command line or a known distribution has it.
+    /// The kubelet's root directory, as its --root-dir says. Without this flag the mounter looks for it: in the running
+    /// kubelet's command line, and where known distributions have it.
     #[arg(long, env = "MOORING_KUBELET_ROOT")]
     pub kubelet_root: Option<PathBuf>,
-    /// The kubelet's plugin directory, by the name that the kubelet has for it. Without this the running kubelet is
-    /// looked at: its command line and its volumePluginDir. Where no process of the node is seen, it is a directory of
-    /// this container.
+    /// The kubelet's plugin directory, under the name that the kubelet has for it. Without this flag the mounter reads
+    /// it from the running kubelet's command line and configuration (volumePluginDir). If the mounter sees no process of
+    /// the node, the path is one of this container.
     #[arg(long, env = "MOORING_PLUGIN_DIR")]
     pub plugin_dir: Option<PathBuf>,
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use mooring_program::error::chain;
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -63,8 +64,9 @@ pub fn settle(given: Option<&Path>) -> Result<PathBuf, KubeletRootError> {
                 found.root.display()
             ),
             Err(error) => warn!(
-                "failed to mount the kubelet's root {} as the host has it: {error}",
-                found.root.display()
+                "failed to mount the kubelet's root {} as the host has it: {}",
+                found.root.display(),
+                chain(&error)
             ),
         }
     }

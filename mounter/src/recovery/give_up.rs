@@ -2,10 +2,11 @@
 //! can't unmount the volume, since both wait in the kernel.
 //!
 //! Agents report which of their mounts are silent ([`crate::agent::give_up`]). `network` asks the kernel's own network
-//! file systems, whoever mounted them. If one is silent, the daemon asks the API which Pods of this node are being
-//! deleted. Some time after such a Pod's grace period (`fate`), all that wait for the volume get an error: the agent
-//! ends the FUSE connection, or a forced unmount ends what waits for the server ([`crate::worker::force`]). Volumes of
-//! other Pods are left alone however long their server hangs: their users wait, and continue when the server is back.
+//! file systems, even those that Mooring did not mount. If one is silent, the daemon asks the API which Pods of this
+//! node are being deleted. Some time after such a Pod's grace period (`fate`), all that wait for the volume get an
+//! error: the agent ends the FUSE connection, or a forced unmount ends what waits for the server
+//! ([`crate::worker::force`]). The daemon leaves volumes of other Pods alone, however long their server hangs: their
+//! users wait, and continue when the server is back.
 
 mod fate;
 mod network;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
-use tracing::{info, warn};
+use mooring_program::error::chain;
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::agent::give_up::SILENCE;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory};
@@ -103,7 +105,7 @@ impl GiveUp {
         }
         loop {
             tokio::time::sleep(PERIOD).await;
-            self.look().await;
+            self.look().instrument(info_span!("give-up")).await;
         }
     }
 
@@ -198,7 +200,11 @@ impl GiveUp {
                 self.pods.changed();
                 return Some(VolumeEvent::GivenUp);
             }
-            Err(error) => warn!(target.path = target, %error, "an agent was not told to give up a volume"),
+            Err(error) => warn!(
+                target.path = target,
+                error = chain(&error),
+                "failed to tell an agent to give up a volume"
+            ),
         }
         None
     }
@@ -215,11 +221,11 @@ impl GiveUp {
             // A worker that hangs has told the kernel, and waits for the rest of the unmount.
             Ok(()) | Err(WorkerError::Late { .. }) => Some(VolumeEvent::GivenUp),
             Err(WorkerError::Failed(error @ MountError::Shared { .. })) => {
-                info!(target.path = %mount.target, "not given up: {error}");
+                info!(target.path = %mount.target, "not given up: {}", chain(&error));
                 Some(VolumeEvent::Shared)
             }
             Err(error) => {
-                warn!(target.path = %mount.target, "failed to give up a volume: {error}");
+                warn!(target.path = %mount.target, "failed to give up a volume: {}", chain(&error));
                 None
             }
         }
@@ -227,5 +233,8 @@ impl GiveUp {
 }
 
 fn say_blind(error: &dyn std::error::Error) {
-    warn!("failed to learn which Pods are being deleted, so no silent volume is given up: {error}");
+    warn!(
+        "failed to learn which Pods are being deleted, so no silent volume is given up: {}",
+        chain(&error)
+    );
 }

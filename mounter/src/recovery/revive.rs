@@ -16,7 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tracing::warn;
+use mooring_program::error::chain;
+use tracing::{Instrument as _, info_span, warn};
 
 use self::scan::{Namespace, namespaces};
 use crate::agent::protocol::{Call, Dead, MountHealth, MountState};
@@ -122,9 +123,12 @@ impl Reviver {
     /// Runs for as long as the mounter.
     pub async fn run(mut self) {
         let mut table = watch::mount_table()
-            .inspect_err(
-                |error| warn!(%error, "can't listen to the mount table: volumes are looked at every {PERIOD:?}"),
-            )
+            .inspect_err(|error| {
+                warn!(
+                    error = chain(&error),
+                    "can't listen to the mount table: the mounter looks at volumes every {PERIOD:?}"
+                );
+            })
             .ok();
         let mut changes = self.pods.changes();
         loop {
@@ -132,7 +136,7 @@ impl Reviver {
             if let Some(table) = &mut table {
                 table.mark_unchanged();
             }
-            let wait = self.look().await;
+            let wait = self.look().instrument(info_span!("revive")).await;
             tokio::time::sleep(PAUSE).await;
             let mounted = async {
                 let heard = match &mut table {
@@ -180,7 +184,7 @@ impl Reviver {
         let table = match Table::read() {
             Ok(table) => table,
             Err(error) => {
-                warn!(%error, "failed to read the mount table");
+                warn!(error = chain(&error), "failed to read the mount table");
                 return wait;
             }
         };
@@ -217,7 +221,7 @@ impl Reviver {
         let namespaces = match scanned {
             Ok(Ok(namespaces)) => namespaces,
             Ok(Err(error)) => {
-                warn!(%error, "failed to look for users of dead mounts");
+                warn!(error = chain(&error), "failed to look for users of dead mounts");
                 return SOON;
             }
             Err(_) => return SOON,
@@ -255,7 +259,7 @@ impl Reviver {
                 dead: dead.devices.clone(),
             });
             if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
-                failure = Some(error.to_string());
+                failure = Some(chain(&error));
             }
         }
         let Some(why) = failure else {
@@ -294,7 +298,8 @@ impl Reviver {
             devices: dead.devices.clone(),
         };
         if let Err(error) = self.pods.ask(uid, call, NOTE_LIMIT).await {
-            warn!(target.path = %target, %error, "an agent was not told that a volume is in use again");
+            warn!(target.path = %target, error = chain(&error), "failed to tell an agent that a volume is in use \
+                                                                 again");
             return;
         }
         self.metrics.revived(client, outage);

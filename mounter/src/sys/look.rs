@@ -13,7 +13,7 @@ use crate::volume::target::{Target, TargetError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LookedAt {
-    /// Nothing.
+    /// No mount lies on the target.
     Nothing,
     /// A file system that answers.
     Alive,

@@ -29,7 +29,7 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
             attempted: attempted(),
             errno: Some(errno),
             words: format!(
-                "the node has no free loop device ({}): it is tried again when another has gone",
+                "the node has no free loop device ({}): the agent tries again when another has gone",
                 std::io::Error::from(errno)
             ),
         })?;

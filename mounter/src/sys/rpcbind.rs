@@ -47,7 +47,7 @@ fn ask(address: SocketAddr, program: u32, version: u32) -> io::Result<bool> {
     link.read_exact(&mut answer)?;
     port(&answer)
         .map(|port| port != 0)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its answer is none"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its answer can't be read"))
 }
 
 fn question(program: u32, version: u32) -> Vec<u8> {

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use mooring_program::error::chain;
 use serde::{Deserialize, Serialize};
 
 /// An error with its sources. Only its text goes from a worker to the daemon, where the cause has no sources any more.
@@ -16,20 +17,6 @@ impl Cause {
     pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
         Self(Arc::new(error))
     }
-}
-
-/// An error's message, and behind it those of its sources that it does not repeat.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 impl fmt::Display for Cause {

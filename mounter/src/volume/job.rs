@@ -23,11 +23,11 @@ impl std::fmt::Debug for Secrets {
 /// The Pod that a mount is for, as the kubelet names it; empty where it does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodRef {
-    /// Name.
+    /// The Pod's name.
     pub name: String,
-    /// Namespace.
+    /// The Pod's namespace.
     pub namespace: String,
-    /// Uid.
+    /// The Pod's uid.
     pub uid: String,
 }
 
@@ -148,7 +148,7 @@ pub enum MountError {
     Timeout {
         /// What was tried.
         attempted: String,
-        /// Limit.
+        /// The time limit.
         seconds: u64,
         /// The server, or what else was waited for.
         server: String,
@@ -156,7 +156,7 @@ pub enum MountError {
     /// Something else is mounted on the target.
     #[error("{found} is mounted on {target} already, not {wanted}: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
-        /// The directory.
+        /// The volume's target.
         target: String,
         /// What is there.
         found: String,
@@ -171,7 +171,7 @@ pub enum MountError {
     InUse {
         /// What is mounted.
         found: String,
-        /// The directory.
+        /// The volume's target.
         target: String,
     },
     /// A volume for one Pod is with another.
@@ -210,20 +210,22 @@ pub enum MountError {
     #[error("this node can't serve the volume: {0}")]
     Node(#[source] Cause),
     /// The client container is not there, or broke.
-    #[error("client container for {client}: {message}")]
+    #[error("client container for {client}: {cause}")]
     Container {
         /// The volume's type.
         client: String,
         /// What is wrong, and what to do.
-        message: String,
+        #[source]
+        cause: Cause,
     },
     /// It was tried and failed.
-    #[error("failed to {attempted}: {message}")]
+    #[error("failed to {attempted}: {cause}")]
     Failed {
         /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.
         attempted: String,
         /// What the kernel or the program said.
-        message: String,
+        #[source]
+        cause: Cause,
     },
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::graft::{Grafts, Likeness};
 use crate::sys::{Result, SysError};
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
@@ -68,7 +69,10 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         .top(&task.target.path())
         .filter(|entry| !task.dead.contains(&entry.device));
     let Some(live) = live else {
-        return Err(not_done(&task.target.path(), "it is not mounted again yet"));
+        return Err(not_done(
+            &task.target.path(),
+            "it is not mounted again yet".to_owned().into(),
+        ));
     };
     let theirs = sys.table_of(task.pid)?;
     let same = |entry: &&MountEntry| entry.fs_type == live.fs_type && entry.source == live.source;
@@ -85,7 +89,7 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
     for entry in dead {
         match copy(sys, &volume, entry) {
             Ok(mount) => copies.push((entry, mount)),
-            Err(error) => first = first.and(Err(failed(entry, &error))),
+            Err(error) => first = first.and(Err(failed(entry, error))),
         }
     }
     drop(volume);
@@ -116,8 +120,8 @@ fn within(root: &Path) -> PathBuf {
 
 /// Replaces one dead mount of the present namespace, if it is as it was seen.
 fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result<(), MountError> {
-    let told = |error: SysError| failed(dead, &error);
-    let now = sys.table().map_err(told)?;
+    let error_of = |error: SysError| failed(dead, error);
+    let now = sys.table().map_err(error_of)?;
     let Some(now) = now
         .0
         .iter()
@@ -125,15 +129,18 @@ fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result
     else {
         return Ok(());
     };
-    let place = sys.open_at(&now.mount_point).map_err(told)?;
-    if sys.mount_id(&place).map_err(told)? != dead.id {
-        return Err(not_done(&now.mount_point, "something else is mounted over it"));
+    let place = sys.open_at(&now.mount_point).map_err(error_of)?;
+    if sys.mount_id(&place).map_err(error_of)? != dead.id {
+        return Err(not_done(
+            &now.mount_point,
+            "something else is mounted over it".to_owned().into(),
+        ));
     }
-    match replace(sys, &place, mount).map_err(told)? {
+    match replace(sys, &place, mount).map_err(error_of)? {
         // Another file system has the number by now.
         Replaced::Alive | Replaced::Done => Ok(()),
         // The dead mount below is out of sight, and goes with the container.
-        Replaced::Unable => sys.put_onto(mount, &place).map_err(told),
+        Replaced::Unable => sys.put_onto(mount, &place).map_err(error_of),
     }
 }
 
@@ -161,14 +168,14 @@ pub fn replace<S: Grafts>(sys: &S, place: &S::Place, mount: &S::Mount) -> Result
     Ok(Replaced::Done)
 }
 
-fn failed(dead: &MountEntry, error: &SysError) -> MountError {
-    not_done(&dead.mount_point, &error.to_string())
+fn failed(dead: &MountEntry, error: SysError) -> MountError {
+    not_done(&dead.mount_point, Cause::of(error))
 }
 
-fn not_done(path: &Path, why: &str) -> MountError {
+fn not_done(path: &Path, cause: Cause) -> MountError {
     MountError::Failed {
         attempted: format!("replace the dead mount at {}", path.display()),
-        message: why.to_owned(),
+        cause,
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::task::{END, Task, WorkerReport};
 use super::usage::Usage;
 use crate::sys::look::LookedAt;
-use crate::volume::cause::chain;
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
 
@@ -68,7 +68,7 @@ impl WorkerError {
             },
             other => MountError::Failed {
                 attempted: format!("finish {attempted}"),
-                message: chain(&other),
+                cause: Cause::of(other),
             },
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker is told and what it reports, as JSON over pipes.
+//! The task of a worker and its report, as JSON over pipes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -159,7 +159,7 @@ pub const END: u8 = b'\n';
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkerReport {
-    /// It is done.
+    /// The task is done, and has no result.
     Done,
     /// It was a look, and this is what is mounted.
     Found(LookedAt),

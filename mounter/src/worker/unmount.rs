@@ -47,7 +47,8 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
     }
     Err(MountError::Failed {
         attempted: format!("unmount {target}"),
-        message: format!("more than {MOST} mounts lie on it, or it can't be seen where it is: look at it with findmnt"),
+        cause: format!("more than {MOST} mounts lie on it, or it can't be seen where it is: look at it with findmnt")
+            .into(),
     })
 }
 

@@ -7,6 +7,7 @@ use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
@@ -31,20 +32,20 @@ pub struct Usage {
 
 /// Asks what is mounted on a target.
 pub fn usage(target: &Target) -> Result<Usage, MountError> {
-    let failed = |message: String| MountError::Failed {
+    let failed = |cause: Cause| MountError::Failed {
         attempted: format!("ask how full {target} is"),
-        message,
+        cause,
     };
     if target.is_device() {
         let device = target.device()?;
-        let device = device.ok_or_else(|| failed("there is no device".to_owned()))?;
-        return size(device).map_err(|error| failed(error.to_string()));
+        let device = device.ok_or_else(|| failed("there is no device".to_owned().into()))?;
+        return size(device).map_err(|error| failed(Cause::of(error)));
     }
     let directory = target.open().map_err(|error| match error {
-        TargetError::Open { source, .. } => failed(words(source)),
+        TargetError::Open { source, .. } => failed(words(source).into()),
         error => error.into(),
     })?;
-    let found = fstatvfs(&directory).map_err(|errno| failed(words(errno)))?;
+    let found = fstatvfs(&directory).map_err(|errno| failed(words(errno).into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Ok(Usage {
         bytes: bytes(found.f_blocks),

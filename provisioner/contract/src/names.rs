@@ -1,4 +1,7 @@
-//! Every name that Mooring puts into the Kubernetes API: one constant each, here only.
+//! Every name that Mooring puts into the Kubernetes API: one constant each, here only. The reasons of Events of both
+//! programs are in [`reasons`].
+
+pub mod reasons;
 
 /// `provisioner` of a StorageClass that Mooring serves.
 pub const PROVISIONER: &str = "mooring.dev/flex-provisioner";
@@ -203,30 +206,6 @@ pub mod parameters {
     pub const CONFIG_NAMESPACE: &str = "mooring.dev/config-namespace";
     /// Name of the provisioner ConfigMap.
     pub const CONFIG_NAME: &str = "mooring.dev/config-name";
-}
-
-/// Reasons of the mounter's Events.
-pub mod reasons {
-    /// On a Pod: the client of one of its volumes ended, and the volume was mounted again.
-    pub const VOLUME_REVIVED: &str = "VolumeRevived";
-    /// On a Pod: the client of one of its volumes ended, and the volume could not be mounted again; the mounter goes on
-    /// trying.
-    pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
-    /// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
-    pub const VOLUME_LOST: &str = "VolumeLost";
-    /// On a Pod that is being deleted: one of its volumes does not answer, and what waited for it was ended.
-    pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
-    /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others
-    /// have the same file system of its server.
-    pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
-    /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
-    pub const MOUNT_WAITS: &str = "MountWaits";
-    /// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
-    pub const BAD_CONFIG: &str = "BadConfig";
-    /// On a Node: it can't mount the volumes of a client any more.
-    pub const CLIENT_NOT_READY: &str = "ClientNotReady";
-    /// On a Node: it can mount the volumes of a client again.
-    pub const CLIENT_READY: &str = "ClientReady";
 }
 
 /// Finalizers.

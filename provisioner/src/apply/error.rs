@@ -1,6 +1,6 @@
 //! What can go wrong when a decision is carried out.
 
-use std::error::Error as _;
+use mooring_program::error;
 
 use crate::process::call::CallError;
 use crate::run::error::RunError;
@@ -34,19 +34,13 @@ impl ApplyError {
         matches!(self.category(), "forbidden" | "not-found" | "invalid")
     }
 
-    /// The whole chain in one line.
+    /// The whole chain in one line; of an answer of the API server, only its message.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
         if let Self::Call(call) | Self::Run(RunError::Call(call)) = self
             && let Some(answer) = call.answer()
         {
-            return format!("{text}: {answer}");
+            return format!("{self}: {answer}");
         }
-        let mut source = self.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        text
+        error::chain(self)
     }
 }

@@ -75,8 +75,8 @@ pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<b
 
 /// Whether the claim of what is to be copied is there and stays, read as it is now.
 ///
-/// A copy's record is written before this, and all claims come by one watch, in the order of their changes. So whoever
-/// sees by that watch that this claim is gone sees the record too, unless this has said no: see [`copied_by`].
+/// A copy's record is written before this, and all claims come by one watch, in the order of their changes. So a
+/// controller that sees this claim go sees the record too, unless this has said no: see [`copied_by`].
 pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &Source) -> Result<bool, ApplyError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let claim = claims.get_metadata_opt(&source.pvc_name).await;
@@ -88,7 +88,7 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
 
 /// Whether the content of what is to be restored is there and stays, read as it is now.
 ///
-/// The run is there before this, without its properties. So whoever sees that the content is going finds the run, or
+/// The run is there before this, without its properties. So a controller that sees the content go finds the run, unless
 /// this has said no: see [`restored_by`].
 pub(crate) async fn is_there_to_restore(client: &Client, snapshot: &Snapshot) -> Result<bool, ApplyError> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());

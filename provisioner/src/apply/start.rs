@@ -82,7 +82,7 @@ impl Apply<'_> {
         }
         let supplied = async {
             if !self.is_source_there(&start).await? {
-                // Whoever deletes it may not have seen this run, which was not there at the time.
+                // Its deletion may not have seen this run, which was not there at the time.
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
             }

@@ -139,8 +139,8 @@ impl Report {
         if let Some(there) = self.classes.insert(class.clone(), here.clone()) {
             self.warnings += 1;
             self.line(format!(
-                "{here}: warning: storage-class: {class} is claimed by {there} too, and the ConfigMap that is created \
-                 first gets it: rename one"
+                "{here}: warning: storage-class: {there} claims {class} too, and the older ConfigMap gets it: rename \
+                 one"
             ));
         }
     }

@@ -250,7 +250,7 @@ impl<'a> Reader<'a> {
                 ProblemKind::BadValue,
                 keys::PLUGIN_NAME,
                 format!(
-                    "{name:?} is another plugin's: {cure}, or take the label {} off",
+                    "{name:?} is another plugin's: {cure}, or remove the label {}",
                     labels::TYPE
                 ),
             ),
@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
                 self.warn(
                     ProblemKind::NotYet,
                     keys::OPERATIONS,
-                    format!("{operation} is not run by this version: it has no effect yet"),
+                    format!("this version does not run {operation}: it has no effect yet"),
                 );
             }
         }
@@ -432,8 +432,8 @@ impl<'a> Reader<'a> {
             self.warn(
                 ProblemKind::Contradiction,
                 keys::VOLUME_BINDING_MODE,
-                "is Immediate, but the volumes live on one node each: with WaitForFirstConsumer they come to be on the \
-                 node of the Pod that uses them",
+                "is Immediate, but each volume is on one node: with WaitForFirstConsumer that is the node of the Pod \
+                 that uses it",
             );
         }
         if class_name.is_none() {

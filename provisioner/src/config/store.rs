@@ -45,8 +45,8 @@ pub enum NoConfig {
     },
     /// The ConfigMap that the parameters name isn't there.
     #[error(
-        "storage class {class:?} goes by ConfigMap {reference}, which is not there or not honoured: create it with the \
-         label {}={} in one of the controller's --config-namespaces",
+        "storage class {class:?} is tied to ConfigMap {reference}, which does not exist or is not honoured: create it \
+         with the label {}={} in one of the controller's --config-namespaces",
         labels::TYPE,
         labels::TYPE_PROVISIONER_CONFIG
     )]
@@ -58,8 +58,8 @@ pub enum NoConfig {
     },
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
     #[error(
-        "storage class {class:?} goes by ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
-         namespace: see that the Mooring that does is running, or name the namespace in this one's --config-namespaces"
+        "storage class {class:?} is tied to ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
+         namespace: check that the Mooring that does is running, or add the namespace to this one's --config-namespaces"
     )]
     Elsewhere {
         /// The class.
@@ -85,7 +85,7 @@ pub enum NoConfig {
     },
     /// The ConfigMap is bad and there never was a good version of it.
     #[error(
-        "storage class {class:?} goes by ConfigMap {reference}, which has errors: {}",
+        "storage class {class:?} is tied to ConfigMap {reference}, which has errors: {}",
         join(problems)
     )]
     Refused {

@@ -21,8 +21,8 @@ pub struct Trust {
 pub enum TrustError {
     /// The ConfigMap is in a namespace whose ConfigMaps are not honoured.
     #[error(
-        "namespace {namespace:?} is not one whose provisioner ConfigMaps are honoured ({allowed}): move the ConfigMap, \
-         or have the cluster's administrator add the namespace to --config-namespaces"
+        "the controller does not honour provisioner ConfigMaps of namespace {namespace:?} (only of {allowed}): move \
+         the ConfigMap, or have the cluster's administrator add the namespace to --config-namespaces"
     )]
     Namespace {
         /// The ConfigMap's namespace.
@@ -32,8 +32,8 @@ pub enum TrustError {
     },
     /// The account of one of Mooring's own parts, whose rights are no image's.
     #[error(
-        "service account {account:?} is that of a part of Mooring itself, and no image may have its rights: make a \
-         service account for the image and name that"
+        "service account {account:?} belongs to a part of Mooring, and no image may have its rights: create a service \
+         account for the image, and name that"
     )]
     OwnServiceAccount {
         /// The account.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooring_contract::operation::Operation;
 
 use super::error::Fault;
-use crate::process::runtime::chain;
+use mooring_program::error::chain;
 
 /// How one thing ended.
 #[derive(Debug)]

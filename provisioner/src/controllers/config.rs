@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::cache::mirror::Mirror;
 use crate::config::ConfigRef;
@@ -86,7 +86,11 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
             continue;
         }
         next_turn = Instant::now()
-            + if state.turn().await {
+            + if state
+                .turn()
+                .instrument(info_span!("turn", controller = CONTROLLER))
+                .await
+            {
                 wait = RETRY.0;
                 state.context.settings.resync
             } else {
@@ -338,7 +342,7 @@ impl State {
         Ok(())
     }
 
-    /// Deletes those of these classes that nothing uses, and sees to it that the loop is woken when another is free.
+    /// Deletes those of these classes that nothing uses, and has the loop woken when another is free.
     async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, String>) {
         let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
         if names.is_empty() {
@@ -383,7 +387,7 @@ fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Resu
     if let Err(error) = done {
         warn!(
             error = &error as &dyn std::error::Error,
-            "failed to see to a storage class"
+            "failed to keep a storage class as its ConfigMap says"
         );
         let why = std::error::Error::source(&error)
             .map(ToString::to_string)

@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
@@ -112,7 +112,8 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
             () = tokio::time::sleep(GATHER) => {}
         }
         for uid in shared.cache.orphans() {
-            if let Err(error) = Box::pin(settle(&shared, &uid)).await {
+            let span = info_span!("settle", claim.uid = uid);
+            if let Err(error) = Box::pin(settle(&shared, &uid)).instrument(span).await {
                 warn!(
                     claim.uid = uid,
                     error = error.chain(),

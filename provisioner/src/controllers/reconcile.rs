@@ -11,6 +11,7 @@ use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span, info_span};
 
 use super::retry::Retries;
 use crate::apply::{ApplyError, Shared};
@@ -66,10 +67,22 @@ async fn reconcile<K: Reconciled>(object: Arc<K>, work: Arc<Work>) -> Result<Act
     if !object.may_be_ours() {
         return Ok(Action::await_change());
     }
-    let done = Box::pin(look(&*object, &work.shared)).await;
+    let done = Box::pin(look(&*object, &work.shared)).instrument(span(&*object)).await;
     let (done, result) = work.retries.settle(&ObjectRef::from_obj(&*object).to_string(), done);
     work.shared.context.metrics.reconciled(K::CONTROLLER, result);
     done
+}
+
+/// The span of a reconcile: what is logged in it says which object it is about.
+fn span<K: Reconciled>(object: &K) -> Span {
+    let meta = object.meta();
+    info_span!(
+        "reconcile",
+        controller = K::CONTROLLER,
+        object.namespace = meta.namespace,
+        object.name = meta.name,
+        object.uid = meta.uid
+    )
 }
 
 /// Looks at one object, unless what is known of it is older than what was last written to it.

@@ -22,8 +22,8 @@ pub enum ClaimError {
     /// The claim names a `VolumeAttributesClass`, and its volume would not go by CSI
     /// (`ValidatePersistentVolumeSpec` in Kubernetes' `pkg/apis/core/validation`).
     #[error(
-        "Kubernetes has volumeAttributesClassName for volumes by CSI only: ask for a class whose ConfigMap says \
-         \"volume-source: csi\", or make the claim without it"
+        "volumeAttributesClassName works with CSI volumes only: ask for a class whose ConfigMap says \"volume-source: \
+         csi\", or create the claim without it"
     )]
     AttributesNotByCsi,
     /// The claim names a `VolumeAttributesClass` that it can't have, or not yet.
@@ -31,8 +31,8 @@ pub enum ClaimError {
     Attributes(#[from] AttributesError),
     /// A mode that FlexVolume does not have.
     #[error(
-        "volumes of this class go by FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for \
-         a class whose ConfigMap says \"volume-source: csi\""
+        "volumes of this class use FlexVolume, which has no raw block volumes: ask for volumeMode Filesystem, or for a \
+         class whose ConfigMap says \"volume-source: csi\""
     )]
     FlexVolume,
     /// The ConfigMap says that its image does not do this operation.
@@ -60,7 +60,7 @@ impl ClaimError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttributesError {
     /// There is none.
-    #[error("VolumeAttributesClass {0:?} does not exist: it is waited for")]
+    #[error("VolumeAttributesClass {0:?} does not exist: Mooring waits for it")]
     NoClass(String),
     /// It is another driver's.
     #[error(

@@ -53,7 +53,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     }
     if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
         // Whatever becomes of the copy, its change wakes this.
-        let text = format!("{copy} is being made as a copy of the volume: it is deleted when that has ended");
+        let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
         return Decision::wait_for(waiting(Kind::Delete, text));
     }
     let let_go = |text: String| {
@@ -94,7 +94,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
                 }
                 let text = format!(
                     "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within \
-                     {} minutes, the volume is taken to be gone with it",
+                     {} minutes, Mooring considers the volume lost",
                     seen.limits.node_grace.as_secs() / 60
                 );
                 return Decision::Wait {

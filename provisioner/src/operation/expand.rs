@@ -159,7 +159,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         return give_up(seen, seen.expand_run, record, None, now);
     }
     let Some(volume) = standing::volume(seen) else {
-        let text = "the claim's PersistentVolume is gone or is not Mooring's any more, so it is not expanded";
+        let text = "Mooring does not expand the volume: its PersistentVolume is gone, or is not Mooring's any more";
         let say = Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text);
         return give_up(seen, seen.expand_run, record, Some(say), now);
     };

@@ -175,7 +175,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         return give_up(seen, seen.modify_run, record, None, now);
     }
     let Some(volume) = standing::volume(seen) else {
-        let text = "the claim's PersistentVolume is gone or is not Mooring's any more, so it is not modified";
+        let text = "Mooring does not modify the volume: its PersistentVolume is gone, or is not Mooring's any more";
         let say = Note::warning(reasons::MODIFY_FAILED, action(Kind::Modify), text);
         return give_up(seen, seen.modify_run, record, Some(say), now);
     };

@@ -423,8 +423,8 @@ fn made(
         };
         let Some(source) = config.volume_source else {
             return Ok(failed(format!(
-                "the image ended well but made no PersistentVolume named {}: create it, or set \"volume-source\" in \
-                 the ConfigMap",
+                "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
+                 \"volume-source\" in the ConfigMap",
                 request.pv_name
             )));
         };
@@ -679,7 +679,7 @@ fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, 
         say: Note::warning(
             reason,
             action(seen.making()),
-            format!("{unfit}, and was selected for the volume: the scheduler is asked for another"),
+            format!("the scheduler selected a node that does not fit: {unfit}. Mooring asks the scheduler for another"),
         ),
         run,
     })))

@@ -3,9 +3,10 @@
 //!
 //! It is written before the first run is made and is all that the controller knows after a restart.
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use mooring_contract::names::annotations;
+use mooring_contract::names::{annotations, finalizers};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ProvisionerConfig;
@@ -71,11 +72,22 @@ pub struct Record {
 
 /// A record that can't be read.
 #[derive(Debug, thiserror::Error)]
-#[error("annotation mooring.dev/operation can't be read ({0}): it is Mooring's own, so restore what was there")]
+#[error("annotation mooring.dev/operation can't be read ({0}): only Mooring may write it, so restore its value")]
 pub struct RecordError(#[from] serde_json::Error);
 
 /// Longest error kept in a record, in bytes.
 const MAX_ERROR: usize = 512;
+
+/// Whether an operation on a claim is open, so that its volume is not to be copied now. A change that the image has
+/// refused changes nothing, until something else does.
+pub(super) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
+    let noted = claim.annotations().get(annotations::OPERATION);
+    match noted.map(|text| serde_json::from_str::<Record>(text)) {
+        Some(Ok(record)) => !record.is_refused_change(),
+        Some(Err(_)) => true,
+        None => claim.finalizers().iter().any(|held| held == finalizers::CLAIM),
+    }
+}
 
 impl Record {
     /// The record of a first attempt that nothing is known of yet.

@@ -22,9 +22,8 @@ use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, remova
 use super::describe::{action, describe, waiting};
 use super::observed::{ObservedSnapshot, Surroundings};
 use super::parameters::parameters_of;
-use super::record::Record;
+use super::record::{Record, is_busy};
 use super::request;
-use super::standing::is_busy;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -46,25 +45,19 @@ const NODE_PERIOD: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotRefusal {
     /// Its PV is not there.
-    #[error("the volume {0:?}, of which the snapshot is to be taken, has no PersistentVolume: delete the snapshot")]
+    #[error("there is no PersistentVolume {0:?} to take the snapshot of: delete the snapshot")]
     NoVolume(String),
     /// Somebody else's.
-    #[error(
-        "volume {0}, of which the snapshot is to be taken, was not made by Mooring: its storage takes snapshots by its \
-         own means"
-    )]
+    #[error("Mooring did not make volume {0}, so it can't take a snapshot of it: use the means of its storage")]
     NotOurs(String),
     /// Nobody uses it.
-    #[error("volume {0}, of which the snapshot is to be taken, has no claim any more: bind one to it")]
+    #[error("volume {0} has no claim any more, so Mooring can't take a snapshot of it: bind a claim to it")]
     Unclaimed(String),
     /// Something is being done to it.
-    #[error(
-        "claim {0:?}, of which the snapshot is to be taken, has an operation going on (see its Events): its end is \
-         waited for"
-    )]
+    #[error("claim {0:?} has an operation in progress (see its Events): Mooring takes the snapshot after that")]
     Busy(String),
     /// The node that it is on is not there.
-    #[error("the volume is on node {0}, which is not in the cluster: it is waited for")]
+    #[error("the volume is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
     /// What made it is not known.
     #[error(
@@ -73,7 +66,7 @@ pub enum SnapshotRefusal {
     )]
     Unknown(String),
     /// There is no such class.
-    #[error("VolumeSnapshotClass {0:?} does not exist: it is waited for")]
+    #[error("VolumeSnapshotClass {0:?} does not exist: Mooring waits for it")]
     NoClass(String),
     /// The ConfigMap does not offer it.
     #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
@@ -433,7 +426,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     }
     if let Some(claim) = seen.restored_by.filter(|_| seen.delete_run.is_none()) {
         // The end of that run wakes this.
-        let text = format!("claim {claim} is being made of the snapshot: it is deleted when that has ended");
+        let text = format!("Mooring is restoring the snapshot for claim {claim}: it deletes the snapshot after that");
         return Decision::wait_for(waiting(Kind::DeleteSnapshot, text));
     }
     // What was not ready yet is nothing that anybody could want to retain.
@@ -610,7 +603,7 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
     }
     let text = format!(
         "node {host} ({HOSTNAME}), on which the snapshot is, is not in the cluster: if it is not back within {} \
-         minutes, the snapshot is taken to be gone with it",
+         minutes, Mooring considers the snapshot lost",
         seen.limits.node_grace.as_secs() / 60
     );
     Decision::Wait {

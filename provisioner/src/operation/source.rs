@@ -9,8 +9,7 @@ use mooring_contract::request::{Snapshot, Source};
 
 use super::content::Content;
 use super::observed::ObservedClaim;
-use super::record::Record;
-use super::standing::is_busy;
+use super::record::{Record, is_busy};
 use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
@@ -26,23 +25,22 @@ const MODE_MAY_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// There is no such snapshot.
-    #[error("VolumeSnapshot {0:?}, of which the volume is to be made, does not exist: it is waited for")]
+    #[error("VolumeSnapshot {0:?}, which the claim asks to restore, does not exist: Mooring waits for it")]
     NoSnapshot(String),
     /// It has not been taken.
     #[error(
-        "VolumeSnapshot {0:?}, of which the volume is to be made, is not ready yet (see its Events): it is waited for"
+        "VolumeSnapshot {0:?}, which the claim asks to restore, is not ready yet (see its Events): Mooring waits for it"
     )]
     Unready(String),
     /// It is about to go.
     #[error(
-        "VolumeSnapshot {0:?}, of which the volume is to be made, is being deleted: delete this claim, and make it of \
-         another"
+        "VolumeSnapshot {0:?}, which the claim asks to restore, is being deleted: delete the claim, and create it \
+         again with another snapshot"
     )]
     SnapshotGoing(String),
     /// Another driver's.
     #[error(
-        "VolumeSnapshot {0:?} was taken by CSI driver {1:?}, and the class's volumes are Mooring's: ask for a class of \
-         that driver"
+        "CSI driver {1:?} took VolumeSnapshot {0:?}, and the claim's class is Mooring's: ask for a class of that driver"
     )]
     OtherDriver(String, String),
     /// Its name on the storage makes no sense.
@@ -50,14 +48,13 @@ pub enum SourceError {
     Handle(String, #[source] HandleError),
     /// Another snapshot was restored before.
     #[error(
-        "VolumeSnapshot {0:?} is another one than {1}, of which a volume was begun: delete this claim, and make it \
-         again"
+        "VolumeSnapshot {0:?} is not the one that Mooring began to restore ({1}): delete the claim, and create it again"
     )]
     AnotherSnapshot(String, String),
     /// Another ConfigMap took it.
     #[error(
-        "VolumeSnapshot {snapshot:?} was taken by ConfigMap {taken_by}, and this claim's class is served by {serves}: \
-         ask for a class of the same ConfigMap"
+        "ConfigMap {taken_by} took VolumeSnapshot {snapshot:?}, but ConfigMap {serves} serves the claim's class: ask \
+         for a class of the same ConfigMap"
     )]
     SnapshotOfOtherConfig {
         /// The snapshot.
@@ -101,23 +98,29 @@ pub enum SourceError {
     #[error("the claim's dataSource is the claim itself: name another claim")]
     Itself,
     /// It is not there.
-    #[error("claim {0:?}, which is to be copied, does not exist yet: it is waited for")]
+    #[error("claim {0:?}, which is to be copied, does not exist yet: Mooring waits for it")]
     Missing(String),
     /// It has no volume.
-    #[error("claim {0:?}, which is to be copied, is not bound to a volume yet: it is waited for")]
+    #[error("claim {0:?}, which is to be copied, is not bound to a volume yet: Mooring waits for it")]
     Unbound(String),
     /// Something is being done to it.
-    #[error("claim {0:?}, which is to be copied, has an operation going on (see its Events): its end is waited for")]
+    #[error(
+        "claim {0:?}, which is to be copied, has an operation in progress (see its Events): Mooring waits for its \
+             end"
+    )]
     Busy(String),
     /// The node that its volume is on is not there.
-    #[error("the volume to copy is on node {0}, which is not in the cluster: it is waited for")]
+    #[error("the volume to copy is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
     /// It is about to go.
-    #[error("claim {0:?}, which is to be copied, is being deleted: delete this claim, and make it of another")]
+    #[error(
+        "claim {0:?}, which is to be copied, is being deleted: delete this claim, and create it again from \
+             another"
+    )]
     Going(String),
     /// It is not the one that was copied before.
     #[error(
-        "claim {claim:?} has another volume than {volume}, of which a copy was begun: delete this claim, and make it \
+        "claim {claim:?} no longer has volume {volume}, which Mooring began to copy: delete this claim, and create it \
          again"
     )]
     Another {
@@ -127,12 +130,12 @@ pub enum SourceError {
         volume: String,
     },
     /// It is not Mooring's.
-    #[error("volume {0}, which is to be copied, was not made by Mooring: name the claim of a volume that was")]
+    #[error("Mooring did not make volume {0}, which is to be copied: name the claim of a volume that it made")]
     NotOurs(String),
     /// Another ConfigMap made it.
     #[error(
-        "volume {volume}, which is to be copied, was made by ConfigMap {made_by}, and this claim's class is served by \
-         {serves}: ask for a class of the same ConfigMap"
+        "ConfigMap {made_by} made volume {volume}, which is to be copied, but ConfigMap {serves} serves this claim's \
+         class: ask for a class of the same ConfigMap"
     )]
     OtherConfig {
         /// The PV.

@@ -1,13 +1,11 @@
-//! What the operations that change a volume that stands share, [`expand`](super::expand) and
-//! [`modify`](super::modify): which volume it is, what has
-//! to be waited for, and how a change ends that can't go on.
+//! What [`expand`](super::expand) and [`modify`](super::modify) share, the operations that change an existing volume:
+//! which volume it is, what they wait for, and how a change ends that can't go on.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt as _;
-use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::names::annotations;
 use mooring_contract::request::Request;
 
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
@@ -46,17 +44,6 @@ pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolum
     volume_of(seen.claim, seen.volumes.iter().map(AsRef::as_ref))
 }
 
-/// Whether an operation on a claim is open, so that its volume is not to be copied now. A change that the image has
-/// refused changes nothing, until something else does.
-pub(super) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
-    let noted = claim.annotations().get(annotations::OPERATION);
-    match noted.map(|text| serde_json::from_str::<Record>(text)) {
-        Some(Ok(record)) => !record.is_refused_change(),
-        Some(Err(_)) => true,
-        None => claim.finalizers().iter().any(|held| held == finalizers::CLAIM),
-    }
-}
-
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     status.and_then(|status| status.phase.as_deref()) == Some("Bound")
@@ -86,7 +73,7 @@ pub(super) fn ready(
     };
     if let Some(copy) = seen.copied_by {
         return Err(wait(format!(
-            "{copy} is being made of the claim's volume: its end is waited for"
+            "Mooring is copying the claim's volume for {copy}: it waits for the end of the copy"
         )));
     }
     let node = match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {

@@ -53,7 +53,7 @@ pub(crate) fn step<'a>(run: Option<&'a Run>, record: &Record, limits: &Limits, n
         State::Running => match left {
             Some(left) => Step::Running(left),
             None => Step::Ended(overdue(
-                "it did not end in time and was not seen to be stopped: its node may be lost",
+                "it did not end in time, and Kubernetes did not report that it was stopped: its node may be lost",
                 true,
             )),
         },

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
+use mooring_program::time::parse_duration;
 
 use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
-use crate::config::values;
 use crate::conform::args::ConformArgs;
 
 const AFTER_HELP: &str = "\
@@ -55,8 +55,8 @@ pub enum Command {
 }
 
 const CONFORM_HELP: &str = "\
-The image is run with the ConfigMap's settings in the ConfigMap's namespace, on claims of the kit's own that no class
-serves. It takes a few seconds a run, and removes all that it makes if the image can delete. You need the rights of a
+The kit runs the image with the ConfigMap's settings in the ConfigMap's namespace, on claims of its own that no class
+serves. A run takes a few seconds. If the image can delete, the kit removes all that it made. You need the rights of a
 cluster's administrator; Mooring must be installed if the ConfigMap has a backend-volume.
 
 Exits with 0 if everything passed, 1 if something failed, 2 if nothing could be tried.
@@ -67,8 +67,8 @@ Examples:
 
 const LINT_HELP: &str = "\
 Exits with 0 if there are no errors (there may be warnings), 1 if there are, 2 if a file can't be read.
-Objects of other kinds in the files are passed over. Namespaces and images are only checked if you say which the
-cluster's controller allows.
+It ignores objects of other kinds. It checks namespaces and images only if you say which the cluster's controller
+allows.
 
 Example:
   flex-provisioner lint --allowed-images 'mooring.dev/*,custom/*' my-storage.yaml";
@@ -79,9 +79,9 @@ pub struct RunArgs {
     /// Namespace that Mooring runs in: where the leader election's Lease is
     #[arg(long, env = "MOORING_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// Namespaces whose provisioner ConfigMaps are honoured
+    /// Namespaces whose provisioner ConfigMaps the controller honours
     ///
-    /// Who can write a ConfigMap there chooses an image that runs with any service account of that namespace.
+    /// All who can write a ConfigMap there can run an allowed image with any service account of that namespace.
     #[arg(
         long,
         env = "MOORING_CONFIG_NAMESPACES",
@@ -102,13 +102,13 @@ pub struct RunArgs {
         value_name = "PATTERN,…"
     )]
     pub allowed_images: Vec<ImagePattern>,
-    /// Address of the Kubernetes API that images are given as property kube-api [default: the cluster's own]
+    /// Address of the Kubernetes API that images get as property kube-api [default: the cluster's own]
     #[arg(long, env = "MOORING_KUBE_API", value_name = "URL")]
     pub kube_api: Option<String>,
     /// Kubeconfig to use outside a cluster [default: $KUBECONFIG, else the Pod's service account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Work only while holding the Lease: needed as soon as there are two replicas
+    /// Work only while holding the Lease: needed with two or more replicas
     #[arg(
         long,
         env = "MOORING_LEADER_ELECT",
@@ -120,12 +120,12 @@ pub struct RunArgs {
     /// Name of the Lease
     #[arg(long, env = "MOORING_LEASE_NAME", default_value = "flex-provisioner")]
     pub lease_name: String,
-    /// How long the Lease is good for without renewal: a dead leader is replaced after this time
+    /// How long the Lease is valid without renewal: another replica replaces a dead leader after this time
     #[arg(
         long,
         env = "MOORING_LEASE_DURATION",
         default_value = "15s",
-        value_parser = parse_duration,
+        value_parser = positive_duration,
         value_name = "TIME",
     )]
     pub lease_duration: Duration,
@@ -135,7 +135,7 @@ pub struct RunArgs {
     /// Address of /livez, /readyz and /metrics
     #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
-    /// Claims and volumes worked on at once by each controller
+    /// How many objects each controller works on at once
     #[arg(
         long,
         env = "MOORING_MAX_IN_FLIGHT",
@@ -155,36 +155,34 @@ pub struct RunArgs {
     #[arg(long, env = "MOORING_API_BURST", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub api_burst: u32,
     /// How long the API server may take to begin an answer; watches do not count
-    #[arg(long, env = "MOORING_API_TIMEOUT", default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    #[arg(long, env = "MOORING_API_TIMEOUT", default_value = "30s", value_parser = positive_duration, value_name = "TIME")]
     pub api_timeout: Duration,
-    /// How often everything is looked at again, should a watch have missed something
-    #[arg(long, env = "MOORING_RESYNC", default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
+    /// How often the controller looks at everything again, in case a watch missed something
+    #[arg(long, env = "MOORING_RESYNC", default_value = "10m", value_parser = positive_duration, value_name = "TIME")]
     pub resync: Duration,
-    /// How long work in progress is given to end when the controller is stopped
+    /// How long work in progress may take to end after SIGTERM
     #[arg(
         long,
         env = "MOORING_STOP_TIMEOUT",
         default_value = "20s",
-        value_parser = parse_duration,
+        value_parser = positive_duration,
         value_name = "TIME",
     )]
     pub stop_timeout: Duration,
     /// Longest wait between two tries of one volume
-    #[arg(long, env = "MOORING_MAX_BACKOFF", default_value = "5m", value_parser = parse_duration, value_name = "TIME")]
+    #[arg(long, env = "MOORING_MAX_BACKOFF", default_value = "5m", value_parser = positive_duration, value_name = "TIME")]
     pub max_backoff: Duration,
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    values::duration(text).and_then(|time| {
-        if time.is_zero() {
-            Err("must be longer than nothing".to_owned())
-        } else {
-            Ok(time)
-        }
-    })
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("write a time above 0, such as 10s".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The Pod's name, else the host's.

@@ -126,7 +126,7 @@ impl Metrics {
         let in_flight = Family::default();
         registry.register(
             "operations_in_flight",
-            "Provisioning Pods that are there",
+            "Provisioning Pods that exist",
             in_flight.clone(),
         );
         let queued = Family::default();
@@ -136,7 +136,7 @@ impl Metrics {
             queued.clone(),
         );
         let reconciles = Family::default();
-        registry.register("reconciles", "Turns of a controller's loop", reconciles.clone());
+        registry.register("reconciles", "Reconciles, by controller and result", reconciles.clone());
         let configs = Family::default();
         registry.register("configs", "Provisioner ConfigMaps by state", configs.clone());
         let config_problems = Family::default();

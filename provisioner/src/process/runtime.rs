@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
+use mooring_program::error::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -166,7 +167,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
         .await
         .is_err()
     {
-        warn!("controllers did not end in time; what they were at is found again by the next leader");
+        warn!("controllers did not end in time: the next leader finds their work in the API");
         tasks.abort_all();
     }
     end_of_events.cancel();
@@ -202,16 +203,4 @@ fn stop_on_signal() -> Result<CancellationToken, ControllerError> {
 /// begun.
 pub fn report(error: &ControllerError) {
     let _ = writeln!(std::io::stderr(), "flex-provisioner: {}", chain(error));
-}
-
-/// An error's message, and behind it those of its sources.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text
 }

@@ -204,12 +204,11 @@ fn from_container(
         (Outcome::Done, ..) => (Category::Done, String::new()),
         (_, "DeadlineExceeded", _) if never_made => (
             Category::Timeout,
-            "its container had not been made when the limit \"timeout\" ended it (its image may take long to pull)"
-                .into(),
+            "the limit \"timeout\" ended it before its container was created (pulling its image may take long)".into(),
         ),
         _ if never_made => (
             Category::NotStarted,
-            "the Pod was ended before its container was made".into(),
+            "the Pod ended before its container was created".into(),
         ),
         (Outcome::GiveUp, ..) => (Category::Config, "exit code 78".into()),
         (_, "DeadlineExceeded", _) => (Category::Timeout, "ended by the limit \"timeout\"".into()),

@@ -87,7 +87,7 @@ pub enum Refusal {
     NoDevice(String),
     /// Its source would give access to a node, or another driver would act on it.
     #[error(
-        "its source is {0}, which a provisioner may not make: use flexVolume with driver {FLEX_DRIVER:?}, csi with \
+        "its source is {0}, which a provisioner may not create: use flexVolume with driver {FLEX_DRIVER:?}, csi with \
          driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
     )]
     Source(String),
@@ -98,15 +98,15 @@ pub enum Refusal {
     #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
     Client(String),
     /// Its options reach for something of the node's own.
-    #[error("its options reach for the node itself: {0}")]
+    #[error("its options name something of the node itself: {0}")]
     NodeAccess(#[from] NodeAccess),
     /// Its client does not have such options.
     #[error("its options can't be mounted: {0}")]
     Check(CheckError),
     /// Its image file may belong to another volume.
     #[error(
-        "its source {found:?} does not have {wanted:?} in it, so it may be another claim's volume: name a local \
-         volume's file after pv-name"
+        "its source {found:?} does not contain {wanted:?}, so it may be another claim's volume: name a local volume's \
+         file after pv-name"
     )]
     NotItsFile {
         /// The PV's.

@@ -45,7 +45,7 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
 pub enum PrintedError {
     /// It printed nothing.
     #[error(
-        "the image ended well but left no termination message: write the volume's options as JSON to \
+        "the image exited with 0 but left no termination message: write the volume's options as JSON to \
          /dev/termination-log"
     )]
     Nothing,

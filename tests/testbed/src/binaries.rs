@@ -94,8 +94,8 @@ const FOR_IMAGES: &[Module] = &[Module {
     flags: &["-ldflags", "-s -w"],
 }];
 
-/// The controller of the snapshot API, which a cluster has once, whoever takes its snapshots. Only the tests of
-/// snapshots need it.
+/// The controller of the snapshot API, which a cluster has once for all drivers. Only the tests of snapshots
+/// need it.
 const SNAPSHOT_CONTROLLER: Module = Module {
     name: "external-snapshotter",
     programs: &[(

@@ -110,7 +110,7 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     for (name, place) in [("mounter", earlier.mounter()), ("vcs", earlier.shim())] {
         std::fs::copy(programs.join(name), &place).with_context(|| format!("failed to keep {}", place.display()))?;
     }
-    // The same source would make the same shim, and whoever looks at a node must be able to tell them apart.
+    // The same source would make the same shim, and a test that looks at a node must be able to tell them apart.
     let mut shim = OpenOptions::new()
         .append(true)
         .open(earlier.shim())

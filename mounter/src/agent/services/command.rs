@@ -46,7 +46,7 @@ pub enum CommandError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("failed to speak with the agent")]
+    #[error("failed to talk to the agent")]
     Wire(#[from] WireError),
     /// Another answer than expected.
     #[error("the agent's answer does not fit the request")]

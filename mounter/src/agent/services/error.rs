@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mooring_program::error::chain;
+
 use crate::agent::protocol::FailureCategory;
 use crate::agent::run::{OutputWords, ProgramError};
 use crate::agent::store::StoreError;
@@ -127,15 +129,11 @@ impl ServiceError {
     }
 
     /// [`Self::words`], or else the error's message.
-    pub fn told(&self) -> String {
-        use std::error::Error as _;
+    pub fn report(&self) -> String {
         let words = self.words();
-        if !words.is_empty() {
-            return words.join("\n");
+        if words.is_empty() {
+            return chain(self);
         }
-        match self.source() {
-            Some(source) => format!("{self}: {source}"),
-            None => self.to_string(),
-        }
+        words.join("\n")
     }
 }

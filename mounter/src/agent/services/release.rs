@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooring_program::error::chain;
 use tracing::warn;
 
 use super::process::GRACE;
@@ -97,7 +98,9 @@ impl Services {
         });
         match tokio::time::timeout(UNMOUNT_LIMIT, unmounted).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error)) | Err(error)) => warn!(path = %path.display(), %error, "could not unmount what is in it"),
+            Ok(Ok(Err(error)) | Err(error)) => {
+                warn!(path = %path.display(), error = chain(&error), "failed to unmount what is in it");
+            }
             Err(_) => warn!(path = %path.display(), "what is mounted in it does not answer"),
         }
     }

@@ -115,7 +115,7 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
         .await
         .unwrap_err();
     assert!(matches!(error, ServiceError::Ended { .. }), "{error}");
-    assert_eq!(error.told(), "no server\nnone at all");
+    assert_eq!(error.report(), "no server\nnone at all");
     let pid_file = Some(agent.services.state(VOLUME).join("pid"));
     let program = ["/bin/sh", "-c", "echo one; echo two; exit 1"]
         .map(str::to_owned)
@@ -128,7 +128,7 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
         })
         .await
         .unwrap_err();
-    assert_eq!(failed.told(), "one\ntwo");
+    assert_eq!(failed.report(), "one\ntwo");
     let program = vec!["/nonexistent/program".into()];
     let missing = agent
         .serve(ServiceCall::Daemon {
@@ -139,9 +139,9 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
         .await
         .unwrap_err();
     assert!(
-        missing.told().contains("does the client image have it?"),
+        missing.report().contains("does the client image have it?"),
         "{}",
-        missing.told()
+        missing.report()
     );
     agent.services.release(VOLUME).await.unwrap();
     assert!(agent.is_clean());
@@ -217,7 +217,7 @@ async fn a_record_that_cannot_be_read_is_an_error_that_names_its_file_and_the_ot
     let recorded = volume::recorded(&services);
     let errors: Vec<_> = recorded.into_iter().filter_map(Result::err).collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
-    let told = ServiceError::from(errors.into_iter().next().unwrap()).told();
+    let told = ServiceError::from(errors.into_iter().next().unwrap()).report();
     assert!(told.contains("ff00.json") && told.contains("EOF"), "{told}");
     let agent = agent.again();
     assert_eq!(agent.processes().len(), 1);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_program::error::chain;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -32,7 +33,7 @@ enum EndpointError {
 }
 
 /// What the endpoint is made from.
-pub(crate) struct EndpointSettings {
+pub(crate) struct CsiSettings {
     /// The kubelet's root.
     pub(crate) kubelet_root: PathBuf,
     /// This node's name.
@@ -78,8 +79,8 @@ impl Kept {
 /// Keeps both sockets open and answers until told to stop; then those calls are finished that are under way. The
 /// sockets stay: the kubelet would take the driver off the node otherwise, and put it there again when the next mounter
 /// runs.
-pub(crate) async fn keep(settings: EndpointSettings, core: Arc<Core>, stop: CancellationToken) {
-    let EndpointSettings {
+pub(crate) async fn keep(settings: CsiSettings, core: Arc<Core>, stop: CancellationToken) {
+    let CsiSettings {
         kubelet_root,
         node,
         call_timeout,
@@ -88,12 +89,12 @@ pub(crate) async fn keep(settings: EndpointSettings, core: Arc<Core>, stop: Canc
     let driver = socket(&kubelet_root);
     let registration = Registration::of(&driver);
     let services = Services::new(Node::new(core, node, call_timeout, tasks.clone()), registration);
-    // The driver's comes first, so that whoever hears of it finds it.
+    // The driver's comes first: the kubelet calls it as soon as it has read the registration.
     let mut kept = [driver, registration_socket(&kubelet_root)].map(Kept::new);
     loop {
         let opened = kept.iter_mut().try_for_each(|one| one.look(&services, &tasks, &stop));
         if let Err(error) = opened {
-            error!("the kubelet can't reach the mounter by CSI: {error}");
+            error!("the kubelet can't reach the mounter by CSI: {}", chain(&error));
         }
         if stop.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
             break;
@@ -101,7 +102,7 @@ pub(crate) async fn keep(settings: EndpointSettings, core: Arc<Core>, stop: Canc
     }
     tasks.close();
     if tokio::time::timeout(call_timeout, tasks.wait()).await.is_err() {
-        warn!(tasks = tasks.len(), "calls by CSI were left unfinished");
+        warn!(tasks = tasks.len(), "stopped before these CSI calls were finished");
     }
 }
 

@@ -120,7 +120,7 @@ mod tests {
             },
             MountError::Container {
                 client: words(),
-                message: words(),
+                cause: words().into(),
             },
         ];
         for error in open {
@@ -138,7 +138,7 @@ mod tests {
             MountError::NotServed { client: words() },
             MountError::Failed {
                 attempted: words(),
-                message: words(),
+                cause: words().into(),
             },
         ];
         for error in over {

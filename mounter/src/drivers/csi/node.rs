@@ -14,6 +14,7 @@ use mooring_csi_proto::csi::{
     NodeServiceCapability, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, VolumeHealth,
     VolumeHealthErrorType, VolumeUsage,
 };
+use mooring_program::error::chain;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, warn};
@@ -23,6 +24,7 @@ use super::publish::MalformedRequest;
 use super::{expand, publish};
 use crate::core::Core;
 use crate::drivers::call_out::{self, EXPAND, MOUNT, Outcome, STATS, UNMOUNT};
+use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::{Target, TargetError};
@@ -111,7 +113,7 @@ impl node_server::Node for Node {
                 && let Err(error) = target.remove()
             {
                 // The kubelet would remove a directory, but it asks nobody about a raw block volume that it never got.
-                warn!(target.path = %target, %error, "its file stays");
+                warn!(target.path = %target, error = chain(&error), "its file stays");
             }
             mounted.map(|()| NodePublishVolumeResponse {})
         })
@@ -239,7 +241,7 @@ fn is_mounted(target: &Target) -> Result<bool, Failure> {
     let table = Table::read().map_err(|error| {
         Failure::Mount(MountError::Failed {
             attempted: "read the mount table".to_owned(),
-            message: error.to_string(),
+            cause: Cause::of(error),
         })
     })?;
     Ok(table.top(&target.path()).is_some())

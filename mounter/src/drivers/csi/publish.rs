@@ -39,9 +39,9 @@ pub(super) enum MalformedRequest {
     /// No size fits.
     #[error("no volume has at least {required} and at most {limit} bytes")]
     Range {
-        /// The least.
+        /// The least number of bytes that was asked for.
         required: u64,
-        /// The most.
+        /// The most bytes that are allowed.
         limit: u64,
     },
 }

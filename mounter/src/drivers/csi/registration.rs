@@ -1,5 +1,5 @@
-//! The kubelet's service Registration: it asks whoever has a socket in its registry what that is, and says whether it
-//! took it.
+//! The kubelet's service Registration: the kubelet asks behind each socket in its registry which driver that is, and
+//! says whether it registered the driver.
 
 use std::path::Path;
 

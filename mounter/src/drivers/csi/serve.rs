@@ -15,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use mooring_csi_proto::csi::identity_server::{self, IdentityServer};
 use mooring_csi_proto::csi::node_server::{self, NodeServer};
 use mooring_csi_proto::registration::registration_server::{self, RegistrationServer};
+use mooring_program::error::chain;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -115,7 +116,7 @@ async fn converse(stream: UnixStream, services: Services, stop: CancellationToke
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection ended badly");
+        debug!(error = chain(&error), "a connection ended badly");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::drivers::event_text;
 /// What the kubelet is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlexVolumeAnswer {
-    /// Done.
+    /// The call-out did what was asked.
     Success,
     /// To `init`: what this driver can do.
     Init,

@@ -26,7 +26,7 @@ pub enum FlexVolumeCall {
     Mount(Box<FlexVolumeMountCall>),
     /// Unmount whatever is there.
     Unmount {
-        /// The directory.
+        /// The volume's target.
         target: Target,
     },
     /// Let the file system grow.
@@ -160,7 +160,7 @@ fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMoun
     let target = Target::parse_as(Driver::FlexVolume, root, directory)?;
     let mut options = Options::parse(json)?;
     let secrets = options.take_secrets()?;
-    // A volume's own options go before those that the kubelet adds, so whoever writes an inline volume can forge these:
+    // A volume's own options go before those that the kubelet adds, so the writer of an inline volume can forge these:
     // they are for messages only. The uid comes from the directory.
     let pod = PodRef {
         name: options.take("pod.name"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_contract::names::FLEX_SOCKET;
+use mooring_program::error::chain;
 use mooring_shim::request::{self, MalformedRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -48,8 +49,7 @@ impl Socket {
                 if let Ok(_room) = room.try_acquire() {
                     converse(&core, stream, limit).await;
                 } else {
-                    let words =
-                        format!("{MOST} operations are running on this node: this one is tried again by itself");
+                    let words = format!("{MOST} operations are running on this node: the kubelet tries again");
                     reply(stream, &FlexVolumeAnswer::failure(words)).await;
                 }
             });
@@ -59,10 +59,10 @@ impl Socket {
         calls.close();
         info!(
             calls = calls.len(),
-            "no new call-outs are taken; those under way are finished"
+            "the mounter takes no new call-outs, and finishes those in progress"
         );
         if tokio::time::timeout(limit, calls.wait()).await.is_err() {
-            warn!(calls = calls.len(), "call-outs were left unfinished");
+            warn!(calls = calls.len(), "stopped before these call-outs were finished");
         }
     }
 }
@@ -117,7 +117,7 @@ async fn reply(mut stream: UnixStream, answer: &FlexVolumeAnswer) {
     match sent.await {
         Ok(Ok(())) => {}
         // The kubelet asks again, and the mount table says what was done.
-        Ok(Err(error)) => info!(%error, "the shim was gone before it had its answer"),
+        Ok(Err(error)) => info!(error = chain(&error), "the shim was gone before it had its answer"),
         Err(_) => info!("the shim did not take its answer"),
     }
 }

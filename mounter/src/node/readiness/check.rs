@@ -16,7 +16,7 @@ pub(super) const ISCSID: &str = "iscsid";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
-    /// What.
+    /// The name of what was checked, such as `fuse`.
     pub name: &'static str,
     /// Whether it is as it should be.
     pub ok: bool,

@@ -24,7 +24,7 @@ const LISTENS: &str = "0A";
 /// network, if one is seen.
 pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, String> {
     let Some(node) = node else {
-        return Ok("no kubelet is seen, so it is not known whether the node runs an iscsid".to_owned());
+        return Ok("the mounter sees no kubelet, so it does not know whether the node runs an iscsid".to_owned());
     };
     let table = || std::fs::read_to_string(node.join("net/unix")).unwrap_or_default();
     let holders = processes_named(proc, ISCSID).unwrap_or_default();
@@ -51,7 +51,7 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
 /// Whether the node keeps locks of NFS version 3.
 pub(super) fn nfs_locks(proc: &Path, node: Option<&PathBuf>) -> Result<String, String> {
     let Some(node) = node else {
-        return Ok("no kubelet is seen, so it is not known whether the node runs rpc.statd".to_owned());
+        return Ok("the mounter sees no kubelet, so it does not know whether the node runs rpc.statd".to_owned());
     };
     let network = |process: &Path| std::fs::read_link(process.join("ns/net")).ok();
     let statds = processes_named(proc, STATD).unwrap_or_default();

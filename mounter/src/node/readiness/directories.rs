@@ -36,8 +36,8 @@ fn judge_root(found: &[Directories], given: &Path, has_pods: bool) -> Result<Str
         return Ok(format!("a kubelet has its Pods in {}", given.display()));
     }
     Err(format!(
-        "{} is no kubelet's root directory: no Pod is in it, and this one would be. Find out where the kubelet has it \
-         (its --root-dir), and write that at env MOORING_KUBELET_ROOT of DaemonSet mounter and in variable \
+        "{} is not the kubelet's root directory: this Pod's own directory is not in it. Find out where the kubelet has \
+         it (its --root-dir), and write that at env MOORING_KUBELET_ROOT of DaemonSet mounter and in variable \
          kubeletRoots of ValidatingAdmissionPolicy mooring-mounter",
         given.display(),
     ))
@@ -64,8 +64,8 @@ fn compare(found: &[Directories], given: &NodeArgs) -> Result<String, String> {
     }
     let (Some(first), Some(plugins)) = (found.first(), plugins) else {
         return Err(
-            "no process named kubelet that shares its root with the mounter is seen, which would say where it has its \
-                    directories"
+            "the mounter sees no process named kubelet that shares its root with it, so it does not know where the \
+             kubelet has its directories"
                 .to_owned(),
         );
     };

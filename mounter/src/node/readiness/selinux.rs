@@ -31,22 +31,22 @@ fn judge(folder: &Path) -> Result<String, String> {
         .map(str::trim)
     {
         Err(_) => return Ok("the node has no SELinux".to_owned()),
-        Ok("0") => return Ok("SELinux is permissive: it keeps nobody from a volume".to_owned()),
+        Ok("0") => return Ok("SELinux is permissive: it denies nobody a volume".to_owned()),
         Ok(_) => {}
     }
     let off: Vec<_> = SWITCHES.iter().filter(|(name, _)| is_off(folder, name)).collect();
     let labels =
-        "files of local volumes bear labels of their own, which the volume's owner sets (chcon -R -t container_file_t)";
+        "files of local volumes have labels of their own, which the volume's owner sets (chcon -R -t container_file_t)";
     if off.is_empty() {
         return Ok(format!(
-            "SELinux enforces its rules, and none of its switches keeps containers from volumes on servers; {labels}"
+            "SELinux is enforcing, and its booleans allow containers volumes on servers; {labels}"
         ));
     }
     let kinds: Vec<_> = off.iter().map(|(_, kind)| *kind).collect();
     let switches: Vec<_> = off.iter().map(|(name, _)| format!("{name}=1")).collect();
     Err(format!(
-        "SELinux enforces its rules, and containers that bear its labels are refused (Permission denied) on volumes \
-         by {}, though these are mounted: on the host, setsebool -P {}; {labels}",
+        "SELinux is enforcing, and denies containers with its labels volumes by {} (Permission denied), though these \
+         are mounted: on the host, run setsebool -P {}; {labels}",
         kinds.join(", "),
         switches.join(" ")
     ))
@@ -83,6 +83,6 @@ mod tests {
         );
         file("booleans/virt_use_nfs", "1 1");
         file("booleans/virt_sandbox_use_fusefs", "1 1");
-        assert!(judge(folder.path()).unwrap().contains("none of its switches"));
+        assert!(judge(folder.path()).unwrap().contains("its booleans allow"));
     }
 }

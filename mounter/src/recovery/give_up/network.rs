@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooring_program::error::chain;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::warn;
@@ -76,7 +77,7 @@ impl Network {
         }
         let table = match Table::read() {
             Ok(table) => table,
-            Err(error) => return warn!("failed to read which volumes to ask: {error}"),
+            Err(error) => return warn!("failed to read which volumes to ask: {}", chain(&error)),
         };
         let there = volumes(&table, &self.kubelet_root);
         self.asked.retain(|target, _| there.contains_key(target));

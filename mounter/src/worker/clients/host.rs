@@ -63,12 +63,14 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         })
         .map_err(|error| MountError::Failed {
             attempted: format!("mount {} as {fs_type} by the host's mount", volume.source),
-            message: error.words,
+            cause: error.words.into(),
         })
         .and_then(|()| {
             let directory = sys.open_stage(&stage)?.ok_or_else(|| MountError::Failed {
                 attempted: format!("mount {} as {fs_type}", volume.source),
-                message: "the host's mount ended with success, but nothing is mounted".to_owned(),
+                cause: "the host's mount ended with success, but nothing is mounted"
+                    .to_owned()
+                    .into(),
             })?;
             let mount = sys.clone_mount(&directory, flags)?;
             let target = sys.open_target(&task.target)?;

@@ -114,13 +114,14 @@ fn grow_if_short(
 /// This adds the reason.
 fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
     match error {
-        MountError::Failed { attempted, message } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
+        MountError::Failed { attempted, cause } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
             MountError::Failed {
                 attempted,
-                message: format!(
-                    "{message}: the node's pool {} is full: free space there, and the kubelet tries again",
+                cause: format!(
+                    "{cause}: the node's pool {} is full: free space there, and the kubelet tries again",
                     pool.display()
-                ),
+                )
+                .into(),
             }
         }
         error => error,
@@ -203,10 +204,11 @@ fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<Content>) -> M
     let found = found.map_or("something else", Content::as_str);
     MountError::Failed {
         attempted: format!("mount image file {name} as {wanted}"),
-        message: format!(
+        cause: format!(
             "it holds {found}, and what is not blank is never formatted: set the volume's fs-type to what the file \
              holds, or make a new volume"
-        ),
+        )
+        .into(),
     }
 }
 
@@ -237,7 +239,7 @@ impl From<SysError> for MountError {
     fn from(error: SysError) -> Self {
         Self::Failed {
             attempted: error.attempted,
-            message: error.words,
+            cause: error.words.into(),
         }
     }
 }

@@ -109,8 +109,8 @@ impl Remote for NfsPlan {
         Err(last)
     }
 
-    fn told(&self, error: SysError, address: &SocketAddr) -> MountError {
-        failure::told(
+    fn explain(&self, error: SysError, address: &SocketAddr) -> MountError {
+        failure::explain(
             error,
             &Circumstances {
                 source: &self.source,

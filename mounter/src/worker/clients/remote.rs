@@ -56,7 +56,7 @@ pub(super) trait Remote: Sized {
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError>;
 
     /// Why that failed, as the user reads it.
-    fn told(&self, error: SysError, address: &SocketAddr) -> MountError;
+    fn explain(&self, error: SysError, address: &SocketAddr) -> MountError;
 }
 
 /// Whether a volume is one of these, by its client's name or by its type.
@@ -84,10 +84,11 @@ pub(super) fn mount<R: Remote>(
     // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
     let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
         attempted: error.attempted,
-        message: format!(
+        cause: format!(
             "{}: correct the server's name in the volume's source, or check the DNS of the mounter's Pod",
             error.words
-        ),
+        )
+        .into(),
     })?;
     let addresses = wanted.meant(each_once(found))?;
     if let Some(entry) = there {
@@ -127,12 +128,12 @@ fn may_be<R: Remote>(wanted: &R, entry: &MountEntry) -> bool {
 
 fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAddr]) -> Result<OwnedFd, MountError> {
     let started = Instant::now();
-    let told = |error: SysError, address: &SocketAddr| {
+    let explain = |error: SysError, address: &SocketAddr| {
         // The circuit breaker leaves a server alone that does not answer.
         if is_silence(&error) {
             return silent(wanted, started.elapsed());
         }
-        wanted.told(error, address)
+        wanted.explain(error, address)
     };
     let mut first = None;
     for address in addresses {
@@ -142,14 +143,16 @@ fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAd
             Err(error) if is_about_the_way(&error) => {
                 first.get_or_insert((error, *address));
             }
-            Err(error) => return Err(told(error, address)),
+            Err(error) => return Err(explain(error, address)),
         }
     }
     Err(match first {
-        Some((error, address)) => told(error, &address),
+        Some((error, address)) => explain(error, &address),
         None => MountError::Failed {
             attempted: format!("find the address of server {}", wanted.source().host),
-            message: "it has none: check the DNS of the mounter's Pod".to_owned(),
+            cause: "the name has no address: check the DNS of the mounter's Pod"
+                .to_owned()
+                .into(),
         },
     })
 }
@@ -193,7 +196,7 @@ fn silent(wanted: &impl Remote, took: Duration) -> MountError {
 pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
-        message: format!("{cure} ({})", error.words),
+        cause: format!("{cure} ({})", error.words).into(),
     }
 }
 
@@ -201,7 +204,7 @@ pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
 pub(super) fn without_cure(error: SysError) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
-        message: error.words,
+        cause: error.words.into(),
     }
 }
 

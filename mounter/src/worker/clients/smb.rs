@@ -81,8 +81,8 @@ impl Remote for SmbPlan {
         })
     }
 
-    fn told(&self, error: SysError, address: &SocketAddr) -> MountError {
-        failure::told(error, &self.source, &self.options, address)
+    fn explain(&self, error: SysError, address: &SocketAddr) -> MountError {
+        failure::explain(error, &self.source, &self.options, address)
     }
 }
 

@@ -14,11 +14,11 @@ pub mod image_record;
 /// Who says something about a volume, from whom may say least to whom may say most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Speaker {
-    /// Whoever writes a volume into a Pod.
+    /// The author of an inline volume in a Pod.
     Tenant,
     /// A provisioning image, or the ConfigMap that names it.
     Image,
-    /// Whoever writes a `PersistentVolume` or a `StorageClass` by hand.
+    /// The author of a `PersistentVolume` or a `StorageClass`.
     Administrator,
 }
 

@@ -302,7 +302,7 @@ async fn a_copy_that_is_deleted_ends_with_none_and_lets_its_source_go() {
 /// Proves: P1
 #[tokio::test]
 async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
-    // Whoever has seen it go may have deleted its volume before this process wrote its record.
+    // A controller that saw it go may have deleted its volume before this process wrote its record.
     let mut begun = vec![];
     for nth in 1..8 {
         let copying = Copying {

@@ -93,7 +93,7 @@ impl State {
         self.objects.get(kind)?.get(key).cloned()
     }
 
-    /// Creates or replaces, as whoever is not Mooring would.
+    /// Creates or replaces, as somebody other than Mooring would.
     pub(super) fn put(&mut self, kind: &'static str, mut object: Value) {
         self.version += 1;
         let key = key_of(&object);

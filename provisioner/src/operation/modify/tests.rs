@@ -183,7 +183,7 @@ fn what_can_t_be_had_is_pending_in_the_status_and_its_events_say_why() {
                 spec.remove("csi");
                 spec.insert("flexVolume".to_owned(), json!({"driver": "mooring.dev/vcs"}));
             },
-            "for volumes by CSI only",
+            "works with CSI volumes only",
         ),
     ];
     for (named, change, words) in cases {

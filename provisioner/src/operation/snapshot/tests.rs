@@ -137,12 +137,12 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::SNAPSHOT_FAILED,
-            "has no PersistentVolume: delete the snapshot false",
+            "to take the snapshot of: delete the snapshot false",
             Box::new(|world| world.volume = Value::Null),
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "was not made by Mooring",
+            "Mooring did not make volume",
             Box::new(|world| world.volume["metadata"]["annotations"] = json!({})),
         ),
         (
@@ -152,7 +152,7 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         ),
         (
             reasons::WAITING,
-            "has an operation going on",
+            "has an operation in progress",
             Box::new(|world| world.claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"])),
         ),
         (

@@ -134,7 +134,7 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         ),
         (
             reasons::WAITING,
-            "operation going on",
+            "operation in progress",
             Box::new(|_, claim, _| claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"])),
         ),
         (
@@ -160,12 +160,12 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         ),
         (
             reasons::BAD_CLAIM,
-            "not made by Mooring",
+            "Mooring did not make volume",
             Box::new(|_, _, from| from["metadata"]["annotations"] = json!({})),
         ),
         (
             reasons::BAD_CLAIM,
-            "made by ConfigMap admin/other",
+            "ConfigMap admin/other made volume",
             Box::new(|_, _, from| from["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/other")),
         ),
         (

@@ -183,7 +183,7 @@ fn a_volume_by_flex_volume_and_a_class_of_another_driver_are_refused_on_the_clai
         let ours = scope.attributes_class("gold", CSI_DRIVER, &json!({"tier": "gold"}))?;
         let theirs = scope.attributes_class("theirs", "csi.example.com", &json!({"tier": "gold"}))?;
         for (name, class, attributes, words) in [
-            ("flex", &flex.class, &ours, "for volumes by CSI only"),
+            ("flex", &flex.class, &ours, "works with CSI volumes only"),
             ("csi", &csi.class, &theirs, "is of driver \"csi.example.com\""),
         ] {
             let uid = scope.claim(name, class, "1Gi").await?;

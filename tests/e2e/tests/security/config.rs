@@ -233,7 +233,7 @@ fn no_image_runs_with_the_rights_of_a_part_of_mooring_or_of_another_namespace() 
             configs.create(&PostParams::default(), &config).await?;
             let said = |config: Option<&ConfigMap>| {
                 let status = config.and_then(|config| config.annotations().get(annotations::STATUS));
-                status.is_some_and(|status| status.contains("part of Mooring itself"))
+                status.is_some_and(|status| status.contains("belongs to a part of Mooring"))
             };
             let seen = until(&configs, &name, "to be refused", LIMIT, said).await;
             configs.delete(&name, &DeleteParams::default()).await?;

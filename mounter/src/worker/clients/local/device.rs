@@ -57,13 +57,13 @@ pub fn hide(sys: &impl Sys, pool: &Path, target: &Target) -> Result<(), MountErr
         return Ok(());
     }
     // The file stays locked until it is done: no other Pod gets the device meanwhile.
-    let _image = let_go(sys, pool, target)?;
+    let _image = release(sys, pool, target)?;
     unmount(sys, target, false)
 }
 
 /// Has the device on a target go with its last user, unless another Pod has it too. One that is not of the pool is left
 /// alone.
-fn let_go(sys: &impl Sys, pool: &Path, target: &Target) -> Result<Option<ImageFile>, MountError> {
+fn release(sys: &impl Sys, pool: &Path, target: &Target) -> Result<Option<ImageFile>, MountError> {
     let Some(number) = sys.device_at(target)? else {
         return Ok(None);
     };
@@ -85,10 +85,11 @@ fn fail_if_mounted(table: &Table, device: &LoopDevice, name: &str) -> Result<(),
     match table.0.iter().find(|entry| entry.device == device.number) {
         Some(entry) => Err(MountError::Failed {
             attempted: format!("give the Pod image file {name} as a device"),
-            message: format!(
+            cause: format!(
                 "its file system is mounted on {}: delete the Pod there, or use one volumeMode for all its volumes",
                 entry.mount_point.display()
-            ),
+            )
+            .into(),
         }),
         None => Ok(()),
     }
@@ -99,11 +100,12 @@ pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target)
     match table.shows(&device.path, &target.devices()).next() {
         Some(entry) => Err(MountError::Failed {
             attempted: format!("mount {}", device.path.display()),
-            message: format!(
+            cause: format!(
                 "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
                  image file",
                 entry.mount_point.display()
-            ),
+            )
+            .into(),
         }),
         None => Ok(()),
     }

@@ -31,12 +31,13 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
     if image.size < size {
         return Err(MountError::Failed {
             attempted: format!("expand the volume on {target}"),
-            message: format!(
-                "its image file {} has {} bytes, {size} are asked for: the provisioner's expand has to enlarge the \
+            cause: format!(
+                "its image file {} has {} bytes, not the {size} asked for: the provisioner's expand has to enlarge the \
                  file first",
                 image.path.display(),
                 image.size
-            ),
+            )
+            .into(),
         });
     }
     if target.is_device() {
@@ -71,12 +72,13 @@ pub(super) fn grow(
     sys.run(&program).map_err(|error| {
         let error = MountError::from(error);
         match error {
-            MountError::Failed { attempted, message } if message.contains("ermi") => MountError::Failed {
+            MountError::Failed { attempted, cause } if cause.to_string().contains("ermi") => MountError::Failed {
                 attempted,
-                message: format!(
-                    "{message}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
+                cause: format!(
+                    "{cause}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
                      give that capability to the mounter's Pod"
-                ),
+                )
+                .into(),
             },
             error => error,
         }
@@ -105,7 +107,9 @@ pub(super) fn image_behind(
 fn not_mounted(target: &Target) -> MountError {
     MountError::Failed {
         attempted: format!("expand the volume on {target}"),
-        message: "nothing is mounted there; it grows when the volume is, so this is tried again".to_owned(),
+        cause: "nothing is mounted there: the kubelet tries again when the volume is mounted"
+            .to_owned()
+            .into(),
     }
 }
 

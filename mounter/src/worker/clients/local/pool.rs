@@ -59,9 +59,10 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
     if image.size == 0 {
         return Err(MountError::Failed {
             attempted: format!("mount image file {name}"),
-            message:
+            cause:
                 "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)"
-                    .to_owned(),
+                    .to_owned()
+                    .into(),
         });
     }
     Ok(image)

@@ -154,7 +154,7 @@ fn a_file_system_grows_into_its_file_and_no_further() {
     assert!(error.contains("enlarge the file first"), "{error}");
 }
 
-/// Whoever mounted it, and whatever its options are: the kernel alone is asked.
+/// The kernel alone is asked: neither who mounted it nor its options matter.
 #[test]
 fn only_an_image_of_the_pool_grows_and_only_where_it_can_be_written() {
     let error = expand(&Fake::default(), pool(), &target(), 1).unwrap_err();

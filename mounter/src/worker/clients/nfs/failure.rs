@@ -30,7 +30,7 @@ pub(super) fn is_about_the_version(error: &SysError) -> bool {
 }
 
 /// The error as the user reads it.
-pub(super) fn told(error: SysError, about: &Circumstances<'_>) -> MountError {
+pub(super) fn explain(error: SysError, about: &Circumstances<'_>) -> MountError {
     let server = &about.source.host;
     let versions = about.versions.join(", ");
     let is_three = about.versions == [VERSION_3];

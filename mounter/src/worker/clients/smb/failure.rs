@@ -10,7 +10,12 @@ use crate::volume::job::MountError;
 use crate::worker::clients::remote::{self, source::RemoteSource};
 
 /// The error as the user reads it.
-pub(super) fn told(error: SysError, source: &RemoteSource, options: &SmbOptions, address: &SocketAddr) -> MountError {
+pub(super) fn explain(
+    error: SysError,
+    source: &RemoteSource,
+    options: &SmbOptions,
+    address: &SocketAddr,
+) -> MountError {
     let server = &source.host;
     let path = &source.path;
     let cure = match error.errno {

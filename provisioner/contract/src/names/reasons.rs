@@ -1,0 +1,89 @@
+//! Reasons of Events: the words by which people and scripts look for them.
+
+// The controller's.
+
+/// A provisioning Pod has been started.
+pub const STARTED: &str = "ProvisioningStarted";
+/// The volume is there.
+pub const PROVISIONED: &str = "Provisioned";
+/// A run of the image failed and will be tried again.
+pub const FAILED: &str = "ProvisioningFailed";
+/// A run of the image failed, and only a change of the ConfigMap or the claim brings another.
+pub const GIVEN_UP: &str = "ProvisioningGivenUp";
+/// What the operation waits for.
+pub const WAITING: &str = "ProvisioningWaiting";
+/// The PV that the image made is not what was asked for.
+pub const REFUSED_VOLUME: &str = "VolumeRefused";
+/// A run took longer than it may.
+pub const TIMED_OUT: &str = "ProvisioningTimedOut";
+/// The volume is gone.
+pub const DELETED: &str = "VolumeDeleted";
+/// A delete run failed and will be tried again.
+pub const DELETE_FAILED: &str = "VolumeDeletionFailed";
+/// A run that makes a volume larger has been started; the reasons of expansions are those of external-resizer.
+pub const RESIZING: &str = "Resizing";
+/// A run that was to make a volume larger failed and will be tried again, or can't be done.
+pub const RESIZE_FAILED: &str = "VolumeResizeFailed";
+/// The volume is larger.
+pub const RESIZED: &str = "VolumeResizeSuccessful";
+/// The storage is larger, and a node is to enlarge the file system.
+pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
+/// An expansion that failed is not asked for any more.
+pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
+/// A run that gives a volume other attributes has been started; the reasons of modifications are those of
+/// external-resizer.
+pub const MODIFYING: &str = "VolumeModify";
+/// A run that was to give a volume other attributes failed and will be tried again, or can't be done.
+pub const MODIFY_FAILED: &str = "VolumeModifyFailed";
+/// The volume has other attributes.
+pub const MODIFIED: &str = "VolumeModifySuccessful";
+/// A modification that failed is not asked for any more.
+pub const MODIFY_TAKEN_BACK: &str = "VolumeModifyCanceled";
+/// A run that takes a snapshot failed, or there can be none; the reasons about snapshots are those of
+/// external-snapshotter.
+pub const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";
+/// A run that removes a snapshot failed and will be tried again.
+pub const SNAPSHOT_DELETE_FAILED: &str = "SnapshotDeleteError";
+/// The volume went with its node.
+pub const NODE_GONE: &str = "VolumeLostWithNode";
+/// The selected node can't mount the volume.
+pub const NODE_UNABLE: &str = "NodeCannotMount";
+/// The claim asks for something that no image can make.
+pub const BAD_CLAIM: &str = "ClaimRefused";
+/// No ConfigMap is in force for the claim's class.
+pub const NO_CONFIG: &str = "NoProvisionerConfig";
+/// A provisioner ConfigMap has come into force.
+pub const CONFIG_IN_FORCE: &str = "ConfigInForce";
+/// A provisioner ConfigMap has errors.
+pub const CONFIG_REFUSED: &str = "ConfigRefused";
+/// A provisioner ConfigMap has an oddity.
+pub const CONFIG_WARNING: &str = "ConfigWarning";
+/// Another ConfigMap serves the class.
+pub const CLASS_TAKEN: &str = "StorageClassTaken";
+/// The StorageClass has been made.
+pub const CLASS_MADE: &str = "StorageClassMade";
+/// The StorageClass outlives its ConfigMap, since it is in use.
+pub const CLASS_KEPT: &str = "StorageClassKept";
+
+// The mounter's.
+
+/// On a Pod: the client of one of its volumes ended, and the volume was mounted again.
+pub const VOLUME_REVIVED: &str = "VolumeRevived";
+/// On a Pod: the client of one of its volumes ended, and the volume could not be mounted again; the mounter goes on
+/// trying.
+pub const VOLUME_NOT_REVIVED: &str = "VolumeNotRevived";
+/// On a Pod: the client container of one of its volumes has ended, and the volume is lost to the Pod.
+pub const VOLUME_LOST: &str = "VolumeLost";
+/// On a Pod that is being deleted: one of its volumes does not answer, and what waited for it was ended.
+pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
+/// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others
+/// have the same file system of its server.
+pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
+/// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
+pub const MOUNT_WAITS: &str = "MountWaits";
+/// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
+pub const BAD_CONFIG: &str = "BadConfig";
+/// On a Node: it can't mount the volumes of a client any more.
+pub const CLIENT_NOT_READY: &str = "ClientNotReady";
+/// On a Node: it can mount the volumes of a client again.
+pub const CLIENT_READY: &str = "ClientReady";
