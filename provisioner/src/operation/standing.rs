@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::names::annotations;
+use kube::ResourceExt;
+use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::request::Request;
 
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
@@ -42,6 +43,11 @@ pub(crate) fn volume_of<'v>(
 /// The PV of the claim that a plan is about.
 pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolume> {
     volume_of(seen.claim, seen.volumes.iter().map(AsRef::as_ref))
+}
+
+/// Whether the claim's volume moves between FlexVolume and CSI just now ([`crate::migrate`]).
+pub(crate) fn is_moving(claim: &PersistentVolumeClaim) -> bool {
+    claim.finalizers().iter().any(|held| held == finalizers::MIGRATION)
 }
 
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {

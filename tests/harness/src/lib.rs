@@ -38,6 +38,7 @@ pub mod iscsi;
 pub mod kit;
 mod leaks;
 pub mod lots;
+pub mod migrate;
 mod names;
 mod namespace;
 pub mod nodes;
