@@ -210,6 +210,7 @@ fn open_drivers(
     let settings = csi::endpoint::CsiSettings {
         kubelet_root: args.node.kubelet_root().to_owned(),
         node: args.node_name.clone(),
+        max_volumes: args.max_volumes,
         call_timeout: args.call_timeout,
     };
     let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(core), stop.clone()));

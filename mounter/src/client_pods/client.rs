@@ -17,7 +17,7 @@ use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::LOOK_LIMIT;
 use crate::client_pods::status::{PodPhase, SeenPod};
 use crate::client_pods::{ClientPods, Lease, PodError, PodNeed};
-use crate::core::client::Client;
+use crate::core::client::{Client, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
@@ -220,6 +220,10 @@ impl Client for ContainerClient {
             Ok(_) => Err(broken(misfit(&pod.name))),
             Err(source) => Err(broken(no_answer(&pod.name, source))),
         }
+    }
+
+    fn trouble(&self, target: &Target) -> Option<Trouble> {
+        self.pods.trouble(&target.to_string())
     }
 
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and

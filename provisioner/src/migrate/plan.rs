@@ -12,7 +12,7 @@ use super::door::{self, SecretSeen};
 use super::record::{ClaimKey, Record};
 use super::users::User;
 use crate::config::VolumeSourceKind;
-use crate::operation::standing::is_busy;
+use crate::operation::record::is_busy;
 
 /// What is known of a claim and its volume.
 #[derive(Debug)]

@@ -42,7 +42,7 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 
 /// What to do about a claim; `Err` with what has to be done before that can be decided.
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
-    if standing::is_moving(seen.claim) && !standing::is_busy(seen.claim) {
+    if standing::is_moving(seen.claim) && !is_busy(seen.claim) {
         // What would change the volume would change a PersistentVolume that is about to be replaced.
         return Ok(Decision::Rest);
     }
