@@ -204,7 +204,7 @@ impl Apply<'_> {
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
         // First, since the record ends the attempt: what the image said is not to be lost.
-        if let (Subject::Snapshot(content), Kind::Snapshot) = (&self.subject, failed.record.operation)
+        if let (Subject::Snapshot(content), Kind::Snapshot | Kind::Backup) = (&self.subject, failed.record.operation)
             && let Some(status) = error_status(content, &failed.say.text, Timestamp::now())
         {
             self.write_status(status).await?;

@@ -180,6 +180,9 @@ pub struct ProvisionerConfig {
     pub volume_source: Option<VolumeSourceKind>,
     /// The volume that the Pod gets at [`mooring_contract::names::paths::BACKEND`].
     pub backend_volume: Option<Volume>,
+    /// The volume that a run which makes, reads or deletes a backup gets at
+    /// [`mooring_contract::names::paths::BACKUP`]. It lives on no node.
+    pub backup_volume: Option<Volume>,
     /// `client-image`: which client image mounts the volumes.
     pub client_image: Option<String>,
     /// Settings of the generated StorageClass.

@@ -77,6 +77,8 @@ pub mod paths {
     pub const REQUEST: &str = "/run/mooring/request.json";
     /// The volume named by `backend-volume`.
     pub const BACKEND: &str = "/run/mooring/backend";
+    /// The volume named by `backup-volume`, in runs that make, read or delete a backup.
+    pub const BACKUP: &str = "/run/mooring/backup";
     /// Termination message: the volume's options with `volume-source`, else last words.
     pub const TERMINATION_LOG: &str = "/dev/termination-log";
     /// Folder of a client image's own mount programs.
@@ -147,7 +149,8 @@ pub mod annotations {
     /// On a PV or a `VolumeSnapshotContent`: the request that made it, JSON without secrets, so that a later operation
     /// can say the same.
     pub const REQUEST: &str = "mooring.dev/request";
-    /// On a PV: `namespace/name` of the provisioner ConfigMap.
+    /// On a PV: `namespace/name` of the provisioner ConfigMap. On a `VolumeSnapshotContent` the same, in place of the
+    /// one in its handle: an administrator changes it where the ConfigMap of the same storage has another name.
     pub const CONFIG: &str = "mooring.dev/config";
     /// On a provisioning Pod: `namespace/name` of the claim.
     pub const CLAIM: &str = "mooring.dev/claim";
@@ -202,12 +205,14 @@ pub mod annotations {
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 }
 
-/// Parameters of a StorageClass that Mooring reads itself; all others are passed on to the image.
+/// Parameters of a class that Mooring reads itself; all others are passed on to the image.
 pub mod parameters {
     /// Namespace of the provisioner ConfigMap.
     pub const CONFIG_NAMESPACE: &str = "mooring.dev/config-namespace";
     /// Name of the provisioner ConfigMap.
     pub const CONFIG_NAME: &str = "mooring.dev/config-name";
+    /// Of a `VolumeSnapshotClass`, "true" or "false": its snapshots are backups.
+    pub const BACKUP: &str = "mooring.dev/backup";
 }
 
 /// Finalizers.

@@ -20,10 +20,12 @@ pub enum Operation {
     Snapshot,
     /// Remove a snapshot.
     DeleteSnapshot,
-    /// Make the volume with the content of a snapshot.
+    /// Make the volume with the content of a snapshot or a backup.
     Restore,
     /// Copy the volume elsewhere.
     Backup,
+    /// Remove such a copy.
+    DeleteBackup,
     /// Make the volume reachable from a node.
     Attach,
     /// Undo [`Operation::Attach`].
@@ -34,7 +36,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation of the contract, in its order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -44,6 +46,7 @@ impl Operation {
         Self::DeleteSnapshot,
         Self::Restore,
         Self::Backup,
+        Self::DeleteBackup,
         Self::Attach,
         Self::Detach,
         Self::Discover,
@@ -60,6 +63,7 @@ impl Operation {
             Self::Snapshot => "snapshot",
             Self::DeleteSnapshot => "delete-snapshot",
             Self::Backup => "backup",
+            Self::DeleteBackup => "delete-backup",
             Self::Restore => "restore",
             Self::Attach => "attach",
             Self::Detach => "detach",

@@ -44,15 +44,18 @@ pub mod keys {
     /// Address of the Kubernetes API, `https://host:port`.
     pub const KUBE_API: &str = "kube-api";
 
-    /// For `clone`: name of the PV to copy; for `restore`: of the PV that the snapshot was taken of, empty where nobody
-    /// knows. Not set for any other operation.
+    /// For `clone`: name of the PV to copy; for `restore`: of the PV that the snapshot or backup was taken of, empty
+    /// where nobody knows. Not set for any other operation.
     pub const SOURCE_PV_NAME: &str = "source-pv-name";
-    /// For `clone`: capacity of the volume to copy, in bytes; for `restore`: of the volume that the snapshot was taken
-    /// of, 0 where nobody knows. Not set for any other operation.
+    /// For `clone`: capacity of the volume to copy, in bytes; for `restore`: of the volume that the snapshot or backup
+    /// was taken of, 0 where nobody knows. Not set for any other operation.
     pub const SOURCE_SIZE: &str = "source-size";
-    /// For `snapshot`, `delete-snapshot` and `restore`: the snapshot's name, the same at every retry. Not set for any
-    /// other operation.
+    /// For `snapshot`, `delete-snapshot` and the `restore` of a snapshot: its name, the same at every retry. Not set
+    /// for any other operation.
     pub const SNAPSHOT_NAME: &str = "snapshot-name";
+    /// For `backup`, `delete-backup` and the `restore` of a backup: its name, the same at every retry. Not set for any
+    /// other operation.
+    pub const BACKUP_NAME: &str = "backup-name";
 
     /// Name of the `VolumeAttributesClass` that the volume has or, for `modify`, is to have. Not set for a volume that
     /// has none.
@@ -85,6 +88,7 @@ pub mod keys {
         SOURCE_PV_NAME,
         SOURCE_SIZE,
         SNAPSHOT_NAME,
+        BACKUP_NAME,
         ATTRIBUTES_CLASS,
     ];
 }

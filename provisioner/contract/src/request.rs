@@ -58,10 +58,10 @@ pub struct Request {
     /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
     #[serde(default)]
     pub volume: BTreeMap<String, String>,
-    /// For `clone`: the volume to copy. For `restore`: the volume that the snapshot was taken of.
+    /// For `clone`: the volume to copy. For `restore`: the volume that the snapshot or backup was taken of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// For `snapshot`, `delete-snapshot` and `restore`: the snapshot.
+    /// For `snapshot`, `backup`, what deletes one, and `restore`: the snapshot or backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
     /// The attributes that the volume has or, for `modify`, is to have.
@@ -79,7 +79,7 @@ pub struct Attributes {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// The snapshot that an operation is about.
+/// The snapshot or backup that an operation is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Snapshot {
@@ -89,10 +89,13 @@ pub struct Snapshot {
     pub content_name: String,
     /// The uid of that.
     pub content_uid: String,
+    /// It is a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
 }
 
-/// The volume that a `clone` copies, or that a snapshot was taken of. Of a snapshot that an administrator has named,
-/// nothing is known of it.
+/// The volume that a `clone` copies, or that a snapshot or backup was taken of. Where an administrator has named one,
+/// nothing is known of its volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Source {

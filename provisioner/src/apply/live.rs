@@ -9,7 +9,7 @@ use mooring_contract::request::{Request, Snapshot, Source};
 
 use super::{ApplyError, Shared};
 use crate::cache::store::key;
-use crate::operation::describe::SubjectKind;
+use crate::operation::describe::{SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_conflict};
 use crate::run::observed::{Carrier, selector_of};
@@ -48,7 +48,10 @@ pub(crate) async fn look_up(
 /// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
 pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
     let client = &shared.context.client;
-    if let Some(Kind::Snapshot | Kind::DeleteSnapshot) = run.kind() {
+    if run
+        .kind()
+        .is_some_and(|kind| describe(kind).subject == SubjectKind::Snapshot)
+    {
         let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
             return Ok(false);
         };
@@ -146,9 +149,11 @@ pub(crate) async fn copied_by(
 ) -> Result<Option<String>, ApplyError> {
     let name = volume.name_any();
     if let Some(namespace) = runs_in.filter(|_| shared.cache.has_snapshots()) {
-        let taken = going_on(shared, namespace, Kind::Snapshot, |request| request.pv_name == name).await?;
-        if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
-            return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
+        for kind in [Kind::Snapshot, Kind::Backup] {
+            let taken = going_on(shared, namespace, kind, |request| request.pv_name == name).await?;
+            if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
+                return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
+            }
         }
     }
     let Some(of) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {

@@ -169,8 +169,13 @@ impl Apply<'_> {
                 Some(snapshot) => is_there_to_restore(client, snapshot).await,
                 None => Ok(true),
             },
-            Kind::Snapshot => is_there_to_snapshot(client, request).await,
-            Kind::Provision | Kind::Delete | Kind::Expand | Kind::Modify | Kind::DeleteSnapshot => Ok(true),
+            Kind::Snapshot | Kind::Backup => is_there_to_snapshot(client, request).await,
+            Kind::Provision
+            | Kind::Delete
+            | Kind::Expand
+            | Kind::Modify
+            | Kind::DeleteSnapshot
+            | Kind::DeleteBackup => Ok(true),
         }
     }
 

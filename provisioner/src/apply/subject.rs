@@ -153,12 +153,19 @@ impl Subject {
                 patch["status"] = modify::of_record(claim, record, Timestamp::now());
             }
             // While the mark is there, other tools know that there may be a snapshot already.
-            (Self::Snapshot(_), Kind::Snapshot) => {
+            (Self::Snapshot(_), Kind::Snapshot | Kind::Backup) => {
                 patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
             }
             (
                 Self::Claim(_),
-                Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
+                Kind::Provision
+                | Kind::Clone
+                | Kind::Restore
+                | Kind::Delete
+                | Kind::Snapshot
+                | Kind::DeleteSnapshot
+                | Kind::Backup
+                | Kind::DeleteBackup,
             )
             | (
                 Self::Snapshot(_),
@@ -168,7 +175,8 @@ impl Subject {
                 | Kind::Delete
                 | Kind::Expand
                 | Kind::Modify
-                | Kind::DeleteSnapshot,
+                | Kind::DeleteSnapshot
+                | Kind::DeleteBackup,
             )
             | (Self::Volume(_) | Self::Orphan(_), _) => {}
         }
@@ -179,7 +187,7 @@ impl Subject {
     /// the volume may be gone.
     pub(super) fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
-        if let (Self::Snapshot(_), Kind::Snapshot) = (self, start.run.kind) {
+        if let (Self::Snapshot(_), Kind::Snapshot | Kind::Backup) = (self, start.run.kind) {
             let notes = &mut patch["metadata"]["annotations"];
             notes[annotations::REQUEST] = json!(json!(start.request).to_string());
             notes[annotations::CONFIG] = json!(start.config.reference.to_string());

@@ -20,11 +20,11 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::content::{Content, ObservedSource};
-use crate::operation::describe::{Answer, describe};
+use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
@@ -250,7 +250,10 @@ impl Cache {
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
-            if let Some(Kind::Snapshot | Kind::DeleteSnapshot) = run.kind() {
+            if run
+                .kind()
+                .is_some_and(|kind| describe(kind).subject == SubjectKind::Snapshot)
+            {
                 let snapshot = run.request().ok()?.snapshot?;
                 let content = self.snapshots.content(&snapshot.content_name);
                 let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));

@@ -231,7 +231,9 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         _ => None,
     };
     let snapshot = match run.kind() {
-        Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore) => run.request().ok(),
+        Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore | Kind::Backup | Kind::DeleteBackup) => {
+            run.request().ok()
+        }
         _ => None,
     };
     run.claim()

@@ -24,6 +24,8 @@ pub const OPERATIONS: &str = "operations";
 pub const VOLUME_SOURCE: &str = "volume-source";
 /// The volume that the image works on.
 pub const BACKEND_VOLUME: &str = "backend-volume";
+/// The volume that the image keeps backups on.
+pub const BACKUP_VOLUME: &str = "backup-volume";
 /// The client image of the volumes.
 pub const CLIENT_IMAGE: &str = "client-image";
 /// Of the generated StorageClass.
@@ -49,6 +51,7 @@ pub const KNOWN: &[&str] = &[
     OPERATIONS,
     VOLUME_SOURCE,
     BACKEND_VOLUME,
+    BACKUP_VOLUME,
     CLIENT_IMAGE,
     RECLAIM_POLICY,
     VOLUME_BINDING_MODE,

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
-use mooring_contract::volume::{CheckError, NodeAccess, Speaker, Volume, VolumeError, check_options, split_list};
+use mooring_contract::volume::{
+    CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, check_options, split_list,
+};
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
@@ -32,15 +34,18 @@ const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Del
 /// past a bad edit and a restart.
 pub const MAX_DATA: usize = 120 * 1024;
 
-/// Why `backend-volume` is no volume for a run.
+/// Why `backend-volume` or `backup-volume` is no volume for a run.
 #[derive(Debug, thiserror::Error)]
-enum BackendError {
+enum RunVolumeError {
     /// It can't be read.
     #[error(transparent)]
     Options(#[from] VolumeError),
     /// A ConfigMap may not ask for it.
     #[error(transparent)]
     Check(#[from] CheckError),
+    /// It goes with its node.
+    #[error("client={0} is on a node's own disk, and goes with it: name storage that every node reaches")]
+    OnNode(String),
 }
 
 /// Why `mount-options` can't be a StorageClass's.
@@ -105,7 +110,15 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
         let volume = Volume::from_line(text)?;
         volume.check(Speaker::Image, &[])?;
-        Ok::<_, BackendError>(volume)
+        Ok::<_, RunVolumeError>(volume)
+    });
+    let backup_volume = reader.read(keys::BACKUP_VOLUME, |text| {
+        let volume = Volume::from_line(text)?;
+        volume.check(Speaker::Image, &[])?;
+        match volume.client.as_str() {
+            client @ (ClientName::POOL | ClientName::LOCAL) => Err(RunVolumeError::OnNode(client.to_owned())),
+            _ => Ok(volume),
+        }
     });
     let client_image = reader.read(keys::CLIENT_IMAGE, |text| {
         // Only its form: the mounters have their own list of allowed client images.
@@ -136,6 +149,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             operations,
             volume_source,
             backend_volume,
+            backup_volume,
             client_image,
             class,
             pass_through,
@@ -426,8 +440,7 @@ impl<'a> Reader<'a> {
                 "is true, but operations lacks expand, so no volume would ever grow: add it, or remove this key",
             );
         }
-        let node_local =
-            backend_volume.is_some_and(|volume| volume.client.as_str() == mooring_contract::volume::ClientName::POOL);
+        let node_local = backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL);
         if node_local && class.binding_mode == BindingMode::Immediate {
             self.warn(
                 ProblemKind::Contradiction,

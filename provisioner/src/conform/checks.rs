@@ -18,6 +18,7 @@ use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::acceptance::{Expected, check};
 use crate::volume::persistent_volume::{self, Printed};
+use crate::volume::snapshot::Form;
 
 /// More than any storage has, in bytes.
 const TOO_MUCH: u64 = 1 << 62;
@@ -104,9 +105,11 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Kind::Expand => self.of_expand(),
                 Kind::Modify => self.of_modify(),
                 Kind::Clone => self.of_clone(),
-                Kind::Snapshot => self.of_snapshot(),
-                Kind::DeleteSnapshot => self.of_delete_snapshot(),
-                Kind::Restore => self.of_restore(),
+                Kind::Snapshot => self.of_taking(Form::Snapshot),
+                Kind::DeleteSnapshot => self.of_deleting(Form::Snapshot),
+                Kind::Backup => self.of_taking(Form::Backup),
+                Kind::DeleteBackup => self.of_deleting(Form::Backup),
+                Kind::Restore => self.of_restore(&promised),
             });
         }
         if self.rig.can_be_unreachable() {
@@ -211,53 +214,63 @@ impl<'r, R: Runs> Kit<'r, R> {
         ]
     }
 
-    fn of_snapshot(&self) -> Vec<Check<'_>> {
-        let check = |what, check| Check::new(Operation::Snapshot, what, check);
+    fn of_taking(&self, form: Form) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(form.take().into(), what, check);
         vec![
             check(
                 "succeeds again on what it has taken",
-                self.snapshot_twice().boxed_local(),
+                self.take_twice(form).boxed_local(),
             ),
-            check("is done after it was killed", self.snapshot_cut_off().boxed_local()),
+            check("is done after it was killed", self.take_cut_off(form).boxed_local()),
             check(
                 "fails on a volume that is gone",
-                self.snapshot_of_nothing().boxed_local(),
+                self.take_of_nothing(form).boxed_local(),
             ),
         ]
     }
 
-    fn of_delete_snapshot(&self) -> Vec<Check<'_>> {
-        let check = |what, check| Check::new(Operation::DeleteSnapshot, what, check);
+    fn of_deleting(&self, form: Form) -> Vec<Check<'_>> {
+        let check = |what, check| Check::new(form.delete().into(), what, check);
         vec![
             check(
                 "succeeds again on what it has removed",
-                self.delete_snapshot_twice().boxed_local(),
+                self.delete_taken_twice(form).boxed_local(),
             ),
             check(
                 "succeeds on what was never taken",
-                self.delete_no_snapshot().boxed_local(),
+                self.delete_not_taken(form).boxed_local(),
             ),
         ]
     }
 
-    fn of_restore(&self) -> Vec<Check<'_>> {
-        let check = |what, check| Check::new(Operation::Restore, what, check);
+    /// Of each that the image takes.
+    fn of_restore(&self, promised: &[Operation]) -> Vec<Check<'_>> {
+        let backups = promised.contains(&Operation::Backup);
+        let snapshots = promised.contains(&Operation::Snapshot) || !backups;
+        let forms = [(Form::Snapshot, snapshots), (Form::Backup, backups)];
+        let forms = forms.into_iter().filter(|(_, taken)| *taken);
+        forms.flat_map(|(form, _)| self.of_restoring(form)).collect()
+    }
+
+    fn of_restoring(&self, form: Form) -> Vec<Check<'_>> {
+        let noun = form.noun();
+        let check = |what: String, check| Check::new(Operation::Restore, what, check);
         vec![
             check(
-                "gives the same volume when it is run again",
-                self.restore_twice().boxed_local(),
+                format!("gives the same volume when it is run again on a {noun}"),
+                self.restore_twice(form).boxed_local(),
             ),
             check(
-                "gives a volume after it was killed",
-                self.restore_cut_off().boxed_local(),
+                format!("gives a volume of a {noun} after it was killed"),
+                self.restore_cut_off(form).boxed_local(),
             ),
             check(
-                "outlives the volume that the snapshot is of",
-                self.restore_without_volume().boxed_local(),
+                format!("outlives the volume that the {noun} is of"),
+                self.restore_without_volume(form).boxed_local(),
             ),
             check(
-                "fails on a snapshot that is gone",
-                self.restore_of_nothing().boxed_local(),
+                format!("fails on a {noun} that is gone"),
+                self.restore_of_nothing(form).boxed_local(),
             ),
         ]
     }
@@ -555,114 +568,125 @@ impl<'r, R: Runs> Kit<'r, R> {
         must_fail(&finish, "the volume to copy is gone")
     }
 
-    /// The snapshot of a volume that the contract has one name for.
-    fn snapshot_of(kind: Kind, made: &Made) -> Ask<'_> {
+    /// The snapshot or backup of a volume that the contract has one name for.
+    fn taken_of(form: Form, made: &Made) -> Snapshot {
         let uid = made.claim.uid().unwrap_or_default();
-        Ask {
-            snapshot: Some(Snapshot {
-                name: format!("snapshot-{uid}"),
-                content_name: format!("snapcontent-{uid}"),
-                content_uid: uid,
-            }),
-            ..Ask::on(kind, made)
+        Snapshot {
+            name: format!("{}-{uid}", form.noun()),
+            content_name: format!("snapcontent-{uid}"),
+            content_uid: uid,
+            backup: form == Form::Backup,
         }
     }
 
-    fn restore<'m>(claim: &'m PersistentVolumeClaim, source: &'m Made) -> Ask<'m> {
+    fn take(form: Form, made: &Made) -> Ask<'_> {
+        Ask {
+            snapshot: Some(Self::taken_of(form, made)),
+            ..Ask::on(form.take(), made)
+        }
+    }
+
+    fn delete_taken(form: Form, made: &Made) -> Ask<'_> {
+        Ask {
+            snapshot: Some(Self::taken_of(form, made)),
+            ..Ask::on(form.delete(), made)
+        }
+    }
+
+    fn restore<'m>(form: Form, claim: &'m PersistentVolumeClaim, source: &'m Made) -> Ask<'m> {
         Ask {
             source: Some(source),
-            snapshot: Self::snapshot_of(Kind::Snapshot, source).snapshot,
+            snapshot: Some(Self::taken_of(form, source)),
             ..Ask::of(Kind::Restore, claim)
         }
     }
 
-    async fn new_snapshot(&self) -> Result<Made, Fault> {
+    async fn new_taken(&self, form: Form) -> Result<Made, Fault> {
         let made = self.new_volume().await?;
-        self.must_be_done(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
+        self.must_be_done(&Self::take(form, &made)).await?;
         Ok(made)
     }
 
-    async fn remove_snapshot(&self, made: &Made) -> Passed {
-        if !self.rig.promised().contains(&Operation::DeleteSnapshot) {
+    async fn remove_taken(&self, form: Form, made: &Made) -> Passed {
+        if !self.rig.promised().contains(&form.delete().into()) {
             return Ok(());
         }
-        self.must_be_done(&Self::snapshot_of(Kind::DeleteSnapshot, made)).await
+        self.must_be_done(&Self::delete_taken(form, made)).await
     }
 
-    async fn snapshot_twice(&self) -> Passed {
-        let made = self.new_snapshot().await?;
-        self.must_be_done(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
-        self.remove_snapshot(&made).await?;
+    async fn take_twice(&self, form: Form) -> Passed {
+        let made = self.new_taken(form).await?;
+        self.must_be_done(&Self::take(form, &made)).await?;
+        self.remove_taken(form, &made).await?;
         self.remove(&made).await
     }
 
-    async fn snapshot_cut_off(&self) -> Passed {
+    async fn take_cut_off(&self, form: Form) -> Passed {
         let made = self.new_volume().await?;
-        let ask = Self::snapshot_of(Kind::Snapshot, &made);
+        let ask = Self::take(form, &made);
         self.rig.cut_off(&ask, Duration::ZERO).await?;
         self.must_be_done(&ask).await?;
-        self.remove_snapshot(&made).await?;
+        self.remove_taken(form, &made).await?;
         self.remove(&made).await
     }
 
-    async fn snapshot_of_nothing(&self) -> Passed {
+    async fn take_of_nothing(&self, form: Form) -> Passed {
         let made = self.new_volume().await?;
         self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
-        let finish = self.rig.run(&Self::snapshot_of(Kind::Snapshot, &made)).await?;
+        let finish = self.rig.run(&Self::take(form, &made)).await?;
         must_fail(&finish, "the volume is gone")
     }
 
-    async fn delete_snapshot_twice(&self) -> Passed {
-        let made = self.new_snapshot().await?;
-        let ask = Self::snapshot_of(Kind::DeleteSnapshot, &made);
+    async fn delete_taken_twice(&self, form: Form) -> Passed {
+        let made = self.new_taken(form).await?;
+        let ask = Self::delete_taken(form, &made);
         self.must_be_done(&ask).await?;
         self.must_be_done(&ask).await?;
         self.remove(&made).await
     }
 
-    async fn delete_no_snapshot(&self) -> Passed {
+    async fn delete_not_taken(&self, form: Form) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Self::snapshot_of(Kind::DeleteSnapshot, &made))
-            .await?;
+        self.must_be_done(&Self::delete_taken(form, &made)).await?;
         self.remove(&made).await
     }
 
-    async fn restore_twice(&self) -> Passed {
-        let source = self.new_snapshot().await?;
+    async fn restore_twice(&self, form: Form) -> Passed {
+        let source = self.new_taken(form).await?;
         let claim = self.rig.claim().await?;
-        let ask = Self::restore(&claim, &source);
+        let ask = Self::restore(form, &claim, &source);
         let restored = self.made_by(&ask).await?;
         same(&restored, &self.made_by(&ask).await?)?;
         self.remove(&restored).await?;
-        self.remove_snapshot(&source).await?;
+        self.remove_taken(form, &source).await?;
         self.remove(&source).await
     }
 
-    async fn restore_cut_off(&self) -> Passed {
-        let source = self.new_snapshot().await?;
+    async fn restore_cut_off(&self, form: Form) -> Passed {
+        let source = self.new_taken(form).await?;
         let claim = self.rig.claim().await?;
-        let ask = Self::restore(&claim, &source);
+        let ask = Self::restore(form, &claim, &source);
         self.rig.cut_off(&ask, Duration::ZERO).await?;
         let restored = self.made_by(&ask).await?;
         self.remove(&restored).await?;
-        self.remove_snapshot(&source).await?;
+        self.remove_taken(form, &source).await?;
         self.remove(&source).await
     }
 
-    async fn restore_without_volume(&self) -> Passed {
-        let source = self.new_snapshot().await?;
+    async fn restore_without_volume(&self, form: Form) -> Passed {
+        let source = self.new_taken(form).await?;
         self.must_be_done(&Ask::on(Kind::Delete, &source)).await?;
         let claim = self.rig.claim().await?;
-        let restored = self.made_by(&Self::restore(&claim, &source)).await?;
-        self.remove_snapshot(&source).await?;
+        let restored = self.made_by(&Self::restore(form, &claim, &source)).await?;
+        self.remove_taken(form, &source).await?;
         self.remove(&restored).await
     }
 
-    async fn restore_of_nothing(&self) -> Passed {
+    async fn restore_of_nothing(&self, form: Form) -> Passed {
         let source = self.new_volume().await?;
         let claim = self.rig.claim().await?;
-        let finish = self.rig.run(&Self::restore(&claim, &source)).await?;
-        must_fail(&finish, "the snapshot is gone")?;
+        let finish = self.rig.run(&Self::restore(form, &claim, &source)).await?;
+        must_fail(&finish, &format!("the {} is gone", form.noun()))?;
         self.remove(&source).await
     }
 

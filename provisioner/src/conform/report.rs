@@ -64,7 +64,7 @@ impl Report {
             Verdict::Skipped(why) => ("skipped", format!(": {why}")),
         };
         say(&format!(
-            "{word:8}{:10}{what} ({:.1} s){why}",
+            "{word:8}{:16}{what} ({:.1} s){why}",
             operation.as_str(),
             took.as_secs_f64()
         ));

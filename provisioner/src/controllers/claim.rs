@@ -53,9 +53,16 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     // Of a claim that has its volume, that one says it.
     let is_standing = match record.as_ref().map(|record| record.operation) {
         None | Some(Kind::Expand | Kind::Modify) => true,
-        Some(Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot) => {
-            false
-        }
+        Some(
+            Kind::Provision
+            | Kind::Clone
+            | Kind::Restore
+            | Kind::Delete
+            | Kind::Snapshot
+            | Kind::DeleteSnapshot
+            | Kind::Backup
+            | Kind::DeleteBackup,
+        ) => false,
     };
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {

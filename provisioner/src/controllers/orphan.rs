@@ -128,9 +128,16 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
-    let made = [Kind::Provision, Kind::Clone, Kind::Restore, Kind::Snapshot];
+    let made = [
+        Kind::Provision,
+        Kind::Clone,
+        Kind::Restore,
+        Kind::Snapshot,
+        Kind::Backup,
+    ];
     let made = made.into_iter().find_map(of);
-    let delete = of(Kind::Delete).or_else(|| of(Kind::DeleteSnapshot));
+    let delete = [Kind::Delete, Kind::DeleteSnapshot, Kind::DeleteBackup];
+    let delete = delete.into_iter().find_map(of);
     let change = [Kind::Expand, Kind::Modify].into_iter().find_map(of);
     let decided = plan(made, delete, change, &shared.limits, Timestamp::now());
     let Some(run) = made.or(delete).or(change) else {
@@ -167,13 +174,15 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
     let made_by = provision.request().ok()?;
     let kind = match provision.kind()? {
         Kind::Snapshot => Kind::DeleteSnapshot,
+        Kind::Backup => Kind::DeleteBackup,
         Kind::Provision
         | Kind::Clone
         | Kind::Restore
         | Kind::Delete
         | Kind::Expand
         | Kind::Modify
-        | Kind::DeleteSnapshot => Kind::Delete,
+        | Kind::DeleteSnapshot
+        | Kind::DeleteBackup => Kind::Delete,
     };
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
@@ -189,7 +198,7 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
     };
     let run = RunId::new(kind, provision.claim_uid()?);
     let (snapshot, volume) = match kind {
-        Kind::DeleteSnapshot => (made_by.snapshot.clone(), made_by.volume.clone()),
+        Kind::DeleteSnapshot | Kind::DeleteBackup => (made_by.snapshot.clone(), made_by.volume.clone()),
         _ => (None, BTreeMap::new()),
     };
     let request = Request {

@@ -12,7 +12,7 @@ mod migrate;
 mod modify;
 mod snapshot;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::reconcile::look;
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
+use crate::config::ConfigRef;
 use crate::config::store::{ConfigStore, Entry};
 use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
@@ -62,10 +63,8 @@ struct Theatre {
 const UID: &str = "u1";
 const PV: &str = "pvc-u1";
 
-fn shared(api: &FakeApi, script: Script) -> Shared {
-    let metrics = Metrics::new();
-    let (events, _) = Publisher::new(metrics.clone());
-    let configs = ConfigStore::new();
+/// The ConfigMap in force.
+fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
     let source: &[(&str, &str)] = if script.image_makes_pv {
         &[]
     } else {
@@ -73,7 +72,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore,backup,delete-backup",
             ),
         ]
     };
@@ -82,10 +81,17 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         good: Some(good.clone()),
         problems: vec![],
     };
-    configs.replace([(good.reference.clone(), entry)].into());
+    [(good.reference.clone(), entry)].into()
+}
+
+fn shared(api: &FakeApi, script: Script) -> Shared {
+    let metrics = Metrics::new();
+    let (events, _) = Publisher::new(metrics.clone());
+    let store = ConfigStore::new();
+    store.replace(configs(script));
     let context = Context {
         client: api.client(),
-        configs,
+        configs: store,
         events,
         metrics,
         settings: Settings {

@@ -16,7 +16,7 @@ use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::observed::ObservedSnapshot;
 use crate::operation::record::Record;
-use crate::operation::snapshot::plan_snapshot;
+use crate::operation::snapshot::{form_of, plan_snapshot};
 use crate::run::{Kind, RunId};
 use crate::volume::snapshot::{Handle, VolumeSnapshotContent};
 
@@ -52,18 +52,20 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
         let claim = ObjectRef::new(of.name.as_deref()?).within(of.namespace.as_deref()?);
         cache.claims.get(&claim).filter(|claim| claim.metadata.uid == of.uid)
     });
-    let class = content.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
+    let class_name = content.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
+    let class = cache.snapshots.classes.get(&ObjectRef::new(class_name));
+    let form = form_of(content, record.as_ref(), class.as_deref());
     let reference = config_of(content, record.as_ref()).or_else(|| {
         let made_by = volume.as_ref()?.annotations().get(annotations::CONFIG)?;
         made_by.parse().ok()
     });
-    let config = config(shared, reference, class);
+    let config = config(shared, reference, class_name);
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         return Ok(not_known(shared, &content.object_ref(&()), namespace, record.is_some()));
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (snapshot_run, delete_run) = (find(Kind::Snapshot), find(Kind::DeleteSnapshot));
+    let (snapshot_run, delete_run) = (find(form.take()), find(form.delete()));
     let restored_by = match namespace
         .as_deref()
         .filter(|_| content.is_over() && delete_run.is_none())
@@ -84,7 +86,8 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
         &ObservedSnapshot {
             content,
             record: record.as_ref(),
-            class: cache.snapshots.classes.get(&ObjectRef::new(class)).as_deref(),
+            form,
+            class: class.as_deref(),
             volume: volume.as_deref(),
             claim: claim.as_deref(),
             config: &config,
@@ -98,7 +101,7 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
         },
         now,
     );
-    for kind in [Kind::Snapshot, Kind::DeleteSnapshot] {
+    for kind in [form.take(), form.delete()] {
         if decision.begins() != Some(kind) {
             shared.limiter.forget(&RunId::new(kind, &uid).name());
         }
@@ -107,11 +110,10 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
     apply::snapshot(shared, content, record, decision).await
 }
 
-/// The ConfigMap that took a snapshot, or is taking it.
+/// The ConfigMap that took a snapshot, or is taking it; of one that is there, the one that an administrator names.
 fn config_of(content: &VolumeSnapshotContent, record: Option<&Record>) -> Option<ConfigRef> {
-    let recorded = record.and_then(|record| record.config.parse().ok());
-    let handle: Option<Handle> = content.handle().and_then(|handle| handle.parse().ok());
-    recorded.or(handle.map(|handle| handle.config))
+    let there = content.handle().and_then(|_| content.config());
+    there.or_else(|| record?.config.parse().ok())
 }
 
 /// The ConfigMap in force.

@@ -111,6 +111,8 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Snapshot => &SNAPSHOT,
         Kind::DeleteSnapshot => &DELETE_SNAPSHOT,
         Kind::Restore => &RESTORE,
+        Kind::Backup => &BACKUP,
+        Kind::DeleteBackup => &DELETE_BACKUP,
     }
 }
 
@@ -213,7 +215,7 @@ const DELETE_SNAPSHOT: Description = Description {
     },
 };
 
-/// From a claim without a volume to a volume that is judged, with the content of a snapshot.
+/// From a claim without a volume to a volume that is judged, with the content of a snapshot or a backup.
 const RESTORE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -225,6 +227,26 @@ const RESTORE: Description = Description {
         failed: reasons::FAILED,
         begun: Some((reasons::STARTED, "makes the volume of its snapshot")),
     },
+};
+
+/// From a content without a backup to one that says which backup it is.
+const BACKUP: Description = Description {
+    words: Words {
+        action: "Backup",
+        doing: "backing up the volume",
+        ..SNAPSHOT.words
+    },
+    ..SNAPSHOT
+};
+
+/// From a backup that is not wanted any more to none.
+const DELETE_BACKUP: Description = Description {
+    words: Words {
+        action: "DeleteBackup",
+        doing: "deleting the backup",
+        ..DELETE_SNAPSHOT.words
+    },
+    ..DELETE_SNAPSHOT
 };
 
 /// An Event's `action`.

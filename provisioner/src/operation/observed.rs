@@ -15,7 +15,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
 use crate::run::{Kind, Run, RunId};
-use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
+use crate::volume::snapshot::{Form, VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
 /// What a request is made of, beside what the volume is for.
@@ -149,6 +149,8 @@ pub struct ObservedSnapshot<'a> {
     pub content: &'a VolumeSnapshotContent,
     /// Its record.
     pub record: Option<&'a Record>,
+    /// What it stands for.
+    pub form: Form,
     /// Its class, if it is there.
     pub class: Option<&'a VolumeSnapshotClass>,
     /// The PV of which it is to be taken.

@@ -61,7 +61,14 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
         }
         Some((
             _,
-            Kind::Provision | Kind::Clone | Kind::Restore | Kind::Delete | Kind::Snapshot | Kind::DeleteSnapshot,
+            Kind::Provision
+            | Kind::Clone
+            | Kind::Restore
+            | Kind::Delete
+            | Kind::Snapshot
+            | Kind::DeleteSnapshot
+            | Kind::Backup
+            | Kind::DeleteBackup,
         ))
         | None => {}
     }

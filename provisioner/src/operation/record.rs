@@ -119,9 +119,14 @@ impl Record {
     pub fn is_refused_change(&self) -> bool {
         let is_change = match self.operation {
             Kind::Expand | Kind::Modify => true,
-            Kind::Provision | Kind::Delete | Kind::Clone | Kind::Restore | Kind::Snapshot | Kind::DeleteSnapshot => {
-                false
-            }
+            Kind::Provision
+            | Kind::Delete
+            | Kind::Clone
+            | Kind::Restore
+            | Kind::Snapshot
+            | Kind::DeleteSnapshot
+            | Kind::Backup
+            | Kind::DeleteBackup => false,
         };
         is_change && self.gave_up && !self.uncertain
     }
@@ -130,7 +135,13 @@ impl Record {
     pub fn is_provision(&self) -> bool {
         match self.operation {
             Kind::Provision | Kind::Clone | Kind::Restore => true,
-            Kind::Delete | Kind::Expand | Kind::Modify | Kind::Snapshot | Kind::DeleteSnapshot => false,
+            Kind::Delete
+            | Kind::Expand
+            | Kind::Modify
+            | Kind::Snapshot
+            | Kind::DeleteSnapshot
+            | Kind::Backup
+            | Kind::DeleteBackup => false,
         }
     }
 
@@ -143,7 +154,9 @@ impl Record {
             | Kind::Clone
             | Kind::Restore
             | Kind::Snapshot
-            | Kind::DeleteSnapshot => false,
+            | Kind::DeleteSnapshot
+            | Kind::Backup
+            | Kind::DeleteBackup => false,
             Kind::Delete => true,
         }
     }

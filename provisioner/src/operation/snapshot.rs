@@ -1,5 +1,5 @@
 //! Operations `snapshot` and `delete-snapshot`: from a `VolumeSnapshotContent` to a snapshot on the storage, and to
-//! none.
+//! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere.
 //!
 //! snapshot-controller makes the content, binds it and copies its status to the `VolumeSnapshot`. What is done here is
 //! what csi-snapshotter does (`syncContent` in `pkg/sidecar-controller/snapshot_controller.go` of
@@ -32,7 +32,9 @@ use crate::run::outcome::{Finish, State};
 use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{DeletionPolicy, Handle, HandleError, VolumeSnapshotContent, name_for};
+use crate::volume::snapshot::{
+    DeletionPolicy, Form, FormError, Handle, HandleError, VolumeSnapshotClass, VolumeSnapshotContent, name_for,
+};
 use crate::volume::topology::{HOSTNAME, Node};
 
 /// external-snapshotter's own, on a content: it belongs to a group, which is not taken one by one.
@@ -74,6 +76,9 @@ pub enum SnapshotRefusal {
     /// A name that no administrator should have written.
     #[error(transparent)]
     Handle(#[from] HandleError),
+    /// A class that no administrator should have written.
+    #[error(transparent)]
+    Form(#[from] FormError),
 }
 
 impl SnapshotRefusal {
@@ -86,9 +91,19 @@ impl SnapshotRefusal {
             | Self::Unclaimed(_)
             | Self::Unknown(_)
             | Self::NoOperation(..)
-            | Self::Handle(_) => false,
+            | Self::Handle(_)
+            | Self::Form(_) => false,
         }
     }
+}
+
+/// What a content stands for: what its handle says, or that of an attempt that has begun, and else its class.
+pub fn form_of(content: &VolumeSnapshotContent, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
+    let begun = record.map(|record| record.source.as_str());
+    let handle = content.handle().or(begun).and_then(|handle| handle.parse().ok());
+    let by_class = || class.and_then(|class| class.form().ok());
+    let form = handle.map(|handle: Handle| handle.form);
+    form.or_else(by_class).unwrap_or(Form::Snapshot)
 }
 
 /// What to do about a `VolumeSnapshotContent`.
@@ -139,7 +154,7 @@ fn known(seen: &ObservedSnapshot<'_>, handle: &str, now: Timestamp) -> SnapshotD
     match seen.config {
         Ok(_) => {}
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::Snapshot, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(seen.form.take(), no_config(error))),
     }
     let size = seen.content.taken_by().map(|request| request.size);
     Decision::Own(Settled {
@@ -202,21 +217,19 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
         other => other.as_ref().ok(),
     };
+    let kind = seen.form.take();
     let asked = match asked(seen, config) {
         Ok(Some(asked)) => asked,
         Ok(None) => {
             let text = seen.config.as_ref().err().map(ToString::to_string);
-            return Decision::wait_for(waiting(Kind::Snapshot, text.unwrap_or_default()));
+            return Decision::wait_for(waiting(kind, text.unwrap_or_default()));
         }
-        Err(error) if error.is_wait() => return Decision::wait_for(waiting(Kind::Snapshot, error.to_string())),
+        Err(error) if error.is_wait() => return Decision::wait_for(waiting(kind, error.to_string())),
         Err(error) => return refuse(seen, &error, now),
     };
-    let run = seen.run(Kind::Snapshot);
+    let run = seen.run(kind);
     let place = run.in_namespace(&asked.config.reference.namespace);
-    let mut next = record.map_or_else(
-        || Record::first(Kind::Snapshot, place.clone(), now, &asked.config),
-        begun,
-    );
+    let mut next = record.map_or_else(|| Record::first(kind, place.clone(), now, &asked.config), begun);
     next.config = asked.config.reference.to_string();
     next.config_uid.clone_from(&asked.config.uid);
     next.run = place;
@@ -232,7 +245,7 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         intent: if record == Some(&next) {
             Intent::Recorded
         } else {
-            describe(Kind::Snapshot).intent
+            describe(kind).intent
         },
         owner: None,
         record: next,
@@ -264,11 +277,16 @@ fn asked(
     {
         return Err(SnapshotRefusal::NoClass(class.clone()));
     }
+    // Once begun, it stays what it was begun as.
+    if let Some(class) = seen.class.filter(|_| seen.record.is_none()) {
+        class.form()?;
+    }
     let Some(config) = config else { return Ok(None) };
+    let (take, delete) = (seen.form.take(), seen.form.delete());
     let deletes = seen.content.spec.deletion_policy == DeletionPolicy::Delete;
-    for kind in [Kind::Snapshot, Kind::DeleteSnapshot] {
+    for kind in [take, delete] {
         // What could never be deleted again is not begun.
-        if (kind == Kind::Snapshot || deletes) && !config.operations.contains(&kind.into()) {
+        if (kind == take || deletes) && !config.operations.contains(&kind.into()) {
             return Err(SnapshotRefusal::NoOperation(
                 config.reference.to_string(),
                 kind.as_str(),
@@ -280,16 +298,15 @@ fn asked(
     let made_by = made_by.ok_or_else(|| SnapshotRefusal::Unknown(name.clone()))?;
     let host = persistent_volume::host_of(volume).filter(|_| config.is_node_local());
     let handle = Handle {
+        form: seen.form,
         config: config.reference.clone(),
-        name: name_for(seen.content),
-        host: host.map(str::to_owned),
+        name: name_for(seen.content, seen.form),
+        // A backup is elsewhere.
+        host: host.filter(|_| seen.form == Form::Snapshot).map(str::to_owned),
     };
     let size = persistent_volume::size(volume).unwrap_or(made_by.size);
     let options = persistent_volume::options(volume);
-    let request = request::of_size(
-        request::remembered(Kind::Snapshot, made_by, options, around(seen, config)),
-        size,
-    );
+    let request = request::of_size(request::remembered(take, made_by, options, around(seen, config)), size);
     Ok(Some(Asked {
         config: config.clone(),
         request: about(seen, &handle.name, request),
@@ -316,6 +333,7 @@ fn about(seen: &ObservedSnapshot<'_>, name: &str, request: Request) -> Request {
             name: name.to_owned(),
             content_name: seen.content.name_any(),
             content_uid: seen.uid().to_owned(),
+            backup: seen.form == Form::Backup,
         }),
         ..request
     }
@@ -347,7 +365,7 @@ fn taken(seen: &ObservedSnapshot<'_>, record: &Record, now: Timestamp) -> Snapsh
         status: Some(ready(&record.source, run.made(), size)),
         release: true,
         runs: removable([seen.snapshot_run]),
-        done: Some((Kind::Snapshot, elapsed(record.since, now))),
+        done: Some((seen.form.take(), elapsed(record.since, now))),
         ..Settled::default()
     })
 }
@@ -376,7 +394,7 @@ pub(crate) fn error_status(content: &VolumeSnapshotContent, message: &str, now: 
 /// There can be no snapshot: its content says why.
 fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) -> SnapshotDecision {
     let text = error.to_string();
-    let say = Note::warning(reasons::SNAPSHOT_FAILED, action(Kind::Snapshot), text.clone());
+    let say = Note::warning(reasons::SNAPSHOT_FAILED, action(seen.form.take()), text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
         status => Decision::Own(Settled {
@@ -426,13 +444,14 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     }
     if let Some(claim) = seen.restored_by.filter(|_| seen.delete_run.is_none()) {
         // The end of that run wakes this.
-        let text = format!("Mooring is restoring the snapshot for claim {claim}: it deletes the snapshot after that");
-        return Decision::wait_for(waiting(Kind::DeleteSnapshot, text));
+        let what = seen.form.noun();
+        let text = format!("Mooring is restoring the {what} for claim {claim}: it deletes the {what} after that");
+        return Decision::wait_for(waiting(seen.form.delete(), text));
     }
     // What was not ready yet is nothing that anybody could want to retain.
     let half_made = seen
         .record
-        .filter(|record| record.operation == Kind::Snapshot && !content.is_ready());
+        .filter(|record| record.operation == seen.form.take() && !content.is_ready());
     if let Some(record) = half_made
         && let Some(run) = seen.snapshot_run
     {
@@ -440,7 +459,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     }
     let unmade = half_made
         .is_some_and(|record| record.cancelled || (record.not_before.is_some() || record.gave_up) && !record.may_exist);
-    let going = seen.record.filter(|record| record.operation == Kind::DeleteSnapshot);
+    let going = seen.record.filter(|record| record.operation == seen.form.delete());
     let to_delete = going.is_some()
         || half_made.is_some() && !unmade
         || content.spec.deletion_policy == DeletionPolicy::Delete && content.handle().is_some() && !unmade;
@@ -486,7 +505,7 @@ fn let_go(seen: &ObservedSnapshot<'_>, say: Option<Note>, took: Option<Duration>
         let_go: true,
         runs: removable([seen.snapshot_run, seen.delete_run]),
         say,
-        done: took.map(|took| (Kind::DeleteSnapshot, took)),
+        done: took.map(|took| (seen.form.delete(), took)),
         ..Settled::default()
     }
 }
@@ -498,21 +517,23 @@ fn deletion(
     half_made: Option<&Record>,
     now: Timestamp,
 ) -> SnapshotDecision {
+    let kind = seen.form.delete();
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::DeleteSnapshot, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(kind, no_config(error))),
     };
-    if !config.operations.contains(&Kind::DeleteSnapshot.into()) {
-        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), Kind::DeleteSnapshot.as_str());
-        let text = format!("{error}; else set the content's deletionPolicy to Retain, and delete the snapshot by hand");
-        return Decision::wait_for(waiting(Kind::DeleteSnapshot, text));
+    if !config.operations.contains(&kind.into()) {
+        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
+        let what = seen.form.noun();
+        let text = format!("{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand");
+        return Decision::wait_for(waiting(kind, text));
     }
     let recorded = going.or(half_made).map(|record| record.source.as_str());
     let handle = seen.content.handle().or(recorded).unwrap_or_default();
     let handle: Handle = match handle.parse() {
         Ok(handle) => handle,
-        Err(error) => return Decision::wait_for(waiting(Kind::DeleteSnapshot, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(kind, error.to_string())),
     };
     let node = match handle.host.as_deref().filter(|_| config.is_node_local()) {
         None => None,
@@ -521,14 +542,14 @@ fn deletion(
             None => return away(seen, host, now),
         },
     };
-    let run = seen.run(Kind::DeleteSnapshot);
+    let run = seen.run(kind);
     let place = run.in_namespace(&config.reference.namespace);
     let request = match seen.content.taken_by() {
         Some(taken_by) => {
             let options = taken_by.volume.clone();
-            request::remembered(Kind::DeleteSnapshot, taken_by, options, around(seen, config))
+            request::remembered(kind, taken_by, options, around(seen, config))
         }
-        None => request::unremembered(Kind::DeleteSnapshot, around(seen, config)),
+        None => request::unremembered(kind, around(seen, config)),
     };
     let request = about(seen, &handle.name, request);
     let start = |record: Record, intent: Intent| Start {
@@ -551,9 +572,9 @@ fn deletion(
             last_error: half_made.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
             source: handle.to_string(),
-            ..Record::first(Kind::DeleteSnapshot, place, now, config)
+            ..Record::first(kind, place, now, config)
         };
-        return Decision::Start(Box::new(start(first, describe(Kind::DeleteSnapshot).intent)));
+        return Decision::Start(Box::new(start(first, describe(kind).intent)));
     };
     match step(seen.delete_run, record, seen.limits, now) {
         Step::None => {
@@ -571,7 +592,7 @@ fn deletion(
             let intent = if next == *record {
                 Intent::Recorded
             } else {
-                describe(Kind::DeleteSnapshot).intent
+                describe(kind).intent
             };
             Decision::Start(Box::new(start(next, intent)))
         }
@@ -590,6 +611,15 @@ fn deletion(
         }
         Step::Ended(finish) => fail(seen, seen.delete_run, record, &finish, now),
     }
+}
+
+/// Why there is no ConfigMap for a snapshot that is there, and what else to do than to bring it back.
+fn no_config(error: &NoConfig) -> String {
+    format!(
+        "{error}; if a ConfigMap of the same storage has another name, annotate the VolumeSnapshotContent with \
+         {}=NAMESPACE/NAME",
+        annotations::CONFIG
+    )
 }
 
 /// The node that the snapshot lives on is not in the cluster.

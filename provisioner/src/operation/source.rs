@@ -14,7 +14,7 @@ use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{Handle, HandleError};
+use crate::volume::snapshot::{Form, Handle, HandleError};
 use crate::volume::topology::Node;
 
 /// external-snapshotter's own, on a content: volumes of another mode may be made of it
@@ -54,7 +54,8 @@ pub enum SourceError {
     /// Another ConfigMap took it.
     #[error(
         "ConfigMap {taken_by} took VolumeSnapshot {snapshot:?}, but ConfigMap {serves} serves the claim's class: ask \
-         for a class of the same ConfigMap"
+         for a class of the same ConfigMap, or, if both have the same storage, have an administrator annotate its \
+         content with mooring.dev/config={serves}"
     )]
     SnapshotOfOtherConfig {
         /// The snapshot.
@@ -327,10 +328,11 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
         return Err(SourceError::AnotherSnapshot(named(), begun.source.clone()));
     }
     let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
-    if read.config != config.reference {
+    let taken_by = content.config().unwrap_or(read.config);
+    if taken_by != config.reference {
         return Err(SourceError::SnapshotOfOtherConfig {
             snapshot: named(),
-            taken_by: read.config.to_string(),
+            taken_by: taken_by.to_string(),
             serves: config.reference.to_string(),
         });
     }
@@ -381,6 +383,7 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
             name: read.name,
             content_name: content.metadata.name.clone().unwrap_or_default(),
             content_uid: content.metadata.uid.clone().unwrap_or_default(),
+            backup: read.form == Form::Backup,
         }),
         name: handle.to_owned(),
     })

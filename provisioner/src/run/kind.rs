@@ -21,13 +21,17 @@ pub enum Kind {
     Snapshot,
     /// Remove a snapshot.
     DeleteSnapshot,
-    /// Make the volume with the content of a snapshot.
+    /// Make the volume with the content of a snapshot or a backup.
     Restore,
+    /// Copy the volume elsewhere.
+    Backup,
+    /// Remove such a copy.
+    DeleteBackup,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -36,6 +40,8 @@ impl Kind {
         Self::Snapshot,
         Self::DeleteSnapshot,
         Self::Restore,
+        Self::Backup,
+        Self::DeleteBackup,
     ];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
@@ -52,9 +58,10 @@ impl Kind {
             Operation::Snapshot => Some(Self::Snapshot),
             Operation::DeleteSnapshot => Some(Self::DeleteSnapshot),
             Operation::Restore => Some(Self::Restore),
-            // To be asked for by a VolumeSnapshotContent, by the attachment of a volume to a node, and by a provisioner
-            // ConfigMap.
-            Operation::Backup | Operation::Attach | Operation::Detach | Operation::Discover => None,
+            Operation::Backup => Some(Self::Backup),
+            Operation::DeleteBackup => Some(Self::DeleteBackup),
+            // To be asked for by the attachment of a volume to a node, and by a provisioner ConfigMap.
+            Operation::Attach | Operation::Detach | Operation::Discover => None,
         }
     }
 
@@ -80,6 +87,8 @@ impl From<Kind> for Operation {
             Kind::Snapshot => Self::Snapshot,
             Kind::DeleteSnapshot => Self::DeleteSnapshot,
             Kind::Restore => Self::Restore,
+            Kind::Backup => Self::Backup,
+            Kind::DeleteBackup => Self::DeleteBackup,
         }
     }
 }

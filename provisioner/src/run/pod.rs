@@ -17,7 +17,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
-use mooring_contract::volume::{ClientName, keys};
+use mooring_contract::operation::Operation;
+use mooring_contract::volume::{self, ClientName, keys};
 
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
@@ -53,13 +54,16 @@ pub struct Skeleton<'a> {
     pub secret: &'a str,
     /// Names of its properties.
     pub properties: &'a BTreeSet<String>,
-    /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` gets it.
+    /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` and
+    /// `backup-volume` get it.
     pub backend_secret: bool,
 }
 
 /// The Pod of a run.
 pub fn build(run: &Skeleton<'_>) -> Pod {
     let Order { request, config, .. } = run.order;
+    let mounted = config.backend_volume.iter().chain(backup_volume(&run.order));
+    let clients: Vec<_> = mounted.map(|volume| volume.client.as_str()).collect();
     let service_account = config.service_account.clone();
     Pod {
         metadata: ObjectMeta {
@@ -94,11 +98,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
             enable_service_links: Some(false),
             node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
             tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
-            affinity: affinity(
-                run.order.node,
-                run.order.allowed,
-                config.backend_volume.as_ref().map(|backend| backend.client.as_str()),
-            ),
+            affinity: affinity(run.order.node, run.order.allowed, &clients),
             security_context: Some(PodSecurityContext {
                 seccomp_profile: Some(SeccompProfile {
                     type_: "RuntimeDefault".to_owned(),
@@ -173,8 +173,15 @@ fn as_label(name: &str) -> String {
     cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
+/// The volume with backups, if the run is about one.
+fn backup_volume<'a>(order: &Order<'a>) -> Option<&'a volume::Volume> {
+    let about_backup = order.request.snapshot.as_ref().is_some_and(|snapshot| snapshot.backup);
+    order.config.backup_volume.as_ref().filter(|_| about_backup)
+}
+
 fn container(run: &Skeleton<'_>) -> Container {
     let backend = run.order.config.backend_volume.is_some();
+    let backup = backup_volume(&run.order).is_some();
     let mut mounts = vec![
         mount(PROPERTIES_VOLUME, paths::PROPERTIES, true),
         VolumeMount {
@@ -186,7 +193,11 @@ fn container(run: &Skeleton<'_>) -> Container {
     if backend {
         mounts.push(mount("backend", paths::BACKEND, false));
     }
-    // An image that works on files of many owners needs to be root over them, in that volume alone.
+    if backup {
+        let read_only = run.order.request.operation == Operation::Restore;
+        mounts.push(mount("backup", paths::BACKUP, read_only));
+    }
+    // An image that works on files of many owners needs to be root over them, in these volumes alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
         name: run.order.id.kind.as_str().to_owned(),
@@ -205,7 +216,7 @@ fn container(run: &Skeleton<'_>) -> Container {
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities {
-                add: backend.then_some(files),
+                add: (backend || backup).then_some(files),
                 drop: Some(vec!["ALL".to_owned()]),
             }),
             privileged: Some(false),
@@ -266,28 +277,36 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
                 .entry(keys::CLIENT_IMAGE.to_owned())
                 .or_insert_with(|| image.clone());
         }
-        // The kubelet has a field of its own for it, and hands that on under its own name too.
-        let fs_type = options.get(keys::FS_TYPE).cloned();
-        options.retain(|_, value| !value.is_empty());
-        let secret = run.order.config.secret_name.clone().filter(|_| run.backend_secret);
-        volumes.push(Volume {
-            name: "backend".to_owned(),
-            flex_volume: Some(FlexVolumeSource {
-                driver: FLEX_DRIVER.to_owned(),
-                fs_type,
-                options: Some(options),
-                read_only: None,
-                secret_ref: secret.map(|name| LocalObjectReference { name }),
-            }),
-            ..Volume::default()
-        });
+        volumes.push(mounted(run, "backend", options));
+    }
+    if let Some(backup) = backup_volume(&run.order) {
+        volumes.push(mounted(run, "backup", backup.to_options()));
     }
     volumes
 }
 
+/// A volume that Mooring mounts.
+fn mounted(run: &Skeleton<'_>, name: &str, mut options: BTreeMap<String, String>) -> Volume {
+    // The kubelet has a field of its own for it, and hands that on under its own name too.
+    let fs_type = options.get(keys::FS_TYPE).cloned();
+    options.retain(|_, value| !value.is_empty());
+    let secret = run.order.config.secret_name.clone().filter(|_| run.backend_secret);
+    Volume {
+        name: name.to_owned(),
+        flex_volume: Some(FlexVolumeSource {
+            driver: FLEX_DRIVER.to_owned(),
+            fs_type,
+            options: Some(options),
+            read_only: None,
+            secret_ref: secret.map(|name| LocalObjectReference { name }),
+        }),
+        ..Volume::default()
+    }
+}
+
 /// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
-/// can't mount what the image works on.
-fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], backend: Option<&str>) -> Option<Affinity> {
+/// can't mount what the image works on, by these clients.
+fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
     let here = node.map(|node| {
         vec![NodeSelectorRequirement {
             key: "metadata.name".to_owned(),
@@ -295,12 +314,17 @@ fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], backend: Optio
             values: Some(vec![node.to_owned()]),
         }]
     });
-    let able = backend.map(topology::able);
-    if here.is_none() && able.is_none() && allowed.is_empty() {
+    let mut able: Vec<NodeSelectorRequirement> = Vec::new();
+    for requirement in clients.iter().flat_map(|client| topology::able(client)) {
+        if !able.contains(&requirement) {
+            able.push(requirement);
+        }
+    }
+    if here.is_none() && able.is_empty() && allowed.is_empty() {
         return None;
     }
     let term = |within: Vec<NodeSelectorRequirement>| {
-        let expressions: Vec<_> = within.into_iter().chain(able.clone().into_iter().flatten()).collect();
+        let expressions: Vec<_> = within.into_iter().chain(able.clone()).collect();
         NodeSelectorTerm {
             match_expressions: Some(expressions).filter(|all| !all.is_empty()),
             match_fields: here.clone(),
@@ -338,6 +362,8 @@ mod tests {
     use crate::volume::topology;
     use k8s_openapi::api::core::v1::Pod;
     use k8s_openapi::api::core::v1::TopologySelectorTerm;
+    use mooring_contract::operation::Operation;
+    use mooring_contract::request::{Request, Snapshot};
     use proptest::prelude::*;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -369,7 +395,7 @@ mod tests {
             .map(|zone| serde_json::from_value(json!({"matchLabelExpressions": [{"key": "zone", "values": [zone]}]})))
             .map(Result::unwrap)
             .into();
-        let found = json!(affinity(None, &allowed, Some("pool")).unwrap());
+        let found = json!(affinity(None, &allowed, &["pool"]).unwrap());
         let terms = &found["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
         for (term, zone) in terms.as_array().unwrap().iter().zip(["a", "b"]) {
             let expressions = term["matchExpressions"].as_array().unwrap();
@@ -379,7 +405,7 @@ mod tests {
             );
             assert_eq!(expressions.len(), 1 + topology::able("pool").len());
         }
-        assert_eq!(affinity(None, &[], None), None);
+        assert_eq!(affinity(None, &[], &[]), None);
     }
 
     #[test]
@@ -418,6 +444,64 @@ mod tests {
             Some("y:2")
         );
         assert_eq!(image(&[("backend-volume", "client=pool")]), None);
+    }
+
+    #[test]
+    fn only_a_run_about_a_backup_gets_the_volume_with_backups() {
+        let config = config(&[
+            ("backend-volume", "client=pool"),
+            ("backup-volume", "client=nfs,source=h:/backups"),
+        ]);
+        let mounted = |operation: Operation, backup: Option<bool>| {
+            let snapshot = backup.map(|backup| Snapshot {
+                name: "b".into(),
+                content_name: "c".into(),
+                content_uid: "s1".into(),
+                backup,
+            });
+            let request = Request {
+                operation,
+                snapshot,
+                ..silver()
+            };
+            let pod = build(&Skeleton {
+                order: Order {
+                    id: &RunId::new(Kind::of(operation).unwrap(), "s1"),
+                    request: &request,
+                    config: &config,
+                    attempt: 1,
+                    node: None,
+                    allowed: &[],
+                    owner: None,
+                },
+                secret: "secret-of-the-pod",
+                properties: &[].into(),
+                backend_secret: true,
+            });
+            let pod = json!(pod.spec.unwrap());
+            let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+            let mount = mounts.iter().find(|mount| mount["name"] == "backup")?.clone();
+            let volumes = pod["volumes"].as_array().unwrap();
+            assert!(
+                volumes
+                    .iter()
+                    .any(|volume| volume["name"] == "backup" && volume["flexVolume"]["options"]["client"] == "nfs"),
+                "{pod}"
+            );
+            let keys = pod["affinity"].to_string();
+            assert!(
+                keys.contains("client.mooring.dev/pool") && keys.contains("client.mooring.dev/nfs"),
+                "{keys}"
+            );
+            assert_eq!(mount["mountPath"], "/run/mooring/backup");
+            mount["readOnly"].as_bool()
+        };
+        assert_eq!(mounted(Operation::Backup, Some(true)), Some(false));
+        assert_eq!(mounted(Operation::DeleteBackup, Some(true)), Some(false));
+        assert_eq!(mounted(Operation::Restore, Some(true)), Some(true));
+        assert_eq!(mounted(Operation::Restore, Some(false)), None);
+        assert_eq!(mounted(Operation::Snapshot, Some(false)), None);
+        assert_eq!(mounted(Operation::Provision, None), None);
     }
 
     /// Proves: P6

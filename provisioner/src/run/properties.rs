@@ -148,7 +148,12 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         own.push((keys::SOURCE_SIZE, source.size.to_string()));
     }
     if let Some(snapshot) = &request.snapshot {
-        own.push((keys::SNAPSHOT_NAME, snapshot.name.clone()));
+        let key = if snapshot.backup {
+            keys::BACKUP_NAME
+        } else {
+            keys::SNAPSHOT_NAME
+        };
+        own.push((key, snapshot.name.clone()));
     }
     if let Some(attributes) = &request.attributes {
         own.push((keys::ATTRIBUTES_CLASS, attributes.class.clone()));
@@ -266,13 +271,20 @@ pub(crate) mod tests {
             name: "snapshot-1".into(),
             content_name: "snapcontent-1".into(),
             content_uid: "s1".into(),
+            backup: false,
         });
         let properties = data(Properties::new(&request, &none(), None).unwrap());
         assert_eq!(properties["source-pv-name"], "pvc-old");
         assert_eq!(properties["snapshot-name"], "snapshot-1");
         assert_eq!(properties["source-size"], "1073741824");
+        assert!(!properties.contains_key("backup-name"));
         let read: Request = serde_json::from_str(&properties[REQUEST_KEY]).unwrap();
         assert_eq!(read, request);
+        // An image that knows no backups takes none for a snapshot.
+        request.snapshot.as_mut().unwrap().backup = true;
+        let properties = data(Properties::new(&request, &none(), None).unwrap());
+        assert_eq!(properties["backup-name"], "snapshot-1");
+        assert!(!properties.contains_key("snapshot-name"));
     }
 
     #[test]

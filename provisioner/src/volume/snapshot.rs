@@ -12,11 +12,12 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::{CSI_DRIVER, annotations};
+use mooring_contract::names::{CSI_DRIVER, annotations, parameters};
 use mooring_contract::request::Request;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigRef;
+use crate::run::Kind;
 
 /// The API group of snapshots.
 pub const GROUP: &str = "snapshot.storage.k8s.io";
@@ -137,6 +138,62 @@ pub struct VolumeSnapshotClass {
     pub parameters: Option<BTreeMap<String, String>>,
 }
 
+/// What a content stands for on the storage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Form {
+    /// A snapshot, beside its volume.
+    #[default]
+    Snapshot,
+    /// A copy elsewhere.
+    Backup,
+}
+
+impl Form {
+    /// The operation that takes one.
+    pub fn take(self) -> Kind {
+        match self {
+            Self::Snapshot => Kind::Snapshot,
+            Self::Backup => Kind::Backup,
+        }
+    }
+
+    /// The operation that removes one.
+    pub fn delete(self) -> Kind {
+        match self {
+            Self::Snapshot => Kind::DeleteSnapshot,
+            Self::Backup => Kind::DeleteBackup,
+        }
+    }
+
+    /// What Events call it.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Backup => "backup",
+        }
+    }
+}
+
+/// A class that does not say what is to be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "parameter {key} of the VolumeSnapshotClass is {0:?}: make the class anew with \"true\" or \"false\"",
+    key = parameters::BACKUP
+)]
+pub struct FormError(String);
+
+impl VolumeSnapshotClass {
+    /// What is to be taken for a content of this class.
+    pub fn form(&self) -> Result<Form, FormError> {
+        let said = self.parameters.as_ref().and_then(|all| all.get(parameters::BACKUP));
+        match said.map_or("false", String::as_str) {
+            "true" => Ok(Form::Backup),
+            "false" => Ok(Form::Snapshot),
+            other => Err(FormError(other.to_owned())),
+        }
+    }
+}
+
 /// Has kube and its watches know a kind of the group.
 macro_rules! kind {
     ($type:ty, $scope:ty, $kind:literal, $plural:literal) => {
@@ -229,6 +286,15 @@ impl VolumeSnapshotContent {
         taken.or(self.spec.source.snapshot_handle.as_deref())
     }
 
+    /// The ConfigMap of the storage that the snapshot is on: the one that took it, unless an administrator has named
+    /// another since.
+    pub fn config(&self) -> Option<ConfigRef> {
+        let named = self.annotations().get(annotations::CONFIG);
+        let named = named.and_then(|text| text.parse().ok());
+        let handle = || self.handle()?.parse::<Handle>().ok();
+        named.or_else(|| handle().map(|handle| handle.config))
+    }
+
     /// Whether it and a `VolumeSnapshot` are each other's.
     pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
         let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
@@ -252,16 +318,18 @@ impl VolumeSnapshotContent {
     }
 }
 
-/// A snapshot on the storage: all that it takes to find it again, with nothing else of the cluster left. Administrators
-/// write one to name a snapshot that is there already.
+/// A snapshot or backup on the storage: all that it takes to find it again, with nothing else of the cluster left.
+/// Administrators write one to name a snapshot that is there already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
+    /// What it is.
+    pub form: Form,
     /// The ConfigMap that took it.
     pub config: ConfigRef,
     /// Its name on the storage: what [`name_for`] gives, or what an administrator wrote. At most 200 letters, digits,
     /// `-`, `.` and `_`.
     pub name: String,
-    /// The host name of the node that it lives on, if it lives on one.
+    /// The host name of the node that it lives on, if it lives on one. A backup lives on none.
     pub host: Option<String>,
 }
 
@@ -269,9 +337,12 @@ pub struct Handle {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives \
-     on a node"
+     on a node; of a backup, backup:NAMESPACE/CONFIGMAP/BACKUP"
 )]
 pub struct HandleError(String);
+
+/// Begins the handle of a backup. No namespace has a colon in its name.
+const BACKUP: &str = "backup:";
 
 /// Longest name of a snapshot: it becomes a file's.
 const MAX_NAME: usize = 200;
@@ -281,7 +352,11 @@ impl FromStr for Handle {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = || {
-            let (config, last) = text.rsplit_once('/')?;
+            let (form, rest) = match text.strip_prefix(BACKUP) {
+                Some(rest) => (Form::Backup, rest),
+                None => (Form::Snapshot, text),
+            };
+            let (config, last) = rest.rsplit_once('/')?;
             let (name, host) = match last.split_once('@') {
                 Some((name, host)) => (name, Some(host)),
                 None => (last, None),
@@ -294,8 +369,10 @@ impl FromStr for Handle {
                         .chars()
                         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
             };
-            (plain(name) && host.is_none_or(plain)).then_some(())?;
+            let nowhere = form == Form::Snapshot || host.is_none();
+            (plain(name) && host.is_none_or(plain) && nowhere).then_some(())?;
             Some(Self {
+                form,
                 config: config.parse().ok()?,
                 name: name.to_owned(),
                 host: host.map(str::to_owned),
@@ -307,6 +384,9 @@ impl FromStr for Handle {
 
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.form == Form::Backup {
+            f.write_str(BACKUP)?;
+        }
         write!(f, "{}/{}", self.config, self.name)?;
         match &self.host {
             Some(host) => write!(f, "@{host}"),
@@ -315,16 +395,16 @@ impl fmt::Display for Handle {
     }
 }
 
-/// Name on the storage of the snapshot that is taken for a content: that which csi-snapshotter would give it. The uid
+/// Name on the storage of what is taken for a content: of a snapshot that which csi-snapshotter would give it. The uid
 /// is the `VolumeSnapshot`'s.
-pub fn name_for(content: &VolumeSnapshotContent) -> String {
+pub fn name_for(content: &VolumeSnapshotContent, form: Form) -> String {
     let of = content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default();
-    format!("snapshot-{of}")
+    format!("{}-{of}", form.noun())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Handle, VolumeSnapshotContent};
+    use super::{Form, Handle, VolumeSnapshotClass, VolumeSnapshotContent};
     use serde_json::{Value, json};
 
     /// A content as snapshot-controller makes it, with changes to its parts.
@@ -354,6 +434,8 @@ pub(crate) mod tests {
             "admin/gold/snapshot-1",
             "admin/gold/snapshot-1@node-a",
             "a/b/s_1.img@n.example",
+            "backup:admin/gold/backup-1",
+            "backup/gold/snapshot-1",
         ] {
             assert_eq!(text.parse::<Handle>().unwrap().to_string(), text);
         }
@@ -371,9 +453,47 @@ pub(crate) mod tests {
             "admin/gold/x@",
             "a/b/-rf",
             "a/b/x@/etc",
+            "backup:gold/x",
+            "backup:admin/gold/",
+            "backup:admin/gold/x@node-a",
         ] {
             assert!(text.parse::<Handle>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_class_says_whether_its_snapshots_are_backups() {
+        let form = |said: Option<&str>| {
+            let parameters = said.map(|said| [("mooring.dev/backup".to_owned(), said.to_owned())].into());
+            let class = VolumeSnapshotClass {
+                parameters,
+                ..VolumeSnapshotClass::default()
+            };
+            class.form().ok()
+        };
+        for (said, meant) in [
+            (None, Some(Form::Snapshot)),
+            (Some("false"), Some(Form::Snapshot)),
+            (Some("true"), Some(Form::Backup)),
+            (Some("yes"), None),
+        ] {
+            assert_eq!(form(said), meant, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn an_administrator_may_name_another_configmap_of_the_same_storage() {
+        let config = |change: &Value| {
+            let content: VolumeSnapshotContent = serde_json::from_value(content(change)).unwrap();
+            content.config().map(|config| config.to_string())
+        };
+        let source = json!({"snapshotHandle": "backup:a/b/c"});
+        let named =
+            |name: &str| json!({"metadata": {"annotations": {"mooring.dev/config": name}}, "spec": {"source": source}});
+        assert_eq!(config(&json!({"spec": {"source": source}})).as_deref(), Some("a/b"));
+        assert_eq!(config(&named("other/gold")).as_deref(), Some("other/gold"));
+        assert_eq!(config(&named("nonsense")).as_deref(), Some("a/b"));
+        assert_eq!(config(&json!({})), None);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn has_its_bounds(config: &ProvisionerConfig) {
     }
     let account = config.service_account.as_deref().unwrap_or_default();
     assert!(!["flex-provisioner", "mounter", "client"].contains(&account));
-    if let Some(volume) = &config.backend_volume {
+    for volume in config.backend_volume.iter().chain(&config.backup_volume) {
         assert!(volume.check(Speaker::Image, &[]).is_ok());
         assert_eq!(Volume::from_options(&volume.to_options()).as_ref(), Ok(volume));
     }

@@ -78,11 +78,16 @@ impl Scope {
 
     /// Creates a class of snapshots of Mooring's CSI volumes; returns its name.
     pub fn snapshot_class(&self, policy: &str) -> Result<String> {
+        self.snapshot_class_with(policy, &json!({}))
+    }
+
+    /// [`Self::snapshot_class`] with parameters.
+    pub fn snapshot_class_with(&self, policy: &str, parameters: &Value) -> Result<String> {
         let name = format!("{}-{}", self.namespace, policy.to_lowercase());
         let class = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
             "metadata": {"name": name, "labels": {TEST_LABEL: self.namespace}},
-            "driver": "vcs.mooring.dev", "deletionPolicy": policy,
+            "driver": "vcs.mooring.dev", "deletionPolicy": policy, "parameters": parameters,
         });
         self.apply_anywhere(&class.to_string())?;
         Ok(name)

@@ -6,6 +6,7 @@ use kube::Api;
 use mooring_contract::names::FLEX_DRIVER;
 use serde_json::{Value, json};
 
+use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use super::scope::Scope;
 use mooring_testbed::keys::{self, Keys};
 
@@ -88,6 +89,22 @@ impl Scope {
             "stringData": data,
         });
         self.apply(&secret.to_string())
+    }
+}
+
+impl Scope {
+    /// Makes the Secret by which provisioning Pods mount a server's volumes; returns its name.
+    pub fn ssh_secret_for_runs(&self, server: &SshServer) -> Result<String> {
+        let secret = format!("{}-ssh", self.namespace);
+        self.apply_anywhere(
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
+                "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: self.namespace}},
+                "stringData": server.secret(),
+            })
+            .to_string(),
+        )?;
+        Ok(secret)
     }
 }
 

@@ -87,8 +87,9 @@ Example, in a script that makes its volume only if there is room:
     Lock(Lock),
     /// Copy a file as large as a volume.
     ///
-    /// Where the file system can, the two share their blocks until one is written; else only what was written is
-    /// copied, and holes stay holes. FILE appears only when all of it is on the disk: until then the copy is FILE.new.
+    /// Where the file system can, the two share their blocks until one is written. Else only what was written is
+    /// copied, and holes stay holes; a copy to another file system is of one moment if the first can share blocks. FILE
+    /// appears only when all of it is on the disk: until then the copy is FILE.new.
     #[command(after_help = "\
 Example, in a script that makes a volume as a copy of another:
   [ -e \"$pool/$PV_NAME.img\" ] || pv copy \"$pool/$SOURCE_PV_NAME.img\" \"$pool/$PV_NAME.img\"")]

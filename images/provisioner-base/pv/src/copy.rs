@@ -2,16 +2,20 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
-use rustix::fs::{SeekFrom as Place, ioctl_ficlone, seek};
+use rustix::fs::{Mode, OFlags, SeekFrom as Place, ioctl_ficlone, openat, seek};
 use rustix::io::Errno;
 
 use crate::args::Copy;
 use crate::error::Error;
 
-/// Copies a file. Where the file system can, both share their blocks until one is written; else the holes of one stay
-/// holes of the other. The copy appears under its name only when all of it is on the disk.
+/// How much is read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Copies a file. Where the file system can, both share their blocks until one is written; else the holes of one, and
+/// what else is zero, become holes of the other. The copy appears under its name only when all of it is on the disk.
 pub fn run(args: &Copy) -> Result<(), Error> {
     let Copy { from, to } = args;
     let mut new = to.clone().into_os_string();
@@ -25,8 +29,8 @@ pub fn run(args: &Copy) -> Result<(), Error> {
         })
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) -> io::Result<()> {
-    let mut from = File::open(from)?;
+fn copy(path: &Path, to: &Path) -> io::Result<()> {
+    let from = File::open(path)?;
     // What an earlier try left is begun anew.
     let mut to = OpenOptions::new()
         .write(true)
@@ -38,29 +42,55 @@ fn copy(from: &std::path::Path, to: &std::path::Path) -> io::Result<()> {
         Ok(()) => {}
         // Not on this file system, or not from one to the other.
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::INVAL | Errno::NOSYS) => {
-            copy_data(&mut from, &mut to)?;
+            // What is written to the file meanwhile is not to be half in its copy.
+            copy_data(still(path, &from).as_ref().unwrap_or(&from), &mut to)?;
         }
         Err(error) => return Err(error.into()),
     }
     to.sync_all()
 }
 
+/// The file as it is now, without a name, so that it goes with this process; `None` where the file system can't have
+/// two share their blocks.
+fn still(path: &Path, from: &File) -> Option<File> {
+    let folder = File::open(path.parent()?).ok()?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let still = openat(folder, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;
+    ioctl_ficlone(&still, from).ok()?;
+    Some(still.into())
+}
+
 /// Copies what is not a hole.
-fn copy_data(from: &mut File, to: &mut File) -> io::Result<()> {
+fn copy_data(mut from: &File, to: &mut File) -> io::Result<()> {
     let size = from.metadata()?.len();
     to.set_len(size)?;
+    let mut chunk = vec![0; CHUNK];
     let mut end = 0;
     loop {
-        let start = match seek(&*from, Place::Data(end)) {
+        let mut start = match seek(from, Place::Data(end)) {
             Ok(start) => start,
             // Nothing but a hole is left.
             Err(Errno::NXIO) => return Ok(()),
+            // A file system of a server may not know where its holes are.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => end,
             Err(error) => return Err(error.into()),
         };
-        end = seek(&*from, Place::Hole(start))?;
+        end = seek(from, Place::Hole(start)).unwrap_or(size);
         from.seek(SeekFrom::Start(start))?;
-        to.seek(SeekFrom::Start(start))?;
-        io::copy(&mut (&*from).take(end.saturating_sub(start)), to)?;
+        while start < end {
+            let most = chunk.len().min(usize::try_from(end - start).unwrap_or(usize::MAX));
+            let read = match from.read(&mut chunk[..most]) {
+                // It has become shorter.
+                Ok(0) => return Ok(()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if chunk[..read].iter().any(|byte| *byte != 0) {
+                to.write_all_at(&chunk[..read], start)?;
+            }
+            start += read as u64;
+        }
     }
 }
 
@@ -94,10 +124,24 @@ mod tests {
 
         let by_data = folder.path().join("by-data");
         let mut new = File::create(&by_data).unwrap();
-        copy_data(&mut File::open(&from).unwrap(), &mut new).unwrap();
+        copy_data(&File::open(&from).unwrap(), &mut new).unwrap();
         assert!(fs::read(&from).unwrap() == fs::read(&by_data).unwrap());
         let blocks = |path| fs::metadata(path).unwrap().blocks();
         assert!(blocks(&by_data) <= blocks(&from) + 2048, "{} blocks", blocks(&by_data));
+    }
+
+    #[test]
+    fn what_is_zero_takes_no_room_even_where_holes_are_not_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let mut content = vec![0; 8 << 20];
+        content[5 << 20] = 1;
+        fs::write(&from, &content).unwrap();
+        let mut new = File::create(&to).unwrap();
+        copy_data(&File::open(&from).unwrap(), &mut new).unwrap();
+        assert!(fs::read(&to).unwrap() == content);
+        let blocks = fs::metadata(&to).unwrap().blocks();
+        assert!(blocks * 512 <= 2 << 20, "{blocks} blocks");
     }
 
     #[test]

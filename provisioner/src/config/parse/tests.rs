@@ -91,6 +91,7 @@ max-parallel: '3'
 operations: provision, delete
 volume-source: flexvolume
 backend-volume: client=pool
+backup-volume: client=nfs,source=10.10.2.4:/backups
 client-image: mooring.dev/client-sshfs:0.1.0
 reclaim-policy: Retain
 volume-binding-mode: WaitForFirstConsumer
@@ -176,6 +177,14 @@ fn each_mistake_is_found_at_its_key_and_with_a_cure() {
         ("volume-source: nfs", "volume-source", BadValue, "flexVolume or csi"),
         ("backend-volume: /exports", "backend-volume", BadValue, "key=value"),
         ("backend-volume: source=x", "backend-volume", BadValue, "client=nfs"),
+        ("backup-volume: client=pool", "backup-volume", BadValue, "goes with it"),
+        (
+            "backup-volume: client=local,source=x",
+            "backup-volume",
+            BadValue,
+            "every node reaches",
+        ),
+        ("backup-volume: /exports", "backup-volume", BadValue, "key=value"),
         ("client-image: A B", "client-image", BadValue, "lower-case"),
         (
             "reclaim-policy: Recycle",

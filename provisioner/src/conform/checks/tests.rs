@@ -44,6 +44,8 @@ enum Planted {
     SnapshotLies,
     SnapshotGoesWithItsVolume,
     RestoreLies,
+    BackupFailsTwice,
+    BackupGoesWithItsVolume,
     Silent,
     Hangs,
     PrintsNothing,
@@ -68,7 +70,8 @@ impl Fake {
             "metadata": {"name": "a", "namespace": "mooring", "labels": {"type": "provisioner-config"}},
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
-                "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore",
+                "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
+                               delete-backup",
                 "volume-source": "flexVolume",
             },
         });
@@ -202,6 +205,9 @@ impl Runs for Fake {
                 if self.is(Planted::SnapshotGoesWithItsVolume) {
                     self.snapshots.borrow_mut().remove(&format!("snapshot-{uid}"));
                 }
+                if self.is(Planted::BackupGoesWithItsVolume) {
+                    self.snapshots.borrow_mut().remove(&format!("backup-{uid}"));
+                }
                 finish(Outcome::Done, Category::Done, "")
             }
             Kind::Expand if !there && !self.is(Planted::ExpandLies) => self.failed(Outcome::GiveUp, "no such volume"),
@@ -226,18 +232,22 @@ impl Runs for Fake {
                     finish(Outcome::Done, Category::Done, "")
                 }
             }
-            Kind::Snapshot if !there && !self.is(Planted::SnapshotLies) => {
+            Kind::Snapshot | Kind::Backup if !there && !self.is(Planted::SnapshotLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
-            Kind::Snapshot => {
+            Kind::Snapshot | Kind::Backup => {
+                let twice = match ask.kind {
+                    Kind::Backup => Planted::BackupFailsTwice,
+                    _ => Planted::SnapshotFailsTwice,
+                };
                 let fresh = self.snapshots.borrow_mut().insert(ask.snapshot.clone().unwrap().name);
-                if !fresh && self.is(Planted::SnapshotFailsTwice) {
+                if !fresh && self.is(twice) {
                     self.failed(Outcome::Retry, "it was taken before")
                 } else {
                     finish(Outcome::Done, Category::Done, "")
                 }
             }
-            Kind::DeleteSnapshot => {
+            Kind::DeleteSnapshot | Kind::DeleteBackup => {
                 self.snapshots.borrow_mut().remove(&ask.snapshot.clone().unwrap().name);
                 finish(Outcome::Done, Category::Done, "")
             }
@@ -303,6 +313,8 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::SnapshotLies, "the volume is gone"),
         (Planted::SnapshotGoesWithItsVolume, "no such snapshot"),
         (Planted::RestoreLies, "the snapshot is gone"),
+        (Planted::BackupFailsTwice, "it was taken before"),
+        (Planted::BackupGoesWithItsVolume, "no such snapshot"),
         (Planted::Silent, "said nothing"),
         (Planted::Hangs, "give up by itself"),
         (Planted::PrintsNothing, "no termination message"),

@@ -1,6 +1,7 @@
-//! The life of a snapshot, and of a claim that is made of it, rehearsed like that of a claim, with everything deleted
-//! at every moment. It ends with one snapshot on the storage for a content that stands and none for one that is gone;
-//! and neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made of it.
+//! The life of a snapshot or a backup, and of a claim that is made of it, rehearsed like that of a claim, with
+//! everything deleted at every moment. It ends with one snapshot on the storage for a content that stands and none for
+//! one that is gone; and neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made
+//! of it.
 
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use serde_json::{Value, json};
 use super::fake_api::{Fault, key_of};
 use super::{PV, Script, Theatre};
 use crate::cache::limiter::Limiter;
+use crate::config::ConfigRef;
 use crate::run::properties::tests::silver;
+use crate::volume::snapshot::Form;
 use crate::volume::snapshot::tests::content;
 
 const SOURCE_PV: &str = "pvc-u0";
 const CONTENT: &str = "/snapcontent-s1";
-const SNAPSHOT: &str = "snapshot-v1";
-const HANDLE: &str = "admin/custom-isci-provisioner/snapshot-v1";
 
 /// How many turns it takes to copy.
 const TURNS: usize = 3;
@@ -25,6 +26,8 @@ const TURNS: usize = 3;
 struct Taking {
     /// The first attempt takes the snapshot and then fails.
     first_fails: bool,
+    /// What is taken.
+    form: Form,
     /// The snapshot is to stay when its objects go.
     retain: bool,
     /// A claim is to be made of the snapshot.
@@ -33,6 +36,20 @@ struct Taking {
     deleted_after: Option<usize>,
     /// The claim of which it is taken is deleted after so many turns, whatever holds it.
     source_deleted_after: Option<usize>,
+    /// There is no ConfigMap from one of these turns to the other.
+    config_away: Option<(usize, usize)>,
+}
+
+impl Taking {
+    /// Its name on the storage.
+    fn name(self) -> String {
+        format!("{}-v1", self.form.noun())
+    }
+
+    fn handle(self) -> String {
+        let prefix = if self.form == Form::Backup { "backup:" } else { "" };
+        format!("{prefix}admin/custom-isci-provisioner/{}", self.name())
+    }
 }
 
 struct Stage {
@@ -82,7 +99,8 @@ impl Stage {
             );
             api.put(
                 "snapshotclasses",
-                json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev"}),
+                json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev",
+                       "parameters": {"mooring.dev/backup": (taking.form == Form::Backup).to_string()}}),
             );
             api.put(
                 "snapshots",
@@ -129,7 +147,9 @@ impl Stage {
         let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
         let runs = |pod: &Value| pod["status"]["phase"] == "Running";
         let going = |operation: &str| pods.iter().any(|pod| of(pod, operation) && runs(pod));
-        let (takes, restores) = (going("snapshot"), going("restore"));
+        let (take, delete) = (self.taking.form.take().as_str(), self.taking.form.delete().as_str());
+        let kept = self.taking.name();
+        let (takes, restores) = (going(take), going("restore"));
         for mut pod in pods.clone() {
             let secrets = self.theatre.api.lock().all("secrets");
             let owned = secrets
@@ -139,18 +159,18 @@ impl Stage {
                 continue;
             }
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-            let copies = of(&pod, "snapshot") || of(&pod, "restore");
-            let from = if of(&pod, "snapshot") { SOURCE_PV } else { SNAPSHOT };
+            let copies = of(&pod, take) || of(&pod, "restore");
+            let from = if of(&pod, take) { SOURCE_PV } else { &kept };
             if pod["status"]["phase"].is_null() {
                 assert!(
                     !(name == "delete-u0" && takes),
                     "the volume is deleted while its snapshot is taken"
                 );
                 assert!(
-                    !(of(&pod, "delete-snapshot") && restores),
+                    !(of(&pod, delete) && restores),
                     "the snapshot is deleted while it is restored"
                 );
-                assert!(!(of(&pod, "delete-snapshot") && takes), "two runs on one snapshot");
+                assert!(!(of(&pod, delete) && takes), "two runs on one snapshot");
                 assert!(
                     !copies || self.theatre.storage.contains(from),
                     "a copy of nothing is begun: {name}"
@@ -183,9 +203,11 @@ impl Stage {
             assert!(storage.contains(from), "what {name} copies went meanwhile");
         }
         let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
+        let taken = self.taking.name();
         match operation {
-            "snapshot" => {
-                storage.insert(SNAPSHOT.to_owned());
+            "snapshot" | "backup" => {
+                assert_eq!(operation, self.taking.form.take().as_str());
+                storage.insert(taken);
                 if self.taking.first_fails && self.runs == 1 {
                     return (75, "busy".to_owned());
                 }
@@ -194,10 +216,11 @@ impl Stage {
                 storage.insert(PV.to_owned());
                 return (0, json!({"client": "nfs", "source": "h:/x"}).to_string());
             }
-            "delete-snapshot" => {
+            "delete-snapshot" | "delete-backup" => {
+                assert_eq!(operation, self.taking.form.delete().as_str());
                 let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
-                assert!(request.contains(SNAPSHOT) && request.contains("h:/x"), "{request}");
-                storage.remove(SNAPSHOT);
+                assert!(request.contains(&taken) && request.contains("h:/x"), "{request}");
+                storage.remove(&taken);
             }
             "delete" => {
                 storage.remove(if name == "delete-u0" { SOURCE_PV } else { PV });
@@ -263,6 +286,22 @@ impl Stage {
         state.delete("contents", CONTENT);
     }
 
+    /// Takes the ConfigMap away, and makes it again.
+    fn config_map(&self, turn: usize) {
+        let Some((gone, back)) = self.taking.config_away else {
+            return;
+        };
+        let configs = &self.theatre.shared.context.configs;
+        if (gone..back).contains(&turn) {
+            configs.replace([].into());
+        } else if configs
+            .get(&ConfigRef::new("admin", "custom-isci-provisioner"))
+            .is_none()
+        {
+            configs.replace(super::configs(self.theatre.script));
+        }
+    }
+
     /// Plays until nothing changes any more.
     async fn play(&mut self) {
         let mut quiet = 0;
@@ -273,6 +312,7 @@ impl Stage {
             if self.taking.source_deleted_after == Some(turn) {
                 self.theatre.api.lock().delete("claims", "default/old");
             }
+            self.config_map(turn);
             let before = self.theatre.api.lock().version;
             let faults = self.theatre.api.lock().faults;
             self.turn().await;
@@ -280,7 +320,8 @@ impl Stage {
             let rests = before == after && faults == self.theatre.api.lock().faults;
             quiet = if rests { quiet + 1 } else { 0 };
             let over = |at: Option<usize>| at.is_none_or(|at| turn > at);
-            if quiet > 1 && over(self.taking.deleted_after) && over(self.taking.source_deleted_after) {
+            let back = self.taking.config_away.map(|(_, back)| back);
+            if quiet > 1 && over(self.taking.deleted_after) && over(self.taking.source_deleted_after) && over(back) {
                 return;
             }
         }
@@ -299,7 +340,7 @@ impl Stage {
         if self.taking.deleted_after.is_some() {
             assert_eq!(content, None, "{what}: the content hangs");
             let stays = self.taking.retain && self.was_ready;
-            assert_eq!(storage.contains(SNAPSHOT), stays, "{what}: the snapshot");
+            assert_eq!(storage.contains(&self.taking.name()), stays, "{what}: the snapshot");
         } else {
             let content = content.unwrap();
             let annotations = &content["metadata"]["annotations"];
@@ -311,8 +352,8 @@ impl Stage {
                 assert_eq!(annotations["mooring.dev/operation"], Value::Null, "{what}: still held");
                 let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
                 assert_eq!(annotations[mark], Value::Null, "{what}: still marked");
-                assert!(storage.contains(SNAPSHOT), "{what}: no snapshot");
-                assert_eq!(content["status"]["snapshotHandle"], HANDLE, "{what}");
+                assert!(storage.contains(&self.taking.name()), "{what}: no snapshot");
+                assert_eq!(content["status"]["snapshotHandle"], self.taking.handle(), "{what}");
                 assert_eq!(content["status"]["restoreSize"], 1_u64 << 30, "{what}");
                 assert_eq!(content["status"]["error"], Value::Null, "{what}");
             }
@@ -323,6 +364,15 @@ impl Stage {
             assert!(bound || self.taking.deleted_after.is_some(), "{what}: not restored");
             assert_eq!(storage.contains(PV), bound, "{what}: the restored volume");
         }
+    }
+}
+
+/// Both, in turn.
+fn form_at(turn: usize) -> Form {
+    if turn.is_multiple_of(2) {
+        Form::Backup
+    } else {
+        Form::Snapshot
     }
 }
 
@@ -349,13 +399,32 @@ async fn rehearse(taking: Taking) {
 async fn a_snapshot_that_stands_is_there_once_whatever_fails() {
     for first_fails in [false, true] {
         for restore in [false, true] {
-            rehearse(Taking {
-                first_fails,
-                restore,
-                ..Taking::default()
-            })
-            .await;
+            for form in [Form::Snapshot, Form::Backup] {
+                rehearse(Taking {
+                    first_fails,
+                    form,
+                    restore,
+                    ..Taking::default()
+                })
+                .await;
+            }
         }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_backup_outlives_volume_and_configmap_and_goes_once_there_is_one_again() {
+    for retain in [false, true] {
+        rehearse(Taking {
+            form: Form::Backup,
+            retain,
+            source_deleted_after: Some(12),
+            config_away: Some((18, 24)),
+            deleted_after: Some(20),
+            ..Taking::default()
+        })
+        .await;
     }
 }
 
@@ -366,6 +435,7 @@ async fn a_snapshot_that_is_deleted_goes_from_the_storage_unless_it_is_to_stay()
         rehearse(Taking {
             first_fails: turn % 2 == 1,
             retain: turn % 3 == 1,
+            form: form_at(turn),
             deleted_after: Some(turn),
             ..Taking::default()
         })
@@ -379,6 +449,7 @@ async fn a_snapshot_is_never_deleted_while_a_volume_is_made_of_it() {
     for turn in 6..14 {
         rehearse(Taking {
             restore: true,
+            form: form_at(turn),
             deleted_after: Some(turn),
             ..Taking::default()
         })
@@ -392,6 +463,7 @@ async fn a_volume_is_never_deleted_while_its_snapshot_is_taken() {
     for turn in 0..8 {
         rehearse(Taking {
             first_fails: turn % 2 == 1,
+            form: form_at(turn / 2),
             source_deleted_after: Some(turn),
             ..Taking::default()
         })

@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::plan_snapshot;
-use crate::config::ProvisionerConfig;
+use super::{form_of, plan_snapshot};
+use crate::config::store::NoConfig;
+use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::decision::{Decision, SnapshotDecision};
 use crate::operation::observed::{Limits, ObservedSnapshot};
 use crate::operation::record::Record;
@@ -18,19 +19,26 @@ use crate::volume::snapshot::tests::content;
 use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
-const ALL: (&str, &str) = ("operations", "provision,delete,snapshot,delete-snapshot,restore");
+const ALL: (&str, &str) = (
+    "operations",
+    "provision,delete,snapshot,delete-snapshot,restore,backup,delete-backup",
+);
 
 /// All that a plan sees of a content, to be changed by each test.
 struct World {
     content: Value,
     volume: Value,
     claim: Value,
-    config: ProvisionerConfig,
+    config: Result<Arc<ProvisionerConfig>, NoConfig>,
     class: Option<VolumeSnapshotClass>,
     record: Option<Record>,
     snapshot_run: Option<Run>,
     delete_run: Option<Run>,
     restored_by: Option<&'static str>,
+}
+
+fn serving(extra: &[(&str, &str)]) -> Arc<ProvisionerConfig> {
+    Arc::new(config(extra))
 }
 
 fn world() -> World {
@@ -44,7 +52,7 @@ fn world() -> World {
         content: content(&json!({})),
         volume,
         claim: json!({"metadata": {"name": "data", "namespace": "default", "uid": "u1"}}),
-        config: config(&[ALL]),
+        config: Ok(serving(&[ALL])),
         class: Some(VolumeSnapshotClass {
             parameters: Some(
                 [("tier", "cold"), ("csi.storage.k8s.io/snapshotter-secret-name", "s")]
@@ -67,11 +75,12 @@ impl World {
         let claim: Option<PersistentVolumeClaim> = serde_json::from_value(self.claim.clone()).unwrap();
         let seen = ObservedSnapshot {
             content: &content,
+            form: form_of(&content, self.record.as_ref(), self.class.as_ref()),
             record: self.record.as_ref(),
             class: self.class.as_ref(),
             volume: volume.as_ref(),
             claim: claim.as_ref(),
-            config: &Ok(Arc::new(self.config.clone())),
+            config: &self.config,
             snapshot_run: self.snapshot_run.as_ref(),
             delete_run: self.delete_run.as_ref(),
             restored_by: self.restored_by,
@@ -90,8 +99,14 @@ impl World {
 
     fn going(&mut self) {
         self.content["metadata"]["deletionTimestamp"] = json!(ago(1));
-        self.content["metadata"]["annotations"] =
-            json!({"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"});
+        self.content["metadata"]["annotations"]["snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"] =
+            json!("yes");
+    }
+
+    /// Says in the class whether a backup is to be taken.
+    fn backed_up(&mut self, said: &str) {
+        let parameters = self.class.get_or_insert_default().parameters.get_or_insert_default();
+        parameters.insert("mooring.dev/backup".to_owned(), said.to_owned());
     }
 }
 
@@ -163,17 +178,38 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"snapshot\"",
-            Box::new(|world| world.config = config(&[("operations", "provision,delete")])),
+            Box::new(|world| world.config = serving(&[("operations", "provision,delete")])),
         ),
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"delete-snapshot\"",
-            Box::new(|world| world.config = config(&[("operations", "provision,delete,snapshot")])),
+            Box::new(|world| world.config = serving(&[("operations", "provision,delete,snapshot")])),
         ),
         (
             reasons::SNAPSHOT_FAILED,
             "is no handle of a snapshot",
             Box::new(|world| world.content["spec"]["source"] = json!({"snapshotHandle": "../x"})),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "make the class anew with \"true\" or \"false\"",
+            Box::new(|world| world.backed_up("yes")),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "does not list \"backup\"",
+            Box::new(|world| {
+                world.backed_up("true");
+                world.config = Ok(serving(&[("operations", "provision,delete,snapshot,delete-snapshot")]));
+            }),
+        ),
+        (
+            reasons::SNAPSHOT_FAILED,
+            "does not list \"delete-backup\"",
+            Box::new(|world| {
+                world.backed_up("true");
+                world.config = Ok(serving(&[("operations", "provision,delete,backup,delete-snapshot")]));
+            }),
         ),
     ];
     for (at, (reason, text, change)) in table.iter().enumerate() {
@@ -184,7 +220,7 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
     }
     // What would be retained needs no way to delete it.
     let mut world = world();
-    world.config = config(&[("operations", "provision,delete,snapshot")]);
+    world.config = Ok(serving(&[("operations", "provision,delete,snapshot")]));
     world.content["spec"]["deletionPolicy"] = json!("Retain");
     assert_eq!(word(&world.plan()), "start snapshot-s1");
 }
@@ -206,7 +242,7 @@ fn a_snapshot_that_an_administrator_has_named_is_ready_without_a_run() {
     assert_eq!(word(&world.plan()), "ready as \"admin/gold/old@node-a\"");
     // It can be deleted, though nobody remembers of what it was taken.
     world.going();
-    world.config = config(&[ALL, ("backend-volume", "client=pool")]);
+    world.config = Ok(serving(&[ALL, ("backend-volume", "client=pool")]));
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
         (start.run.kind, start.node.as_deref()),
@@ -267,4 +303,75 @@ fn a_failure_is_told_and_a_deletion_that_was_done_lets_the_content_go() {
     world.record = Some(record(&deleting));
     world.delete_run = Some(run("delete-snapshot", 1, 10, &ended(0, "")));
     assert_eq!(word(&world.plan()), "let go, 1 runs");
+}
+
+#[test]
+fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
+    let mut world = world();
+    world.backed_up("true");
+    world.config = Ok(serving(&[ALL, ("backend-volume", "client=pool")]));
+    world.volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!((start.run.kind, start.node.as_deref()), (Kind::Backup, Some("node-a")));
+    let handle = "backup:admin/custom-isci-provisioner/backup-v1";
+    assert_eq!(start.record.source, handle);
+    let backup = start.request.snapshot.unwrap();
+    assert!(backup.backup && backup.name == "backup-v1", "{backup:?}");
+    assert!(!start.request.parameters.contains_key("mooring.dev/backup"));
+
+    // It stays a backup, whatever becomes of the class.
+    world.record = Some(start.record);
+    world.backed_up("false");
+    world.snapshot_run = Some(run("backup", 1, 10, &ended(0, "")));
+    assert_eq!(word(&world.plan()), format!("ready as {handle:?}"));
+    (world.record, world.snapshot_run, world.class) = (None, None, None);
+    world.content["status"] = json!({"snapshotHandle": handle, "readyToUse": true});
+    (world.volume, world.claim) = (Value::Null, Value::Null);
+    world.going();
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!((start.run.kind, start.node), (Kind::DeleteBackup, None));
+    assert_eq!(start.request.operation, Operation::DeleteBackup);
+}
+
+#[test]
+fn a_backup_that_an_administrator_has_named_is_one_without_class_volume_or_pv() {
+    let mut world = world();
+    let handle = "backup:admin/gold/backup-7";
+    world.content["spec"]["source"] = json!({"snapshotHandle": handle});
+    (world.class, world.volume, world.claim) = (None, Value::Null, Value::Null);
+    assert_eq!(word(&world.plan()), format!("ready as {handle:?}"));
+    world.going();
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(start.run.name(), "delete-backup-s1");
+    let backup = start.request.snapshot.unwrap();
+    assert!(backup.backup && backup.name == "backup-7", "{backup:?}");
+}
+
+#[test]
+fn a_backup_without_a_configmap_waits_and_says_for_what() {
+    let missing = || {
+        Err(NoConfig::Missing {
+            class: "silver".into(),
+            reference: ConfigRef::new("admin", "gold"),
+        })
+    };
+    let mut world = world();
+    world.content["spec"]["source"] = json!({"snapshotHandle": "backup:admin/gold/backup-7"});
+    world.config = missing();
+    let cure = "annotate the VolumeSnapshotContent with mooring.dev/config=NAMESPACE/NAME";
+    let said = word(&world.plan());
+    assert!(said.contains("admin/gold") && said.contains(cure), "{said}");
+    // One that is there stays as it is, and is deleted when there is a ConfigMap again.
+    world.content["status"] = json!({"snapshotHandle": "backup:admin/gold/backup-7", "readyToUse": true});
+    assert!(matches!(world.plan(), Decision::Rest));
+    world.going();
+    let said = word(&world.plan());
+    assert!(said.starts_with(reasons::WAITING) && said.contains(cure), "{said}");
+    world.config = Ok(serving(&[ALL]));
+    assert_eq!(word(&world.plan()), "start delete-backup-s1");
+    // What is to stay needs none.
+    world.config = missing();
+    world.content["spec"]["deletionPolicy"] = json!("Retain");
+    assert_eq!(word(&world.plan()), "let go, 0 runs");
 }

@@ -300,3 +300,53 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
         word(&world.plan())
     );
 }
+
+#[test]
+fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
+    let restored = |handle: &str, annotations: Value| {
+        let (world, ..) = world();
+        let mut world = world
+            .with_config(&[
+                ("backend-volume", "client=pool"),
+                ("operations", "provision,delete,restore"),
+            ])
+            .selected("node-b");
+        let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        world.claim["spec"]["dataSource"] = source.clone();
+        world.claim["spec"]["dataSourceRef"] = source;
+        let content = crate::volume::snapshot::tests::content(&json!({
+            "metadata": {"annotations": annotations},
+            "spec": {"source": {"snapshotHandle": handle}},
+            "status": {"snapshotHandle": handle, "readyToUse": true},
+        }));
+        let snapshot = json!({
+            "metadata": {"name": "monday", "namespace": "default", "uid": "v1"},
+            "status": {"boundVolumeSnapshotContentName": "snapcontent-s1", "readyToUse": true},
+        });
+        world.source = ObservedSource {
+            snapshot: serde_json::from_value(snapshot).ok().map(Arc::new),
+            content: serde_json::from_value(content).ok().map(Arc::new),
+            ..ObservedSource::default()
+        };
+        world.plan()
+    };
+    // Of another cluster, where the ConfigMap has another name.
+    let here = json!({"mooring.dev/config": "admin/custom-isci-provisioner"});
+    let Decision::Start(start) = restored("backup:far/away/backup-7", here.clone()) else {
+        panic!()
+    };
+    assert_eq!((start.run.kind, start.node.as_deref()), (Kind::Restore, Some("node-b")));
+    assert_eq!(start.record.source, "backup:far/away/backup-7");
+    let backup = start.request.snapshot.clone().unwrap();
+    assert!(backup.backup && backup.name == "backup-7", "{backup:?}");
+    let Decision::Start(start) = restored("admin/custom-isci-provisioner/snapshot-7", json!({})) else {
+        panic!()
+    };
+    assert!(!start.request.snapshot.unwrap().backup);
+    let said = word(&restored("backup:far/away/backup-7", json!({})));
+    let cure = "annotate its content with mooring.dev/config=admin/custom-isci-provisioner";
+    assert!(
+        said.contains("goes by ConfigMap far/away") && said.contains(cure),
+        "{said}"
+    );
+}

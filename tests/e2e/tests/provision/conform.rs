@@ -9,14 +9,20 @@ use serde_json::json;
 #[test]
 fn the_image_of_class_local_passes_the_vendor_s_kit() {
     in_namespace("kit-local", async |scope| {
+        let server = scope.ssh_server(&scope.node(1).await?, &["backups"]).await?;
         let provisioner = scope
             .provisioner()
             .key("image", "mooring.dev/provisioner-local:0.1.0")
             .key("backend-volume", "client=pool")
+            .key(
+                "backup-volume",
+                format!("client=sshfs,source={}", server.source("backups")),
+            )
+            .key("secret-name", scope.ssh_secret_for_runs(&server)?)
             .key("volume-source", "csi")
             .key(
                 "operations",
-                "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore",
+                "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, delete-backup",
             );
         let judgement = scope.judged_by_kit(&provisioner, &["--attribute=preallocate=true"])?;
         ensure!(judgement.passed, "{}", judgement.said);
@@ -41,15 +47,7 @@ fn sshfs() {
     in_namespace("kit-sshfs", async |scope| {
         let server = scope.ssh_server(&scope.node(1).await?, &[]).await?;
         scope.exec("ssh", ["install", "-d", "-o", "mooring", "/srv/volumes"])?;
-        let secret = format!("{}-ssh", scope.namespace);
-        scope.apply_anywhere(
-            &json!({
-                "apiVersion": "v1", "kind": "Secret", "type": FLEX_DRIVER,
-                "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
-                "stringData": server.secret(),
-            })
-            .to_string(),
-        )?;
+        let secret = scope.ssh_secret_for_runs(&server)?;
         let provisioner = scope
             .provisioner()
             .example("sshfs.yaml")?
