@@ -26,7 +26,7 @@ use self::cluster::Cluster;
 use self::plan::Goal;
 use crate::process::call::CallError;
 use crate::process::client::{self, ClientError};
-use crate::process::runtime::chain;
+use mooring_program::error::chain;
 
 /// Exit code when nothing could be tried.
 const NOT_TRIED: u8 = 2;

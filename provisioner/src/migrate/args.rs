@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use mooring_contract::names;
+use mooring_program::time::parse_duration;
 
 use super::door;
-use crate::config::{VolumeSourceKind, values};
+use crate::config::VolumeSourceKind;
 
 pub(crate) const MIGRATE_HELP: &str = "\
 How a volume moves:
@@ -58,7 +59,7 @@ pub struct MigrateArgs {
     #[arg(long, conflicts_with = "wait")]
     pub dry_run: bool,
     /// Go on for as long as this until nothing waits any more, and move each volume when its Pods end
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub wait: Option<Duration>,
     /// Namespace that Mooring runs in: where moves are written down
     #[arg(long, env = "MOORING_NAMESPACE", default_value = names::NAMESPACE)]

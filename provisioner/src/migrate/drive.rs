@@ -21,7 +21,7 @@ use super::plan::{Goal, Seen, Standing, Step, plan};
 use super::report::{Fate, Report};
 use super::select::{Selected, select};
 use super::users;
-use crate::process::runtime::chain;
+use mooring_program::error::chain;
 
 /// How often something that comes about in a moment is looked at.
 const MOMENT: Duration = Duration::from_millis(50);

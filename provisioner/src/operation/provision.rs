@@ -21,7 +21,7 @@ use super::decision::{
 };
 use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
-use super::record::Record;
+use super::record::{Record, is_busy};
 use super::source::{self, Found};
 use super::standing::{self, give_up_without_run};
 use super::step::{Step, step};

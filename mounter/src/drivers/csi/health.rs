@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(failed.of(Some(&one), "id", now), None);
         let broken = MountError::Failed {
             attempted: "mount".to_owned(),
-            message: "x".repeat(5000),
+            cause: "x".repeat(5000).into(),
         };
         failed.note(&one, "id", &Err(broken), now + Duration::from_secs(1));
         let found = failed.of(Some(&one), "id", now + Duration::from_secs(1)).unwrap();

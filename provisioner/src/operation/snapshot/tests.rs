@@ -178,12 +178,12 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"snapshot\"",
-            Box::new(|world| world.config = serving(&[("operations", "provision,delete")])),
+            Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete")]))),
         ),
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"delete-snapshot\"",
-            Box::new(|world| world.config = serving(&[("operations", "provision,delete,snapshot")])),
+            Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete,snapshot")]))),
         ),
         (
             reasons::SNAPSHOT_FAILED,
@@ -297,7 +297,7 @@ fn a_failure_is_told_and_a_deletion_that_was_done_lets_the_content_go() {
     assert!(matches!(world.plan(), Decision::Rest));
     world.going();
     world.restored_by = Some("default/new");
-    assert!(word(&world.plan()).contains("claim default/new is being made of the snapshot"));
+    assert!(word(&world.plan()).contains("restoring the snapshot for claim default/new"));
     world.restored_by = None;
     let deleting = json!({"operation": "delete-snapshot", "pod": "admin/delete-snapshot-s1"});
     world.record = Some(record(&deleting));

@@ -346,7 +346,7 @@ fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
     let said = word(&restored("backup:far/away/backup-7", json!({})));
     let cure = "annotate its content with mooring.dev/config=admin/custom-isci-provisioner";
     assert!(
-        said.contains("goes by ConfigMap far/away") && said.contains(cure),
+        said.contains("ConfigMap far/away took") && said.contains(cure),
         "{said}"
     );
 }

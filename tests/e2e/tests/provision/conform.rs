@@ -1,10 +1,8 @@
 //! The vendor's kit: images that keep to the contract pass, and one that does not is told what it breaks.
 
 use anyhow::{Context, Result, ensure};
-use mooring_contract::names::FLEX_DRIVER;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace, skip};
-use serde_json::json;
 
 #[test]
 fn the_image_of_class_local_passes_the_vendor_s_kit() {
