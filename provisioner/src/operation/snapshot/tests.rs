@@ -261,7 +261,7 @@ fn a_failure_is_told_and_a_deletion_that_was_done_lets_the_content_go() {
     assert!(matches!(world.plan(), Decision::Rest));
     world.going();
     world.restored_by = Some("default/new");
-    assert!(word(&world.plan()).contains("claim default/new is being made of the snapshot"));
+    assert!(word(&world.plan()).contains("restoring the snapshot for claim default/new"));
     world.restored_by = None;
     let deleting = json!({"operation": "delete-snapshot", "pod": "admin/delete-snapshot-s1"});
     world.record = Some(record(&deleting));
