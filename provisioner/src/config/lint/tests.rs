@@ -120,7 +120,7 @@ fn two_that_claim_one_class_are_told() {
     ));
     assert!(well, "{text}");
     assert!(
-        text.contains("standard input:15: warning: storage-class: silver is claimed by standard input:1 too"),
+        text.contains("standard input:15: warning: storage-class: standard input:1 claims silver too"),
         "{text}"
     );
 }

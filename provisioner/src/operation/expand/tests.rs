@@ -475,7 +475,7 @@ fn an_expansion_that_can_t_go_on_is_given_up_and_holds_nobody() {
 fn a_volume_does_not_grow_while_a_copy_of_it_is_made() {
     let mut world = asking(5);
     world.copied_by = Some("claim default/copy");
-    assert!(said(&world.plan()).contains("claim default/copy is being made of the claim's volume"));
+    assert!(said(&world.plan()).contains("Mooring is copying the claim's volume for claim default/copy"));
     world.copied_by = None;
     started(world.plan());
 }

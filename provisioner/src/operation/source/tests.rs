@@ -295,7 +295,7 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
     other["spec"]["claimRef"]["uid"] = json!("u8");
     see(&mut world, &claim, &other);
     assert!(
-        word(&world.plan()).contains("another volume than pvc-u0"),
+        word(&world.plan()).contains("no longer has volume pvc-u0"),
         "{}",
         word(&world.plan())
     );
