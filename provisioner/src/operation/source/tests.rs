@@ -235,7 +235,7 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
         (Some("node-a"), "clone-u1 on \"node-a\""),
         (
             Some("node-b"),
-            "node node-b does not have what is to be copied, which is on node node-a",
+            "the scheduler selected a node that does not fit: node node-b does not have what is to be copied",
         ),
     ] {
         let (world, claim, mut from) = world();
