@@ -16,6 +16,8 @@ pub mod config;
 pub mod conform;
 // The loops that reconcile: claims, PVs, ConfigMaps, orphaned runs.
 pub mod controllers;
+// Moves volumes between FlexVolume and CSI: `flex-provisioner migrate`.
+pub mod migrate;
 // What is done to a volume: a pure plan of each operation.
 pub mod operation;
 // The program around the controllers: command line, API client, election, health, metrics, Events.

@@ -95,6 +95,8 @@ pub mod labels {
     pub const COMPONENT: &str = "mooring.dev/component";
     /// [`COMPONENT`] of a provisioning Pod and its Secret.
     pub const COMPONENT_PROVISIONING: &str = "provisioning";
+    /// [`COMPONENT`] of a ConfigMap that records a volume's move between FlexVolume and CSI.
+    pub const COMPONENT_MIGRATION: &str = "migration";
     /// [`COMPONENT`] of a client Pod.
     pub const COMPONENT_CLIENT: &str = "client";
     /// On a provisioning Pod: the operation that it runs.
@@ -233,6 +235,8 @@ pub mod reasons {
 pub mod finalizers {
     /// On a claim from before its first Pod until its volume is accepted or gone.
     pub const CLAIM: &str = "mooring.dev/provisioning";
+    /// On a claim while its volume moves between FlexVolume and CSI (`flex-provisioner migrate`).
+    pub const MIGRATION: &str = "mooring.dev/migration";
     /// On a PV until its volume is deleted.
     pub const VOLUME: &str = "mooring.dev/volume";
     /// external-snapshotter's own, on a `VolumeSnapshotContent`: taken off by what deletes the snapshot

@@ -8,6 +8,7 @@
 mod clone;
 mod expand;
 mod fake_api;
+mod migrate;
 mod modify;
 mod snapshot;
 

@@ -23,7 +23,7 @@ use super::describe::{action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::source::{self, Found};
-use super::standing::give_up_without_run;
+use super::standing::{self, give_up_without_run};
 use super::step::{Step, step};
 use super::{attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
@@ -42,6 +42,10 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 
 /// What to do about a claim; `Err` with what has to be done before that can be decided.
 pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
+    if standing::is_moving(seen.claim) && !standing::is_busy(seen.claim) {
+        // What would change the volume would change a PersistentVolume that is about to be replaced.
+        return Ok(Decision::Rest);
+    }
     match seen.record.map(|record| (record, record.operation)) {
         Some((record, Kind::Expand)) => {
             return Ok(match expand::ongoing(seen, record, now) {

@@ -48,13 +48,18 @@ pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolum
 
 /// Whether an operation on a claim is open, so that its volume is not to be copied now. A change that the image has
 /// refused changes nothing, until something else does.
-pub(super) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
+pub(crate) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
     let noted = claim.annotations().get(annotations::OPERATION);
     match noted.map(|text| serde_json::from_str::<Record>(text)) {
         Some(Ok(record)) => !record.is_refused_change(),
         Some(Err(_)) => true,
         None => claim.finalizers().iter().any(|held| held == finalizers::CLAIM),
     }
+}
+
+/// Whether the claim's volume moves between FlexVolume and CSI just now ([`crate::migrate`]).
+pub(crate) fn is_moving(claim: &PersistentVolumeClaim) -> bool {
+    claim.finalizers().iter().any(|held| held == finalizers::MIGRATION)
 }
 
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {

@@ -12,6 +12,7 @@ use crate::config::lint::LintArgs;
 use crate::config::trust::ImagePattern;
 use crate::config::values;
 use crate::conform::args::ConformArgs;
+use crate::migrate::args::{MIGRATE_HELP, MigrateArgs};
 
 const AFTER_HELP: &str = "\
 How it fits together:
@@ -52,6 +53,9 @@ pub enum Command {
     /// Try a provisioning image on a cluster: every operation that its ConfigMap promises, run twice, killed, at once
     #[command(after_help = CONFORM_HELP)]
     Conform(Box<ConformArgs>),
+    /// Move existing volumes from FlexVolume to CSI, or from CSI to FlexVolume; claims and data stay
+    #[command(after_help = MIGRATE_HELP)]
+    Migrate(Box<MigrateArgs>),
 }
 
 const CONFORM_HELP: &str = "\

@@ -8,6 +8,7 @@ use clap::Parser;
 use super::runtime::{self, Controllers};
 use crate::config::lint;
 use crate::conform;
+use crate::migrate;
 use crate::process::args::{Cli, Command, RunArgs};
 
 /// Reads the command line and does what it says, with these controllers.
@@ -16,6 +17,7 @@ pub fn main(controllers: Controllers) -> ExitCode {
     match command {
         Some(Command::Lint(args)) => lint::run(args, &mut std::io::stdin(), &mut std::io::stdout()),
         Some(Command::Conform(args)) => with_threads(conform::run(*args)),
+        Some(Command::Migrate(args)) => with_threads(migrate::run(*args)),
         Some(Command::Run(run)) => controller(*run, controllers),
         None => controller(run, controllers),
     }

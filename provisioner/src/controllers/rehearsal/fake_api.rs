@@ -157,9 +157,12 @@ impl State {
             .replace("%3D", "=")
             .replace("%2C", ",");
         let wanted: Vec<_> = selector.split(',').filter_map(|part| part.split_once('=')).collect();
+        // Pods of users, which the controllers' watches do not see.
+        let users = if kind == "pods" { self.all("users") } else { vec![] };
         let items: Vec<Value> = self
             .all(kind)
             .into_iter()
+            .chain(users)
             .filter(|object| {
                 let labels = &object["metadata"]["labels"];
                 wanted.iter().all(|(key, value)| labels[*key] == *value)
@@ -200,6 +203,7 @@ impl State {
             "persistentvolumes" => "volumes",
             "pods" => "pods",
             "secrets" => "secrets",
+            "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",
             _ => return status(StatusCode::NOT_FOUND, path),
         };

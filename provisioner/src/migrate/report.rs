@@ -1,0 +1,189 @@
+//! What has become of each volume, as a line when it changes and a sum at the end.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use super::cluster::Target;
+use super::plan::Standing;
+
+/// What has become of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It was moved.
+    Moved,
+    /// Its move was taken back.
+    Back,
+    /// It would be moved.
+    Would,
+    /// Its move has begun, and would be taken up or back.
+    Begun,
+    /// Nothing was done.
+    Stood(Standing),
+    /// Its move is held up by Pods that end, and there is no PersistentVolume meanwhile.
+    Held,
+    /// Something went wrong.
+    Failed(String),
+}
+
+impl Fate {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Moved => "moved",
+            Self::Back => "back",
+            Self::Would => "would move",
+            Self::Begun => "begun",
+            Self::Stood(Standing::There) => "there",
+            Self::Stood(Standing::Idle | Standing::Gone) => "nothing",
+            Self::Stood(Standing::Stays(_)) => "stays",
+            Self::Stood(Standing::Waits(_)) => "waits",
+            Self::Held => "moving",
+            Self::Failed(_) => "FAILED",
+        }
+    }
+
+    fn why(&self) -> &str {
+        match self {
+            Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
+            Self::Held => "as soon as its last Pod has ended",
+            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back",
+            Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
+                ""
+            }
+        }
+    }
+
+    /// Whether something is still to be done.
+    pub(super) fn is_left(&self) -> bool {
+        match self {
+            Self::Would | Self::Begun | Self::Held | Self::Failed(_) | Self::Stood(Standing::Waits(_)) => true,
+            Self::Moved
+            | Self::Back
+            | Self::Stood(Standing::There | Standing::Idle | Standing::Gone | Standing::Stays(_)) => false,
+        }
+    }
+
+    /// Whether people want to read of it.
+    fn is_told(&self) -> bool {
+        !matches!(self, Self::Stood(Standing::There | Standing::Idle | Standing::Gone))
+    }
+}
+
+/// What is known so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    fates: BTreeMap<Target, Fate>,
+    /// Width of the first column.
+    width: usize,
+    told: bool,
+}
+
+impl Report {
+    /// Makes room for these in the table.
+    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a Target>) {
+        let widths = targets.map(|target| key(target).chars().count());
+        self.width = widths.max().unwrap_or_default().max(self.width).max(CLAIM.len());
+    }
+
+    /// Notes what has become of a volume, and tells it if that is new.
+    pub(super) fn note(&mut self, target: &Target, fate: Fate) {
+        // That a volume is where it is to be says less than how it came there.
+        let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
+        if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
+            return;
+        }
+        if fate.is_told() {
+            if !std::mem::replace(&mut self.told, true) {
+                self.line(CLAIM, "STATE", "WHY");
+            }
+            self.line(&key(target), fate.word(), fate.why());
+        }
+        self.fates.insert(target.clone(), fate);
+    }
+
+    /// Notes what has become of a volume of which nothing is known yet.
+    pub(super) fn note_first(&mut self, target: &Target, fate: Fate) {
+        if !self.fates.contains_key(target) {
+            self.note(target, fate);
+        }
+    }
+
+    fn line(&self, claim: &str, word: &str, why: &str) {
+        let width = self.width;
+        say(format!("{claim:width$}  {word:10}  {why}").trim_end());
+    }
+
+    /// Volumes that something is still to be done about.
+    pub(super) fn left(&self) -> impl Iterator<Item = &Target> {
+        self.fates
+            .iter()
+            .filter(|(_, fate)| fate.is_left())
+            .map(|(target, _)| target)
+    }
+
+    /// Tells the sums.
+    pub(super) fn end(&self) {
+        let words = [
+            "moved",
+            "back",
+            "would move",
+            "begun",
+            "there",
+            "waits",
+            "moving",
+            "stays",
+            "FAILED",
+        ];
+        let count = |word: &str| self.fates.values().filter(|fate| fate.word() == word).count();
+        let sums: Vec<_> = words
+            .into_iter()
+            .map(|word| (word, count(word)))
+            .filter(|(_, count)| *count > 0)
+            .map(|(word, count)| format!("{count} {}", if word == "there" { "there already" } else { word }))
+            .collect();
+        say(&if sums.is_empty() {
+            "no volumes to move".to_owned()
+        } else {
+            sums.join(", ")
+        });
+    }
+}
+
+const CLAIM: &str = "CLAIM";
+
+fn key(target: &Target) -> String {
+    format!("{}/{}", target.claim.namespace, target.claim.name)
+}
+
+/// One line for people. That nobody reads it to its end (`| head`) is not an error.
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fate, Report};
+    use crate::migrate::cluster::Target;
+    use crate::migrate::plan::Standing;
+    use crate::migrate::record::ClaimKey;
+
+    #[test]
+    fn what_waits_is_left_and_what_stays_is_not() {
+        let target = |name: &str| Target {
+            claim: ClaimKey {
+                namespace: "a".into(),
+                name: name.into(),
+                uid: name.into(),
+            },
+            volume: name.into(),
+        };
+        let mut report = Report::default();
+        report.note(&target("raw"), Fate::Stood(Standing::Stays("it is raw".into())));
+        report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
+        assert_eq!(report.left().count(), 1);
+        report.note(&target("web"), Fate::Moved);
+        report.note(&target("web"), Fate::Stood(Standing::There));
+        assert_eq!(report.left().count(), 0);
+        assert_eq!(report.fates[&target("web")], Fate::Moved);
+    }
+}
