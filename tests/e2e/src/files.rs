@@ -90,6 +90,7 @@ pub const FILES: &[File] = &[
     file("provision", "expand", Needs::Cluster, 40),
     file("provision", "local", Needs::Cluster, 40),
     file("provision", "lost", Needs::Cluster, 20),
+    file("provision", "migrate", Needs::Cluster, 60),
     file("provision", "modify", Needs::Cluster, 25),
     file("provision", "outcomes", Needs::Cluster, 50),
     file("provision", "populate", Needs::Cluster, 10),

@@ -35,6 +35,7 @@ pub mod iscsi;
 pub mod kit;
 mod leaks;
 pub mod lots;
+pub mod migrate;
 mod namespace;
 pub mod nodes;
 pub mod own_mounter;

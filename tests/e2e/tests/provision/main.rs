@@ -8,6 +8,7 @@ mod deleted;
 mod expand;
 mod local;
 mod lost;
+mod migrate;
 mod modify;
 mod outcomes;
 mod populate;
