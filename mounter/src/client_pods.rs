@@ -50,6 +50,7 @@ use self::pod::Template;
 use self::status::{Problem, SeenPod};
 use crate::agent::protocol::{AgentAnswer, Call, Hello, MountState};
 use crate::api::recorder::Recorder;
+use crate::core::client::Trouble;
 use crate::node::node_pods::NodePods;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
@@ -429,6 +430,11 @@ impl ClientPods {
     /// it has been silent.
     pub fn silent(&self) -> Vec<(String, MountState, Duration)> {
         self.lost.silent()
+    }
+
+    /// What is wrong with the volume on a target, as its agent last reported.
+    pub fn trouble(&self, target: &str) -> Option<Trouble> {
+        self.lost.trouble(target)
     }
 
     /// Remembers a volume that a client Pod has mounted.

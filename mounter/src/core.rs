@@ -21,7 +21,7 @@ use mooring_contract::volume::{Speaker, Volume};
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
-use self::client::Client;
+use self::client::{Client, Trouble};
 use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::origin::Volumes;
@@ -184,6 +184,16 @@ impl Core {
             .collect())
     }
 
+    /// What keeps all volumes from being mounted, with its cure.
+    pub fn obstacle(&self) -> Option<String> {
+        (self.obstacle)(&self.places.kubelet_root).or_else(|| self.unheld.get())
+    }
+
+    /// What is wrong with a mounted volume, as far as its client has heard.
+    pub fn trouble(&self, target: &Target) -> Option<Trouble> {
+        self.container.as_ref()?.trouble(target)
+    }
+
     /// Mounts a volume.
     pub async fn mount(&self, mut job: MountJob) -> Result<(), MountError> {
         let server = job.server();
@@ -194,7 +204,7 @@ impl Core {
         span.record("pod", format!("{}/{}", job.pod.namespace, job.pod.name));
         let _guard = self.guards.enter(&job.target, "mount")?;
         // The Pod would start without it and write to the node's own disk.
-        if let Some(cure) = (self.obstacle)(&self.places.kubelet_root).or_else(|| self.unheld.get()) {
+        if let Some(cure) = self.obstacle() {
             return Err(MountError::Node(cure.into()));
         }
         self.check(&job).await?;

@@ -171,6 +171,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let settings = csi::endpoint::EndpointSettings {
         kubelet_root: args.node.kubelet_root().to_owned(),
         node: args.node_name.clone(),
+        max_volumes: args.max_volumes,
         call_timeout: args.call_timeout,
     };
     let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(&core), stop.clone()));

@@ -16,7 +16,7 @@ use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::LOOK_LIMIT;
 use crate::client_pods::status::{PodPhase, SeenPod};
 use crate::client_pods::{ClientPods, Lease, PodError, PodNeed};
-use crate::core::client::Client;
+use crate::core::client::{Client, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
@@ -228,6 +228,10 @@ impl Client for ContainerClient {
             ))),
             Err(error) => Err(broken(format!("Pod {}: {error}", pod.name))),
         }
+    }
+
+    fn trouble(&self, target: &Target) -> Option<Trouble> {
+        self.pods.trouble(&target.to_string())
     }
 
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and

@@ -22,9 +22,10 @@ use super::kept::KeptRecord;
 use super::link::LinkError;
 use super::status::PodPhase;
 use super::{ClientPods, PodError, PodNeed};
-use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState};
+use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState, Reviving};
 use crate::api::recorder::Event;
 use crate::api::volume_events::{VolumeEvent, about_volume};
+use crate::core::client::Trouble;
 use crate::node::node_pods::NodePodsError;
 use crate::sys::look::LookedAt;
 use crate::volume::job::PodRef;
@@ -119,6 +120,28 @@ impl Lost {
             Some((one.by.clone(), one.mount.clone(), silence))
         });
         silent.collect()
+    }
+
+    /// What is wrong with the mount on a target, as its agent last reported.
+    pub(super) fn trouble(&self, target: &str) -> Option<Trouble> {
+        let state = self.lock();
+        let one = state.served.get(target)?;
+        let source_name = one.mount.source.clone();
+        if one.mount.health == MountHealth::Dead {
+            let next = match &one.mount.reviving {
+                None => "it is mounted again when its Pod is replaced".to_owned(),
+                Some(Reviving { failures: 0, .. }) => "it is being mounted again".to_owned(),
+                Some(Reviving { failures, message }) => {
+                    format!("it is being mounted again, and that has failed {failures} times: {message}")
+                }
+            };
+            return Some(Trouble::Ended { source_name, next });
+        }
+        let silence = Duration::from_millis(one.mount.silent_ms?) + one.heard.elapsed();
+        Some(Trouble::Silent {
+            source_name,
+            seconds: silence.as_secs(),
+        })
     }
 
     fn served(&self, target: &str) -> Option<(String, MountState)> {
@@ -504,7 +527,40 @@ async fn user_of(pods: &ClientPods, uid: &str) -> Result<Option<PodRef>, NodePod
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::Reviving;
+
+    #[test]
+    fn what_is_wrong_with_a_mount_is_what_its_agent_reported_last() {
+        let lost = Lost::default();
+        let after = |mount: MountState| {
+            lost.heard("a", &[mount]);
+            lost.trouble("t").map(|trouble| trouble.to_string())
+        };
+        assert_eq!(lost.trouble("t"), None);
+        assert_eq!(after(mount("t", MountHealth::Mounted)), None);
+        let silent = MountState {
+            silent_ms: Some(7000),
+            ..mount("t", MountHealth::Mounted)
+        };
+        let said = after(silent).unwrap();
+        assert!(said.contains("a@b:/c has not answered for 7 s"), "{said}");
+        let dead = |reviving| MountState {
+            reviving,
+            ..mount("t", MountHealth::Dead)
+        };
+        let failed = Reviving {
+            failures: 2,
+            message: "no route".to_owned(),
+        };
+        for (reviving, words) in [
+            (None, "when its Pod is replaced"),
+            (Some(Reviving::default()), "is being mounted again"),
+            (Some(failed), "failed 2 times: no route"),
+        ] {
+            let said = after(dead(reviving)).unwrap();
+            assert!(said.contains("a@b:/c has ended") && said.contains(words), "{said}");
+        }
+        assert_eq!(after(mount("t", MountHealth::Mounted)), None);
+    }
 
     fn mount(target: &str, health: MountHealth) -> MountState {
         MountState {

@@ -10,6 +10,29 @@ use async_trait::async_trait;
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::target::Target;
 
+/// What is wrong with a mounted volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// What serves it runs, and does not answer.
+    #[error(
+        "{source_name} has not answered for {seconds} s: see whether its server is up and can be reached from this node"
+    )]
+    Silent {
+        /// The volume's source.
+        source_name: String,
+        /// For how long.
+        seconds: u64,
+    },
+    /// What served it has ended.
+    #[error("the program that served {source_name} has ended: {next}")]
+    Ended {
+        /// The volume's source.
+        source_name: String,
+        /// What happens next.
+        next: String,
+    },
+}
+
 /// Makes the mounts of one or more types of volume.
 #[async_trait]
 pub trait Client: Send + Sync {
@@ -31,6 +54,12 @@ pub trait Client: Send + Sync {
     async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<bool, MountError> {
         let _ = (target, size, deadline);
         Ok(false)
+    }
+
+    /// What is wrong with a mounted volume, as far as the client has heard already: it asks nobody.
+    fn trouble(&self, target: &Target) -> Option<Trouble> {
+        let _ = target;
+        None
     }
 
     /// Called after an unmount, when nothing is mounted on the target any more, even if nothing was before.

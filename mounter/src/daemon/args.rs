@@ -16,6 +16,7 @@
 //! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,6 +58,9 @@ pub struct ServeArgs {
     /// Longest that the kubelet waits for an answer; at most 110s, since the shim waits no longer than 120.
     #[arg(long, env = "MOORING_CALL_TIMEOUT", default_value = "100s", value_parser = parse_call_timeout)]
     pub call_timeout: Duration,
+    /// Most volumes by CSI that the scheduler lets this node have. Without it there is no limit.
+    #[arg(long, env = "MOORING_MAX_VOLUMES", value_name = "NUMBER")]
+    pub max_volumes: Option<NonZeroU16>,
     /// Address for health and metrics.
     #[arg(long, env = "MOORING_LISTEN", default_value = "0.0.0.0:9810")]
     pub listen: SocketAddr,

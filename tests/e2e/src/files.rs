@@ -73,6 +73,7 @@ pub const FILES: &[File] = &[
     file("mount", "ceph", Needs::Cluster, 110),
     file("mount", "csi", Needs::Quiet, 90),
     file("mount", "glusterfs", Needs::Cluster, 75),
+    file("mount", "health", Needs::Cluster, 75),
     file("mount", "hung", Needs::Cluster, 175),
     file("mount", "junk", Needs::Cluster, 25),
     file("mount", "lacking", Needs::Cluster, 25),

@@ -3,6 +3,7 @@
 
 use std::fs::DirBuilder;
 use std::io;
+use std::num::NonZeroU16;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub(crate) struct EndpointSettings {
     pub(crate) kubelet_root: PathBuf,
     /// This node's name.
     pub(crate) node: Option<String>,
+    /// Most volumes that it may have.
+    pub(crate) max_volumes: Option<NonZeroU16>,
     /// Longest that a call may take.
     pub(crate) call_timeout: Duration,
 }
@@ -82,12 +85,14 @@ pub(crate) async fn keep(settings: EndpointSettings, core: Arc<Core>, stop: Canc
     let EndpointSettings {
         kubelet_root,
         node,
+        max_volumes,
         call_timeout,
     } = settings;
     let tasks = TaskTracker::new();
     let driver = socket(&kubelet_root);
     let registration = Registration::of(&driver);
-    let services = Services::new(Node::new(core, node, call_timeout, tasks.clone()), registration);
+    let node = Node::new(core, node, call_timeout, tasks.clone()).with_at_most(max_volumes);
+    let services = Services::new(node, registration);
     // The driver's comes first, so that whoever hears of it finds it.
     let mut kept = [driver, registration_socket(&kubelet_root)].map(Kept::new);
     loop {

@@ -1,26 +1,27 @@
 //! CSI's service Node: mounts and unmounts, and how a volume is.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_csi_proto::csi::node_server;
 use mooring_csi_proto::csi::node_service_capability::{Rpc, Type, rpc};
-use mooring_csi_proto::csi::volume_health::VolumeHealthEntry;
 use mooring_csi_proto::csi::volume_usage::Unit;
 use mooring_csi_proto::csi::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
-    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
-    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
-    NodeServiceCapability, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, VolumeHealth,
-    VolumeHealthErrorType, VolumeUsage,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest, NodeGetStorageHealthResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, VolumeHealth, VolumeUsage,
 };
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, warn};
 
 use super::failure::Failure;
+use super::health::FailedMounts;
 use super::publish::MalformedRequest;
-use super::{expand, publish};
+use super::{expand, health, publish};
 use crate::core::Core;
 use crate::drivers::call_out::{self, EXPAND, MOUNT, Outcome, STATS, UNMOUNT};
 use crate::volume::job::MountError;
@@ -35,9 +36,10 @@ const MARGIN: Duration = Duration::from_secs(2);
 const STATS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What this service can do beyond what every one can.
-const CAPABILITIES: [rpc::Type; 4] = [
+const CAPABILITIES: [rpc::Type; 5] = [
     rpc::Type::GetVolumeStats,
     rpc::Type::GetVolumeHealth,
+    rpc::Type::GetStorageHealth,
     rpc::Type::ExpandVolume,
     // With it the kubelet tells ReadWriteOncePod from ReadWriteOnce.
     rpc::Type::SingleNodeMultiWriter,
@@ -48,7 +50,9 @@ const CAPABILITIES: [rpc::Type; 4] = [
 pub(super) struct Node {
     core: Arc<Core>,
     name: Option<String>,
+    max_volumes: Option<NonZeroU16>,
     limit: Duration,
+    failed: FailedMounts,
     /// What is being done, whether or not somebody waits for it.
     calls: TaskTracker,
 }
@@ -59,9 +63,16 @@ impl Node {
         Self {
             core,
             name,
+            max_volumes: None,
             limit: limit.saturating_sub(MARGIN),
+            failed: FailedMounts::default(),
             calls,
         }
+    }
+
+    /// The node may have this many volumes.
+    pub(super) fn with_at_most(self, max_volumes: Option<NonZeroU16>) -> Self {
+        Self { max_volumes, ..self }
     }
 
     /// Does what a call asks for, to its end. A kubelet that goes away half-way asks again, and the answer is then that
@@ -99,12 +110,17 @@ impl node_server::Node for Node {
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
+        let failed = self.failed.clone();
         self.call(MOUNT, async move {
-            let job = publish::job(request.into_inner(), core.kubelet_root(), deadline)?;
+            let request = request.into_inner();
+            let volume_id = request.volume_id.clone();
+            let job = publish::job(request, core.kubelet_root(), deadline)?;
             let target = job.target.clone();
             // The kubelet has made its parent only.
             target.make()?;
-            let mounted = core.mount(job).await.map_err(Failure::from);
+            let mounted = core.mount(job).await;
+            failed.note(&target, &volume_id, &mounted, Instant::now());
+            let mounted = mounted.map_err(Failure::from);
             if let Err(error) = &mounted
                 && error.is_final()
                 && target.is_device()
@@ -123,11 +139,13 @@ impl node_server::Node for Node {
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let (core, deadline) = (Arc::clone(&self.core), Instant::now() + self.limit);
+        let failed = self.failed.clone();
         self.call(UNMOUNT, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
             let target = publish::target(core.kubelet_root(), &request.target_path)?;
             core.unmount(&target, deadline).await?;
+            failed.forget(&target);
             target.remove()?;
             Ok(NodeUnpublishVolumeResponse {})
         })
@@ -164,7 +182,9 @@ impl node_server::Node for Node {
         self.call(STATS, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
-            let usage = usage(&core, &request.volume_path).await??;
+            let target = mounted(&core, &request.volume_path)?;
+            let source = mounted_from(&target)?.ok_or_else(|| Failure::NotMounted(target.to_string()))?;
+            let usage = usage(&core, &target, &source).await?;
             Ok(NodeGetVolumeStatsResponse { usage: usages(usage) })
         })
         .await
@@ -174,20 +194,48 @@ impl node_server::Node for Node {
         &self,
         request: Request<NodeGetVolumeHealthRequest>,
     ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
-        let core = Arc::clone(&self.core);
+        let (core, failed) = (Arc::clone(&self.core), self.failed.clone());
         self.call(STATS, async move {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
             let found = match request.volume_publish_path.as_str() {
-                // The path is optional, and without it no volume is found: nothing adverse is known.
-                "" => None,
-                path => usage(&core, path).await?.err(),
+                // The kubelet has no path of a volume that it never got.
+                "" => failed.of(None, &request.volume_id, Instant::now()),
+                path => {
+                    let target = mounted(&core, path)?;
+                    match (mounted_from(&target)?, core.trouble(&target)) {
+                        // What is known already costs no worker, and no time.
+                        (Some(_), Some(trouble)) => Some(health::troubled(&trouble)),
+                        (Some(source), None) => {
+                            let used = usage(&core, &target, &source).await;
+                            used.err().map(|error| health::unanswered(&error, &source))
+                        }
+                        (None, _) => {
+                            let found = failed.of(Some(&target), &request.volume_id, Instant::now());
+                            Some(found.ok_or_else(|| Failure::NotMounted(target.to_string()))?)
+                        }
+                    }
+                }
             };
             Ok(NodeGetVolumeHealthResponse {
                 volume_health: Some(VolumeHealth {
                     volume_id: request.volume_id,
-                    health_statuses: found.as_ref().map(adverse).into_iter().collect(),
+                    health_statuses: found.into_iter().collect(),
                 }),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        _: Request<NodeGetStorageHealthRequest>,
+    ) -> Result<Response<NodeGetStorageHealthResponse>, Status> {
+        let core = Arc::clone(&self.core);
+        self.call(STATS, async move {
+            let tripped = core.breakers().tripped(Instant::now());
+            Ok(NodeGetStorageHealthResponse {
+                backend_health: health::of_the_storage(&tripped, core.obstacle()),
             })
         })
         .await
@@ -210,20 +258,18 @@ impl node_server::Node for Node {
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
         Ok(Response::new(NodeGetInfoResponse {
             node_id: self.name.clone().ok_or(Failure::NoNode)?,
+            // 0 is no limit.
+            max_volumes_per_node: self.max_volumes.map_or(0, |most| most.get().into()),
             ..NodeGetInfoResponse::default()
         }))
     }
 }
 
-/// How full a volume is, as a worker finds out; inner: why it does not say.
-async fn usage(core: &Core, path: &str) -> Result<Result<Usage, MountError>, Failure> {
-    let target = mounted(core, path)?;
-    if !is_mounted(&target)? {
-        return Err(Failure::NotMounted(target.to_string()));
-    }
-    let used = core.workers().usage(&target, Instant::now() + STATS_LIMIT).await;
+/// How full a volume is, as a worker finds out. `source` is what it was mounted from.
+async fn usage(core: &Core, target: &Target, source: &str) -> Result<Usage, MountError> {
+    let used = core.workers().usage(target, Instant::now() + STATS_LIMIT).await;
     let attempted = format!("to ask how full {target} is");
-    Ok(used.map_err(|error| error.into_mount_error(&attempted, "what serves the volume")))
+    used.map_err(|error| error.into_mount_error(&attempted, source))
 }
 
 /// The target that a question about a mounted volume names. CSI wants `NOT_FOUND` for any other path.
@@ -234,15 +280,15 @@ fn mounted(core: &Core, path: &str) -> Result<Target, Failure> {
     }
 }
 
-/// By the mount table: the daemon touches no volume's directory.
-fn is_mounted(target: &Target) -> Result<bool, Failure> {
+/// What is mounted on a target, by the mount table: the daemon touches no volume's directory.
+fn mounted_from(target: &Target) -> Result<Option<String>, Failure> {
     let table = Table::read().map_err(|error| {
         Failure::Mount(MountError::Failed {
             attempted: "read the mount table".to_owned(),
             message: error.to_string(),
         })
     })?;
-    Ok(table.top(&target.path()).is_some())
+    Ok(table.top(&target.path()).map(|entry| entry.source.clone()))
 }
 
 fn usages(usage: Usage) -> Vec<VolumeUsage> {
@@ -259,17 +305,4 @@ fn usages(usage: Usage) -> Vec<VolumeUsage> {
     // Many file systems of servers count no files.
     let inodes = (usage.inodes > 0).then(|| one(Unit::Inodes, usage.inodes, usage.inodes_free, usage.inodes_free));
     std::iter::once(bytes).chain(inodes).collect()
-}
-
-/// What is wrong with a volume that does not say how full it is.
-fn adverse(error: &MountError) -> VolumeHealthEntry {
-    let reason = match error {
-        MountError::Timeout { .. } => "NoAnswer",
-        _ => "NotServed",
-    };
-    VolumeHealthEntry {
-        status: VolumeHealthErrorType::Inaccessible.into(),
-        reason: reason.to_owned(),
-        message: error.to_string(),
-    }
 }

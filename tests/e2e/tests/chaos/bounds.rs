@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ResourceExt as _;
-use mooring_contract::names::{NAMESPACE, annotations, reasons};
+use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations, reasons};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::{first_to_go, name_of};
@@ -21,11 +21,18 @@ const NODE: &str = "node-1";
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// Settings of the mounter for this test.
-const SETTINGS: [(&str, &str); 3] = [
+const SETTINGS: [(&str, &str); 4] = [
     ("MOORING_CLIENT_POD_PER_VOLUME", "sshfs"),
     ("MOORING_CLIENT_MEMORY_REQUEST", "sshfs=48Mi"),
     ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
+    ("MOORING_MAX_VOLUMES", "40"),
 ];
+
+/// How many volumes by CSI the scheduler lets the node have; empty where there is no limit.
+fn most_volumes(scope: &Scope) -> Result<String> {
+    let of_driver = format!("{{.spec.drivers[?(@.name==\"{CSI_DRIVER}\")].allocatable.count}}");
+    scope.kubectl(["get", "csinode", NODE, "-o", &format!("jsonpath={of_driver}")])
+}
 
 /// A Pod that uses all of these volumes.
 fn user(scope: &Scope, name: &str, claims: &[&str]) -> Result<()> {
@@ -108,8 +115,14 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
         assert!(!pods[0].annotations().contains_key(annotations::VOLUME));
         gone(&scope, "all").await?;
 
+        assert_eq!(most_volumes(&scope)?, "");
         let installed = Installed::now(&scope).await?;
         installed.set(&SETTINGS).await?;
+        // The new mounter registers again, and the kubelet changes the limit of a driver that it knows.
+        wait_until("the node's limit of volumes", LIMIT, async || {
+            Ok((most_volumes(&scope)? == "40").then_some(()))
+        })
+        .await?;
         for claim in ["a", "b"] {
             scope.pod(claim, NODE, claim, Value::Null)?;
         }

@@ -47,6 +47,21 @@ async fn gone(scope: &Scope, pod: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the node's `CSINode` says that a server does not answer, or says so no more: the kubelet asks every 10 s
+/// here.
+async fn storage_health(scope: &Scope, server: &str, is_silent: bool) -> Result<()> {
+    wait_until(
+        "the CSINode to show the server or not",
+        Duration::from_mins(1),
+        async || {
+            let seen = scope.kubectl(["get", "csinode", NODE, "-o", "jsonpath={.status.storageHealth}"])?;
+            let shown = seen.contains(server) && seen.contains("StorageUnreachable");
+            Ok((shown == is_silent).then_some(()))
+        },
+    )
+    .await
+}
+
 fn local(scope: &Scope, name: &str) -> Result<()> {
     let file = scope.volume_name(name);
     scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{file}"))?;
@@ -112,6 +127,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         let tripped = status["trippedServers"].to_string();
         ensure!(tripped.contains(&hung.address), "{status:#}");
         ensure!(!tripped.contains(&fine.address), "{status:#}");
+        storage_health(&scope, &hung.address, true).await?;
         // Anyone who reaches the port may read the metrics: they have the number of servers, not their names.
         let metrics = scope.mounter_metrics(NODE).await?;
         ensure!(
@@ -142,6 +158,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             !status["trippedServers"].to_string().contains(&hung.address),
             "{status:#}"
         );
+        storage_health(&scope, &hung.address, false).await?;
         // Before its server goes: the client was told to wait ten minutes for a server.
         scope.delete("pod/late")?;
         scope.pod_gone("late").await

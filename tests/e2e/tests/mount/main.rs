@@ -4,6 +4,7 @@ mod block;
 mod ceph;
 mod csi;
 mod glusterfs;
+mod health;
 mod hung;
 mod junk;
 mod lacking;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::control_plane::server;
+use crate::control_plane::{VOLUME_HEALTH, server};
 use crate::dns;
 use crate::network::Block;
 
@@ -111,6 +111,7 @@ pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>) -> Valu
         // Tests read volume statistics.
         "volumeStatsAggPeriod": "10s",
         "serializeImagePulls": false,
+        "featureGates": {(VOLUME_HEALTH): true},
     });
     // Without it, the kubelet uses its own default.
     if let Some(plugins) = plugins {

@@ -1,15 +1,18 @@
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Uri;
 use http::uri::PathAndQuery;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 use mooring_csi_proto::csi::{
     CapacityRange, GetPluginInfoRequest, GetPluginInfoResponse, NodeExpandVolumeRequest, NodeExpandVolumeResponse,
-    NodeGetInfoRequest, NodeGetInfoResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
-    NodeStageVolumeRequest, NodeStageVolumeResponse,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest, NodeGetStorageHealthResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
+    NodeStageVolumeRequest, NodeStageVolumeResponse, VolumeCapability,
 };
 use mooring_csi_proto::registration::{InfoRequest, PluginInfo};
 use tokio::net::UnixStream;
@@ -20,6 +23,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::{Services, serve};
+use crate::core::circuit_breaker::CallEnd;
 use crate::core::metrics::MounterMetrics;
 use crate::core::{Core, Places};
 use crate::drivers::csi::node::Node;
@@ -32,6 +36,7 @@ const NAME: &str = "csi.sock";
 /// A driver that is asked as the kubelet asks.
 struct Driver {
     directory: tempfile::TempDir,
+    core: Arc<Core>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -44,8 +49,13 @@ impl Driver {
 
     fn start_for(asker: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        Self::start_in(directory, Path::new("/kubelet"), asker)
+    }
+
+    /// One whose kubelet has its root there.
+    fn start_in(directory: tempfile::TempDir, kubelet_root: &Path, asker: u32) -> Self {
         let places = Places {
-            kubelet_root: "/kubelet".into(),
+            kubelet_root: kubelet_root.into(),
             pool: "/pool".into(),
             host_namespace: None,
         };
@@ -54,10 +64,17 @@ impl Driver {
         let mut socket = PrivateSocket::bind(directory.path(), NAME).unwrap();
         assert_eq!(socket.asker, 0, "others than root may ask");
         socket.asker = asker;
-        let node = Node::new(core, Some("node-1".to_owned()), Duration::from_secs(10), tasks.clone());
+        let name = Some("node-1".to_owned());
+        let node = Node::new(Arc::clone(&core), name, Duration::from_secs(10), tasks.clone());
+        let node = node.with_at_most(NonZeroU16::new(7));
         let services = Services::new(node, Registration::of(Path::new("/k/csi.sock")));
         tasks.spawn(serve(socket, services, tasks.clone(), stop.clone()));
-        Self { directory, stop, tasks }
+        Self {
+            directory,
+            core,
+            stop,
+            tasks,
+        }
     }
 
     async fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A, Status>
@@ -100,6 +117,78 @@ async fn the_kubelet_is_told_who_registers_and_which_node_this_is() {
         .await
         .unwrap();
     assert_eq!((node.node_id.as_str(), node.accessible_topology), ("node-1", None));
+    assert_eq!(node.max_volumes_per_node, 7);
+}
+
+/// The reasons that a volume is not well.
+async fn ails(driver: &Driver, id: &str, path: &Path) -> Result<Vec<String>, Code> {
+    let request = NodeGetVolumeHealthRequest {
+        volume_id: id.into(),
+        volume_publish_path: path.to_str().unwrap().into(),
+        ..NodeGetVolumeHealthRequest::default()
+    };
+    let answer: Result<NodeGetVolumeHealthResponse, _> = driver.call("/csi.v1.Node/NodeGetVolumeHealth", request).await;
+    let health = answer.map_err(|status| status.code())?.volume_health.unwrap();
+    assert_eq!(health.volume_id, id);
+    Ok(health.health_statuses.into_iter().map(|found| found.reason).collect())
+}
+
+#[tokio::test]
+async fn a_volume_that_can_t_be_mounted_is_not_well_and_one_that_nobody_asked_for_is_not_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_owned();
+    let driver = Driver::start_in(directory, &root, rustix::process::geteuid().as_raw());
+    let target = root.join("pods/u/volumes/kubernetes.io~csi/v/mount");
+    std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+    assert_eq!(ails(&driver, "id", &target).await, Err(Code::NotFound));
+    assert_eq!(ails(&driver, "id", Path::new("/etc")).await, Err(Code::NotFound));
+    assert_eq!(ails(&driver, "", &target).await, Err(Code::InvalidArgument));
+    let nowhere = Path::new("");
+    assert_eq!(ails(&driver, "id", nowhere).await, Ok(vec![]));
+    // No client Pod can be started for it.
+    let options = [
+        ("client", "sshfs"),
+        ("source", "tom@10.0.0.1:/x"),
+        ("client-image", "a/b:1"),
+    ];
+    let request = NodePublishVolumeRequest {
+        volume_id: "id".into(),
+        target_path: target.to_str().unwrap().into(),
+        volume_capability: Some(VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            ..VolumeCapability::default()
+        }),
+        volume_context: options.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..NodePublishVolumeRequest::default()
+    };
+    let published: Result<NodePublishVolumeResponse, _> = driver.call("/csi.v1.Node/NodePublishVolume", request).await;
+    assert_eq!(published.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(ails(&driver, "id", &target).await, Ok(vec!["NotMounted".to_owned()]));
+    assert_eq!(ails(&driver, "id", nowhere).await, Ok(vec!["NotMounted".to_owned()]));
+    assert_eq!(ails(&driver, "another", nowhere).await, Ok(vec![]));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_told_until_it_answers() {
+    let driver = Driver::start();
+    let ask = async || -> NodeGetStorageHealthResponse {
+        let request = NodeGetStorageHealthRequest::default();
+        driver.call("/csi.v1.Node/NodeGetStorageHealth", request).await.unwrap()
+    };
+    assert_eq!(ask().await.backend_health, []);
+    let now = Instant::now();
+    let enter = || driver.core.breakers().enter("10.0.0.1 (nfs)", now);
+    enter().unwrap().end(CallEnd::Late, now);
+    let found = ask().await.backend_health;
+    assert!(
+        found.len() == 1 && found[0].message.contains("10.0.0.1 (nfs)"),
+        "{found:?}"
+    );
+    assert!(driver.core.breakers().enter("10.0.0.1 (nfs)", now).is_err());
+    let later = now + Duration::from_mins(1);
+    let probe = driver.core.breakers().enter("10.0.0.1 (nfs)", later).unwrap();
+    probe.end(CallEnd::Answered, later);
+    assert_eq!(ask().await.backend_health, []);
 }
 
 #[tokio::test]
