@@ -178,12 +178,12 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"snapshot\"",
-            Box::new(|world| world.config = serving(&[("operations", "provision,delete")])),
+            Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete")]))),
         ),
         (
             reasons::SNAPSHOT_FAILED,
             "does not list \"delete-snapshot\"",
-            Box::new(|world| world.config = serving(&[("operations", "provision,delete,snapshot")])),
+            Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete,snapshot")]))),
         ),
         (
             reasons::SNAPSHOT_FAILED,
