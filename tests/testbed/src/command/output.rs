@@ -1,9 +1,12 @@
 //! Runs short programs and collects what they print.
 
-use std::io::{Read, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::error::{CommandError, LAST_LINES, last_lines, line};
 
@@ -21,12 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How long its outputs may be silent after its end, if something else holds them open.
 const REST: Duration = Duration::from_millis(500);
 
-/// The stream that something was printed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
-    Output,
-    Error,
-}
+/// What a pipe that is ready takes without a wait (`pipe(7)`), in bytes.
+const PIPE_BUF: usize = 4096;
 
 /// How a program ended, and what it had printed.
 struct Ended {
@@ -70,37 +69,19 @@ fn run(command: &mut Command, input: Option<&[u8]>, limit: Duration) -> std::io:
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        let input = input.to_vec();
-        // On a thread of its own: the program may print before it has read everything, or may never read. It fails if
-        // the program ends early, which its exit code tells.
-        std::thread::spawn(move || {
-            let _ = stdin.write_all(&input);
-        });
-    }
-    let (sender, printed) = channel();
-    if let Some(stdout) = child.stdout.take() {
-        read(stdout, Stream::Output, sender.clone());
-    }
-    if let Some(stderr) = child.stderr.take() {
-        read(stderr, Stream::Error, sender);
-    }
-    let (mut output, mut error) = (Vec::new(), Vec::new());
+    let mut pipes = Pipes::of(&mut child, input.unwrap_or_default());
     let deadline = Instant::now() + limit;
     let mut pause = PAUSE;
     let status = loop {
-        match printed.recv_timeout(POLL) {
-            Ok((Stream::Output, bytes)) => output.extend(bytes),
-            Ok((Stream::Error, bytes)) => error.extend(bytes),
-            Err(why) => {
-                // A process that it leaves running may hold its outputs open for ever.
-                if let Some(status) = child.try_wait()? {
-                    break Some(status);
-                }
-                if why == RecvTimeoutError::Disconnected {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+        let passed = pipes.pass(POLL)?;
+        if passed != Passed::Something {
+            // A process that it leaves running may hold its outputs open for ever.
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if passed == Passed::Closed {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
         if Instant::now() > deadline {
@@ -109,13 +90,12 @@ fn run(command: &mut Command, input: Option<&[u8]>, limit: Duration) -> std::io:
         }
     };
     // What it printed just before its end.
-    while let Ok((stream, bytes)) = printed.recv_timeout(REST) {
-        match stream {
-            Stream::Output => output.extend(bytes),
-            Stream::Error => error.extend(bytes),
-        }
-    }
-    Ok(Ended { status, output, error })
+    while pipes.pass(REST)? == Passed::Something {}
+    Ok(Ended {
+        status,
+        output: pipes.output.read,
+        error: pipes.error.read,
+    })
 }
 
 /// Such programs start no others, so the program alone is killed. It stays in this program's process group, which an
@@ -125,15 +105,124 @@ fn killed(child: &mut Child) -> std::io::Result<()> {
     child.wait().map(drop)
 }
 
-fn read(mut stream: impl Read + Send + 'static, which: Stream, sender: Sender<(Stream, Vec<u8>)>) {
-    std::thread::spawn(move || {
-        let mut buffer = [0; 1 << 14];
-        while let Ok(count) = stream.read(&mut buffer) {
-            if count == 0 || sender.send((which, buffer[..count].to_vec())).is_err() {
-                return;
-            }
+/// What passed through a program's pipes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passed {
+    Something,
+    Nothing,
+    /// Nothing more will: the program has closed them all.
+    Closed,
+}
+
+/// A pipe that a program prints on, and what it printed.
+struct Printed<R> {
+    pipe: Option<R>,
+    read: Vec<u8>,
+}
+
+/// A program's pipes. They are served without a thread: the bench runs programs from a thread that has entered a PID
+/// namespace, and such a thread can start no other (`clone(2)`, EINVAL).
+struct Pipes<'i> {
+    input: Option<ChildStdin>,
+    unwritten: &'i [u8],
+    output: Printed<ChildStdout>,
+    error: Printed<ChildStderr>,
+}
+
+impl<'i> Pipes<'i> {
+    fn of(child: &mut Child, input: &'i [u8]) -> Self {
+        Self {
+            // Dropped at once if there is nothing to write: the program then sees its end.
+            input: child.stdin.take().filter(|_| !input.is_empty()),
+            unwritten: input,
+            output: Printed::of(child.stdout.take()),
+            error: Printed::of(child.stderr.take()),
         }
-    });
+    }
+
+    /// Writes and reads what can be at once; waits no longer than `wait` for that.
+    fn pass(&mut self, wait: Duration) -> std::io::Result<Passed> {
+        let ready = self.ready(wait)?;
+        let Some([input, output, error]) = ready else {
+            return Ok(Passed::Closed);
+        };
+        if input {
+            self.write();
+        }
+        if output {
+            self.output.read()?;
+        }
+        if error {
+            self.error.read()?;
+        }
+        Ok(if input || output || error {
+            Passed::Something
+        } else {
+            Passed::Nothing
+        })
+    }
+
+    /// Which pipes are ready; none if all are closed.
+    fn ready(&self, wait: Duration) -> std::io::Result<Option<[bool; 3]>> {
+        let input = self
+            .input
+            .as_ref()
+            .map(|pipe| (0, PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
+        let output = self
+            .output
+            .pipe
+            .as_ref()
+            .map(|pipe| (1, PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        let error = self
+            .error
+            .pipe
+            .as_ref()
+            .map(|pipe| (2, PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        let (places, mut polled): (Vec<usize>, Vec<PollFd<'_>>) = [input, output, error].into_iter().flatten().unzip();
+        if polled.is_empty() {
+            return Ok(None);
+        }
+        match poll(&mut polled, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Some([false; 3])),
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut ready = [false; 3];
+        for (place, one) in places.into_iter().zip(&polled) {
+            ready[place] = one.any().unwrap_or(false);
+        }
+        Ok(Some(ready))
+    }
+
+    /// A program that ends early closes its input, which its exit code tells.
+    fn write(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let most = self.unwritten.len().min(PIPE_BUF);
+        let written = input.write(&self.unwritten[..most]).unwrap_or(self.unwritten.len());
+        self.unwritten = &self.unwritten[written..];
+        if self.unwritten.is_empty() {
+            self.input = None;
+        }
+    }
+}
+
+impl<R: Read> Printed<R> {
+    fn of(pipe: Option<R>) -> Self {
+        Self { pipe, read: Vec::new() }
+    }
+
+    /// Reads what is there; at the end of the pipe, closes it.
+    fn read(&mut self) -> std::io::Result<()> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let mut buffer = [0; 1 << 14];
+        match pipe.read(&mut buffer) {
+            Ok(0) => self.pipe = None,
+            Ok(count) => self.read.extend(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
