@@ -102,7 +102,7 @@ fn a_configmap_deleted_while_its_image_runs_delays_only_its_claim_and_says_so() 
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.runs("provision", &uid).await?;
         provisioner.delete()?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         let waits_for = format!("mooring-e2e/{}", provisioner.name);
         let event = scope.event("data", &waits_for).await?;
         assert_eq!(event.reason.as_deref(), Some("ProvisioningWaiting"), "{event:?}");
@@ -141,7 +141,7 @@ fn a_configmap_changed_while_its_image_runs_is_for_the_next_run() {
         scope.runs("provision", &uid).await?;
         let after = before.clone().on_pool(print).key("zone", "east");
         after.apply().await?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         scope.claim_bound("data").await?;
         let next = scope.claim("next", &after.class, "1Gi").await?;
         scope.claim_bound("next").await?;
@@ -171,7 +171,7 @@ fn a_class_of_mooring_s_that_is_deleted_while_an_image_runs_is_made_again_and_th
         let anew = |class: Option<&StorageClass>| class.is_some_and(|class| class.uid() != before);
         let limit = Duration::from_secs(30);
         until(&classes, &provisioner.class, "to be made again", limit, anew).await?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         scope.claim_bound("data").await?;
         scope.delete("persistentvolumeclaim/data")?;
         scope.gone_without_trace("data", &uid).await
@@ -196,7 +196,7 @@ fn a_class_that_is_gone_when_an_attempt_failed_is_asked_for_and_not_needed_to_de
         let uid = scope.claim("data", &own, "1Gi").await?;
         scope.runs("provision", &uid).await?;
         scope.kubectl(["delete", "storageclass", &own])?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         scope.event("data", "is gone: create it again").await?;
         scope.delete("persistentvolumeclaim/data")?;
         scope.gone_without_trace("data", &uid).await

@@ -21,7 +21,7 @@ fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
         let bad = scope.provisioned(&uid).await?.context("no volume")?.uid();
         // The next attempt succeeds.
         provisioner.printing().apply().await?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         let event = scope.event("data", why).await?;
         assert_eq!(event.reason.as_deref(), Some("VolumeRefused"), "{event:?}");
         let good = |volume: Option<&PersistentVolume>| volume.is_some_and(|volume| volume.uid() != bad);
@@ -108,7 +108,7 @@ fn a_volume_of_another_name_is_not_taken_and_the_image_is_told_so() {
         let mut made = volume(&scope, &provisioner, &uid);
         made["metadata"]["name"] = json!(other);
         scope.apply_anywhere(&made.to_string())?;
-        scope.exec_in_run("provision", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("provision", &uid)?;
         let refused = scope.event("data", "use the property pv-name").await;
         scope.delete(&format!("persistentvolume/{other}"))?;
         refused?;
@@ -190,7 +190,7 @@ fn a_claim_deleted_while_its_image_runs_ends_the_run_and_undoes_it() {
             seen.finalizers().contains(&"mooring.dev/provisioning".to_owned()),
             "the claim is held"
         );
-        scope.exec_in_run("delete", &uid, ["touch", "/tmp/go"])?;
+        scope.let_run_go_on("delete", &uid)?;
         scope.claim_until("data", "to be gone", |seen| seen.is_none()).await?;
         scope.nothing_left(&uid).await
     });
