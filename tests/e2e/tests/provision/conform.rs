@@ -4,28 +4,41 @@ use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace, skip};
 
+const LOCAL: &str = "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore";
+
+fn local_provisioner(scope: &Scope) -> Provisioner {
+    scope
+        .provisioner()
+        .key("image", "mooring.dev/provisioner-local:0.1.0")
+        .key("backend-volume", "client=pool")
+        .key("volume-source", "csi")
+        .key("operations", LOCAL)
+}
+
+fn passes_as_local(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let judgement = scope.judged_by_kit(provisioner, &["--attribute=preallocate=true"])?;
+    ensure!(judgement.passed, "{}", judgement.said);
+    ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
+    Ok(())
+}
+
 #[test]
 fn the_image_of_class_local_passes_the_vendor_s_kit() {
     in_namespace("kit-local", async |scope| {
+        passes_as_local(&scope, &local_provisioner(&scope))
+    });
+}
+
+/// Each of its runs about a backup has an sshfs client on another server.
+fn local_with_backups() {
+    in_namespace("kit-backups", async |scope| {
         let server = scope.ssh_server(&scope.node(1).await?, &["backups"]).await?;
-        let provisioner = scope
-            .provisioner()
-            .key("image", "mooring.dev/provisioner-local:0.1.0")
-            .key("backend-volume", "client=pool")
-            .key(
-                "backup-volume",
-                format!("client=sshfs,source={}", server.source("backups")),
-            )
+        let backup_volume = format!("client=sshfs,source={}", server.source("backups"));
+        let provisioner = local_provisioner(&scope)
+            .key("backup-volume", backup_volume)
             .key("secret-name", scope.ssh_secret_for_runs(&server)?)
-            .key("volume-source", "csi")
-            .key(
-                "operations",
-                "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, delete-backup",
-            );
-        let judgement = scope.judged_by_kit(&provisioner, &["--attribute=preallocate=true"])?;
-        ensure!(judgement.passed, "{}", judgement.said);
-        ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
-        Ok(())
+            .key("operations", format!("{LOCAL}, backup, delete-backup"));
+        passes_as_local(&scope, &provisioner)
     });
 }
 
@@ -102,6 +115,7 @@ fn the_other_stock_images_pass_the_vendor_s_kit() {
         return skip("it takes minutes: --soak runs it");
     }
     // One after the other: each kit has four Pods at work.
+    local_with_backups();
     iscsi();
     smb();
     directory();
