@@ -93,7 +93,7 @@ async fn agent(args: AgentArgs) -> Result<(), AgentProcessError> {
     let store = Store::open(&dir)?;
     if let Err(error) = supply_mount_table(Path::new("/etc/mtab")) {
         warn!(
-            error = chain(&error),
+            error = %chain(&error),
             "the image has no /etc/mtab, and the agent failed to make it: some mount programs want it"
         );
     }

@@ -267,7 +267,7 @@ impl ClientPods {
             while let Some(event) = events.next().await {
                 if let Err(error) = event {
                     warn!(
-                        error = chain(&error),
+                        error = %chain(&error),
                         "failed to watch the client Pods of this node; trying again"
                     );
                 }
@@ -609,7 +609,7 @@ impl ClientPods {
             Err(error) => {
                 warn!(
                     pod.name = name,
-                    error = chain(&error),
+                    error = %chain(&error),
                     "failed to delete a client Pod; trying again"
                 );
                 false

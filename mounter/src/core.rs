@@ -316,7 +316,7 @@ impl Core {
         if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
             warn!(
                 target.path = %target,
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to clean up after a mount by the host's program"
             );
         }
@@ -351,7 +351,7 @@ impl Core {
             Err(ref error) if !is_on_a_device(target) && self.never_ends(target, error).await => {
                 warn!(
                     target.path = %target,
-                    error = chain(&error),
+                    error = %chain(&error),
                     "unmounted lazily: it is gone when its last user is"
                 );
                 let detach = Task::Unmount {

@@ -155,11 +155,11 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     }
     status.stopping();
     let plugins = flexvolume.await.unwrap_or_else(|error| {
-        error!(error = chain(&error), "the endpoint's task broke");
+        error!(error = %chain(&error), "the endpoint's task broke");
         Vec::new()
     });
     if let Err(error) = csi.await {
-        error!(error = chain(&error), "the task of the CSI sockets broke");
+        error!(error = %chain(&error), "the task of the CSI sockets broke");
     }
     if let Some(kube) = kube {
         let unwanted =

@@ -346,7 +346,7 @@ impl Mounts {
         }
         if let Err(error) = kernel::make_fuse_device() {
             warn!(
-                error = chain(&error),
+                error = %chain(&error),
                 "there is no /dev/fuse, and the agent failed to make it"
             );
         }
@@ -375,7 +375,7 @@ impl Mounts {
         if let Err(error) = kernel::make_fuse_device() {
             // Some clients don't need it, and a client that does reports it.
             warn!(
-                error = chain(&error),
+                error = %chain(&error),
                 "there is no /dev/fuse, and the agent failed to make it"
             );
         }

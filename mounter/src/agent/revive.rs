@@ -36,7 +36,7 @@ pub async fn watch(mut deaths: Signal, mounts: Arc<Mounts>) {
                 let looks = records.calls.into_iter().map(|call| mounts.revive_if_dead(call));
                 futures::future::join_all(looks).await;
             }
-            Err(error) => warn!(error = chain(&error), "failed to look for dead mounts"),
+            Err(error) => warn!(error = %chain(&error), "failed to look for dead mounts"),
         }
         tokio::select! {
             _ = deaths.recv() => {}

@@ -72,7 +72,7 @@ pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
             }
             Err(error) => {
                 // An error such as EMFILE would come again at once.
-                warn!(error = chain(&error), "failed to accept a connection");
+                warn!(error = %chain(&error), "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -114,7 +114,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
             return;
         }
         Err(error) => {
-            warn!(error = chain(&error), "failed to see who calls");
+            warn!(error = %chain(&error), "failed to see who calls");
             return;
         }
     }
@@ -132,7 +132,7 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
         span.in_scope(|| warn!(category = failure.category.as_str(), "{}", failure.message));
     }
     if let Err(error) = protocol::send(&mut stream, &answer).await {
-        warn!(error = chain(&error), "the caller did not wait for its answer");
+        warn!(error = %chain(&error), "the caller did not wait for its answer");
     }
 }
 

@@ -356,7 +356,7 @@ impl Services {
         let (volume, program, process) = (volume.to_owned(), program.to_owned(), Arc::clone(process));
         AbortOnDropHandle::new(tokio::spawn(async move {
             if let Err(error) = process.ended().await {
-                warn!(program, error = chain(&error), "the daemon is not watched");
+                warn!(program, error = %chain(&error), "the daemon is not watched");
                 return;
             }
             if let Some(mut child) = child {

@@ -128,14 +128,14 @@ async fn publish_all(client: Client, reporter: Reporter, mut queue: mpsc::Receiv
             Ok(()) => wait = FIRST_WAIT,
             Err(error) if is_final(&error) || since.elapsed() >= KEPT_FOR => {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     reason = event.reason,
                     "failed to make an Event about {about}"
                 );
             }
             Err(error) => {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     reason = event.reason,
                     "failed to make an Event about {about}; trying again in {wait:?}"
                 );

@@ -95,7 +95,7 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
             Ok(config) => config,
             Err(error) => {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     "failed to watch ConfigMap {CLIENT_IMAGES_CONFIG}: its last good version stays in force"
                 );
                 continue;

@@ -275,7 +275,7 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
             Ok(_) | Err(LinkError::NotThere) => {}
             Err(error) => warn!(
                 pod.name = name,
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to tell an agent of an unmount"
             ),
         }

@@ -82,7 +82,7 @@ impl Kept {
             // It is known until this mounter ends.
             warn!(
                 target.path = record.call.target,
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to keep how a volume was mounted"
             );
             let _ = fs::remove_file(&path);

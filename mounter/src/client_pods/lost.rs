@@ -252,7 +252,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
         return true;
     }
     // Read before the agents are asked: a mount is in its agent's records before it is in the table.
-    let Ok(table) = Table::read().inspect_err(|error| warn!(error = chain(&error), "failed to read the mount table"))
+    let Ok(table) = Table::read().inspect_err(|error| warn!(error = %chain(&error), "failed to read the mount table"))
     else {
         return true;
     };
@@ -345,7 +345,7 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
         }
         Err(error) => info!(
             target.path = target,
-            error = chain(&error),
+            error = %chain(&error),
             "failed to learn how it was mounted"
         ),
     }

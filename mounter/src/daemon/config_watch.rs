@@ -35,7 +35,7 @@ pub async fn follow(
             Ok(config) => config,
             Err(error) => {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force"
                 );
                 continue;

@@ -100,7 +100,7 @@ async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!(error = chain(&error), "failed to accept a connection");
+                warn!(error = %chain(&error), "failed to accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -74,7 +74,7 @@ pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
         Ok(listener) => listener,
         Err(error) => {
             return warn!(
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to listen on {}: nobody can ask for the mounter's status",
                 path.display()
             );
@@ -88,7 +88,7 @@ pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
             }
             Err(error) => {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     "failed to accept a request for the mounter's status"
                 );
                 tokio::time::sleep(LIMIT).await;

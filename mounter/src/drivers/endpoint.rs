@@ -88,7 +88,7 @@ pub(crate) async fn keep(
     let mut directories = Vec::new();
     for endpoint in endpoints.now.into_iter().chain(endpoints.before) {
         if let Err(error) = endpoint.serving.await {
-            error!(error = chain(&error), "the socket's task broke");
+            error!(error = %chain(&error), "the socket's task broke");
         }
         directories.push(endpoint.directory);
     }

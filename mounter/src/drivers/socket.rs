@@ -86,7 +86,7 @@ impl PrivateSocket {
                 Ok((stream, _)) if is_of(&stream, self.asker) => return stream,
                 Ok(_) => {}
                 Err(error) => {
-                    warn!(error = chain(&error), "failed to accept a call-out");
+                    warn!(error = %chain(&error), "failed to accept a call-out");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -118,7 +118,7 @@ fn is_of(stream: &UnixStream, asker: u32) -> bool {
             false
         }
         Err(error) => {
-            warn!(error = chain(&error), "refused a call-out of an unknown peer");
+            warn!(error = %chain(&error), "refused a call-out of an unknown peer");
             false
         }
     }

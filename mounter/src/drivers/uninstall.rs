@@ -122,7 +122,7 @@ async fn is_unwanted(client: Client, namespace: &str, daemonset: &str) -> bool {
         Ok(Err(kube::Error::Api(status))) if [401, 403].contains(&status.code) => true,
         Ok(Err(error)) => {
             warn!(
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to see whether DaemonSet {daemonset} is still wanted: the shim stays"
             );
             false

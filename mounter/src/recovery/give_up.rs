@@ -202,7 +202,7 @@ impl GiveUp {
             }
             Err(error) => warn!(
                 target.path = target,
-                error = chain(&error),
+                error = %chain(&error),
                 "failed to tell an agent to give up a volume"
             ),
         }

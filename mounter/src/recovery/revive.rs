@@ -125,7 +125,7 @@ impl Reviver {
         let mut table = watch::mount_table()
             .inspect_err(|error| {
                 warn!(
-                    error = chain(&error),
+                    error = %chain(&error),
                     "can't listen to the mount table: the mounter looks at volumes every {PERIOD:?}"
                 );
             })
@@ -184,7 +184,7 @@ impl Reviver {
         let table = match Table::read() {
             Ok(table) => table,
             Err(error) => {
-                warn!(error = chain(&error), "failed to read the mount table");
+                warn!(error = %chain(&error), "failed to read the mount table");
                 return wait;
             }
         };
@@ -221,7 +221,7 @@ impl Reviver {
         let namespaces = match scanned {
             Ok(Ok(namespaces)) => namespaces,
             Ok(Err(error)) => {
-                warn!(error = chain(&error), "failed to look for users of dead mounts");
+                warn!(error = %chain(&error), "failed to look for users of dead mounts");
                 return SOON;
             }
             Err(_) => return SOON,
@@ -298,7 +298,7 @@ impl Reviver {
             devices: dead.devices.clone(),
         };
         if let Err(error) = self.pods.ask(uid, call, NOTE_LIMIT).await {
-            warn!(target.path = %target, error = chain(&error), "failed to tell an agent that a volume is in use \
+            warn!(target.path = %target, error = %chain(&error), "failed to tell an agent that a volume is in use \
                                                                  again");
             return;
         }

@@ -99,7 +99,7 @@ impl Services {
         match tokio::time::timeout(UNMOUNT_LIMIT, unmounted).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error)) | Err(error)) => {
-                warn!(path = %path.display(), error = chain(&error), "failed to unmount what is in it");
+                warn!(path = %path.display(), error = %chain(&error), "failed to unmount what is in it");
             }
             Err(_) => warn!(path = %path.display(), "what is mounted in it does not answer"),
         }

@@ -129,7 +129,7 @@ impl node_server::Node for Node {
                 && let Err(error) = target.remove()
             {
                 // The kubelet would remove a directory, but it asks nobody about a raw block volume that it never got.
-                warn!(target.path = %target, error = chain(&error), "its file stays");
+                warn!(target.path = %target, error = %chain(&error), "its file stays");
             }
             mounted.map(|()| NodePublishVolumeResponse {})
         })

@@ -116,7 +116,7 @@ async fn converse(stream: UnixStream, services: Services, stop: CancellationToke
         }
     };
     if let Err(error) = ended {
-        debug!(error = chain(&error), "a connection ended badly");
+        debug!(error = %chain(&error), "a connection ended badly");
     }
 }
 

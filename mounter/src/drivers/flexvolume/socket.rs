@@ -117,7 +117,7 @@ async fn reply(mut stream: UnixStream, answer: &FlexVolumeAnswer) {
     match sent.await {
         Ok(Ok(())) => {}
         // The kubelet asks again, and the mount table says what was done.
-        Ok(Err(error)) => info!(error = chain(&error), "the shim was gone before it had its answer"),
+        Ok(Err(error)) => info!(error = %chain(&error), "the shim was gone before it had its answer"),
         Err(_) => info!("the shim did not take its answer"),
     }
 }
