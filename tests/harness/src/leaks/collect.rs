@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use mooring_contract::names::{NAMESPACE, labels};
+use mooring_contract::names::{NAMESPACE, labels, parameters};
 use mooring_testbed::cgroup::{Hierarchies, hierarchies};
 use mooring_testbed::cluster::{Cluster, LoopDevice, loop_devices};
 use mooring_testbed::command::output;
@@ -106,7 +106,8 @@ fn uids_of_pods(objects: &[Value]) -> BTreeSet<String> {
 /// Objects in Mooring's namespaces, volumes, and namespaces of tests.
 fn objects_of(objects: &[Value], picture: &mut Picture) {
     picture.look_at(Kind::Object, API);
-    for object in objects.iter().filter(|object| is_compared(object)) {
+    let is_leftover = |object: &&Value| is_compared(object) && !has_config(object, objects);
+    for object in objects.iter().filter(is_leftover) {
         let mut name = text(object, "/metadata/name").to_owned();
         let namespace = text(object, "/metadata/namespace");
         if !namespace.is_empty() {
@@ -123,6 +124,24 @@ fn objects_of(objects: &[Value], picture: &mut Picture) {
         };
         picture.add(Kind::Object, API, format!("{kind} {name}{finalizers}"));
     }
+}
+
+/// Whether it is the class of a ConfigMap that is there. Several tests share the examples' ConfigMaps, which stay.
+fn has_config(object: &Value, objects: &[Value]) -> bool {
+    let parameter = |name: &str| object["parameters"][name].as_str();
+    let (namespace, name) = (
+        parameter(parameters::CONFIG_NAMESPACE),
+        parameter(parameters::CONFIG_NAME),
+    );
+    let (Some(namespace), Some(name)) = (namespace, name) else {
+        return false;
+    };
+    let is_it = |other: &Value| {
+        other["kind"] == "ConfigMap"
+            && text(other, "/metadata/namespace") == namespace
+            && text(other, "/metadata/name") == name
+    };
+    object["kind"] == "StorageClass" && objects.iter().any(is_it)
 }
 
 fn is_compared(object: &Value) -> bool {
@@ -299,7 +318,7 @@ mod tests {
 
     use mooring_testbed::cluster::LoopDevice;
 
-    use super::{Ours, is_compared, mount_points, place_of};
+    use super::{Ours, has_config, is_compared, mount_points, place_of};
 
     #[test]
     fn a_loop_device_without_its_file_is_recognized_by_its_name_or_by_where_it_was_mounted() {
@@ -345,6 +364,18 @@ mod tests {
                 "/run/mooring/backend/pvc-1"
             ]
         );
+    }
+
+    #[test]
+    fn a_class_whose_configmap_is_there_is_not_left_over() {
+        let config = json!({"kind": "ConfigMap", "metadata": {"namespace": "mooring", "name": "local"}});
+        let class = |parameters| json!({"kind": "StorageClass", "metadata": {"name": "x"}, "parameters": parameters});
+        let named = |name: &str| json!({"mooring.dev/config-namespace": "mooring", "mooring.dev/config-name": name});
+        let all = [config];
+        assert!(has_config(&class(named("local")), &all));
+        assert!(!has_config(&class(named("gone")), &all));
+        assert!(!has_config(&class(json!({})), &all));
+        assert!(!has_config(&all[0], &all));
     }
 
     #[test]
