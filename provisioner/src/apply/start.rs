@@ -175,7 +175,9 @@ impl Apply<'_> {
             | Kind::Expand
             | Kind::Modify
             | Kind::DeleteSnapshot
-            | Kind::DeleteBackup => Ok(true),
+            | Kind::DeleteBackup
+            | Kind::Attach
+            | Kind::Detach => Ok(true),
         }
     }
 

@@ -45,7 +45,8 @@ impl Subject {
         }
     }
 
-    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one.
+    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one, of a
+    /// bound PV its claim.
     pub(super) fn reference(&self) -> ObjectReference {
         match self {
             Self::Snapshot(content) => {
@@ -57,7 +58,11 @@ impl Subject {
                 }
             }
             Self::Claim(claim) => claim.object_ref(&()),
-            Self::Volume(volume) => volume.object_ref(&()),
+            Self::Volume(volume) => {
+                let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+                let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+                claim.filter(|_| bound).unwrap_or_else(|| volume.object_ref(&()))
+            }
             Self::Orphan(run) => run.object_ref(),
         }
     }
@@ -165,7 +170,9 @@ impl Subject {
                 | Kind::Snapshot
                 | Kind::DeleteSnapshot
                 | Kind::Backup
-                | Kind::DeleteBackup,
+                | Kind::DeleteBackup
+                | Kind::Attach
+                | Kind::Detach,
             )
             | (
                 Self::Snapshot(_),
@@ -176,7 +183,9 @@ impl Subject {
                 | Kind::Expand
                 | Kind::Modify
                 | Kind::DeleteSnapshot
-                | Kind::DeleteBackup,
+                | Kind::DeleteBackup
+                | Kind::Attach
+                | Kind::Detach,
             )
             | (Self::Volume(_) | Self::Orphan(_), _) => {}
         }
@@ -205,6 +214,14 @@ impl Subject {
             "resourceVersion": meta.resource_version,
             "finalizers": others,
             "annotations": {annotations::OPERATION: null},
+        }})
+    }
+
+    /// The patch that takes off the record of an attachment, and says which node has the volume.
+    pub(super) fn attached_patch(&self, to: Value) -> Value {
+        json!({"metadata": {
+            "resourceVersion": self.meta().resource_version,
+            "annotations": {annotations::OPERATION: null, annotations::ATTACHED_TO: to},
         }})
     }
 

@@ -110,6 +110,8 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Kind::Backup => self.of_taking(Form::Backup),
                 Kind::DeleteBackup => self.of_deleting(Form::Backup),
                 Kind::Restore => self.of_restore(&promised),
+                // What it takes to try them, the kit does not have: a node that is let in, and one that is not.
+                Kind::Attach | Kind::Detach => Vec::new(),
             });
         }
         if self.rig.can_be_unreachable() {

@@ -113,6 +113,8 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Restore => &RESTORE,
         Kind::Backup => &BACKUP,
         Kind::DeleteBackup => &DELETE_BACKUP,
+        Kind::Attach => &ATTACH,
+        Kind::Detach => &DETACH,
     }
 }
 
@@ -247,6 +249,34 @@ const DELETE_BACKUP: Description = Description {
         ..DELETE_SNAPSHOT.words
     },
     ..DELETE_SNAPSHOT
+};
+
+/// From a volume that no node has to one that a node has.
+const ATTACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Attach",
+        doing: "attaching",
+        failed: reasons::ATTACH_FAILED,
+        begun: None,
+    },
+};
+
+/// From a volume that a node has to one that none has.
+const DETACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Detach",
+        doing: "detaching",
+        failed: reasons::DETACH_FAILED,
+        begun: None,
+    },
 };
 
 /// An Event's `action`.

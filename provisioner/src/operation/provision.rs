@@ -25,7 +25,7 @@ use super::record::{Record, is_busy};
 use super::source::{self, Found};
 use super::standing::{self, give_up_without_run};
 use super::step::{Step, step};
-use super::{attributes, expand, modify, request, undo};
+use super::{attach, attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -68,7 +68,9 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup,
+            | Kind::DeleteBackup
+            | Kind::Attach
+            | Kind::Detach,
         ))
         | None => {}
     }
@@ -532,6 +534,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
+        connection: attach::secret_of(volume),
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),

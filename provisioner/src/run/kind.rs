@@ -27,11 +27,15 @@ pub enum Kind {
     Backup,
     /// Remove such a copy.
     DeleteBackup,
+    /// Have the storage let a node have the volume.
+    Attach,
+    /// Have the storage take the volume from a node.
+    Detach,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -42,6 +46,8 @@ impl Kind {
         Self::Restore,
         Self::Backup,
         Self::DeleteBackup,
+        Self::Attach,
+        Self::Detach,
     ];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
@@ -60,8 +66,10 @@ impl Kind {
             Operation::Restore => Some(Self::Restore),
             Operation::Backup => Some(Self::Backup),
             Operation::DeleteBackup => Some(Self::DeleteBackup),
-            // To be asked for by the attachment of a volume to a node, and by a provisioner ConfigMap.
-            Operation::Attach | Operation::Detach | Operation::Discover => None,
+            Operation::Attach => Some(Self::Attach),
+            Operation::Detach => Some(Self::Detach),
+            // To be asked for by a provisioner ConfigMap.
+            Operation::Discover => None,
         }
     }
 
@@ -89,6 +97,8 @@ impl From<Kind> for Operation {
             Kind::Restore => Self::Restore,
             Kind::Backup => Self::Backup,
             Kind::DeleteBackup => Self::DeleteBackup,
+            Kind::Attach => Self::Attach,
+            Kind::Detach => Self::Detach,
         }
     }
 }
@@ -105,7 +115,7 @@ mod tests {
             assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
-        assert_eq!(Kind::of_label("attach"), None);
+        assert_eq!(Kind::of_label("backup"), None);
         assert_eq!(Kind::of_label("no operation"), None);
     }
 
