@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
-        assert_eq!(Kind::of_label("backup"), None);
+        assert_eq!(Kind::of_label("discover"), None);
         assert_eq!(Kind::of_label("no operation"), None);
     }
 
