@@ -178,7 +178,7 @@ impl Attachments {
         let mut used = self.used.lock().await;
         if !used.contains_key(name) {
             let noted = self.api.note(name, true).await;
-            noted.map_err(|error| api_failed("note on its Node that it uses the volume", &error))?;
+            noted.map_err(|error| api_failed("note on its Node that it uses the volume", error))?;
         }
         used.entry(name.to_owned()).or_default().insert(target.to_string());
         Ok(())
@@ -208,13 +208,13 @@ impl Attachments {
 
     async fn look(&self, name: &str, handed: &Connection) -> Result<Seen, MountError> {
         let volume = self.api.volume(name).await;
-        let volume = volume.map_err(|error| api_failed("read the PersistentVolume", &error))?;
+        let volume = volume.map_err(|error| api_failed("read the PersistentVolume", error))?;
         let namespace = volume.as_ref().and_then(secret_namespace);
         let (Some(volume), Some(namespace)) = (volume, namespace) else {
             return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
         };
         let secret = self.api.secret(&namespace, &secret_name(name)).await;
-        let secret = secret.map_err(|error| api_failed("read the volume's connection", &error))?;
+        let secret = secret.map_err(|error| api_failed("read the volume's connection", error))?;
         let (connection, version, values) = match secret {
             Some(data) => {
                 let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
@@ -287,10 +287,10 @@ fn merge(job: &mut MountJob, seen: Seen) -> Result<(), MountError> {
     Ok(())
 }
 
-fn api_failed(attempted: &str, error: &kube::Error) -> MountError {
+fn api_failed(attempted: &str, error: kube::Error) -> MountError {
     MountError::Failed {
         attempted: attempted.to_owned(),
-        message: error.to_string(),
+        cause: Cause::of(error),
     }
 }
 
