@@ -23,7 +23,10 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
     ("images/provisioner-tgt/", &["mount_block"]),
-    ("images/provisioner-local/", &["provision_local", "provision_lost"]),
+    (
+        "images/provisioner-local/",
+        &["provision_local", "provision_lost", "provision_backup"],
+    ),
     ("images/provisioner-sshfs/", &["mount_sshfs"]),
     (
         "images/provisioner-base/",
@@ -41,7 +44,10 @@ const REACH: &[(&str, &[&str])] = &[
     ),
     ("mounter/shim/", &["mount_shim", "mount_served", "chaos_kubelet"]),
     ("mounter/csi-proto/", &["mount_csi"]),
-    ("mounter/src/drivers/csi", &["mount_csi", "chaos_installation"]),
+    (
+        "mounter/src/drivers/csi",
+        &["mount_csi", "mount_health", "chaos_installation"],
+    ),
     ("mounter/src/recovery/revive", &["chaos_revive", "mount_sshfs"]),
     ("mounter/src/node/readiness", &["chaos_readiness", "mount_lacking"]),
     ("mounter/src/worker/clients/smb", &["vm_smb"]),
@@ -52,6 +58,7 @@ const REACH: &[(&str, &[&str])] = &[
         &["mount_", "security_mounts", "chaos_mount", "chaos_revive"],
     ),
     ("provisioner/src/config/lint", &[]),
+    ("provisioner/src/migrate", &["provision_migrate"]),
     (
         "provisioner/src/config/storage_class",
         &["provision_", "security_config", "chaos_provision"],
