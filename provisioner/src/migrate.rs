@@ -20,13 +20,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kube::Client;
+use mooring_program::error::chain;
 
 use self::args::MigrateArgs;
 use self::cluster::Cluster;
 use self::plan::Goal;
 use crate::process::call::CallError;
 use crate::process::client::{self, ClientError};
-use mooring_program::error::chain;
 
 /// Exit code when nothing could be tried.
 const NOT_TRIED: u8 = 2;

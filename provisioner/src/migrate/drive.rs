@@ -9,6 +9,7 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
+use mooring_program::error::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,6 @@ use super::plan::{Goal, Seen, Standing, Step, plan};
 use super::report::{Fate, Report};
 use super::select::{Selected, select};
 use super::users;
-use mooring_program::error::chain;
 
 /// How often something that comes about in a moment is looked at.
 const MOMENT: Duration = Duration::from_millis(50);
