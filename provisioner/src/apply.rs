@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use kube::runtime::controller::Action;
@@ -23,10 +24,11 @@ use self::subject::{Subject, patched};
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
+use crate::config::ProvisionerConfig;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, Altered, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision, Refuse, Reschedule,
-    Settled, SnapshotDecision, Undone, VolumeDecision,
+    Accept, Altered, ClaimDecision, Decision, DiscoverDecision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision,
+    Refuse, Reschedule, Settled, SnapshotDecision, Undone, VolumeDecision,
 };
 use crate::operation::describe::{SubjectKind, waiting};
 use crate::operation::observed::Limits;
@@ -117,6 +119,23 @@ pub async fn snapshot(
     }
 }
 
+/// Carries out what was decided for the discovery that a ConfigMap promises.
+pub async fn config(
+    shared: &Shared,
+    config: &ProvisionerConfig,
+    decision: DiscoverDecision,
+) -> Result<Action, ApplyError> {
+    match Apply::of_config(shared, config).common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(none) => match none {},
+    }
+}
+
+/// Tells of a ConfigMap.
+pub fn tell_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
+    Apply::of_config(shared, config).say(note);
+}
+
 /// Carries out what was decided for a run that has neither claim nor PV.
 pub async fn orphan(shared: &Shared, run: &Run, decision: OrphanDecision) -> Result<Action, ApplyError> {
     let mut apply = Apply {
@@ -135,6 +154,22 @@ struct Apply<'a> {
     shared: &'a Shared,
     subject: Subject,
     record: Option<Record>,
+}
+
+impl<'a> Apply<'a> {
+    fn of_config(shared: &'a Shared, config: &ProvisionerConfig) -> Self {
+        let meta = ObjectMeta {
+            namespace: Some(config.reference.namespace.clone()),
+            name: Some(config.reference.name.clone()),
+            uid: Some(config.uid.clone()),
+            ..ObjectMeta::default()
+        };
+        Self {
+            shared,
+            subject: Subject::Config(Box::new(meta)),
+            record: None,
+        }
+    }
 }
 
 impl Apply<'_> {
@@ -262,7 +297,7 @@ impl Apply<'_> {
                     return Ok(Action::requeue(Duration::from_secs(1)));
                 }
             }
-            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Orphan(_) => {}
+            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Config(_) | Subject::Orphan(_) => {}
         }
         for run in runs {
             self.remove(run).await?;

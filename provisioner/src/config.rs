@@ -3,8 +3,8 @@
 //!
 //! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread. [`trust`] is
 //! what the administrator lets a ConfigMap ask for. [`store`] holds the ConfigMaps in force: there a claim's controller
-//! finds the one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, and [`lint`] checks
-//! ConfigMaps in files.
+//! finds the one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, [`discovered`] those
+//! for what images list. [`lint`] checks ConfigMaps in files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -18,6 +18,7 @@ use secrecy::SecretString;
 
 use crate::config::trust::Trust;
 
+pub mod discovered;
 pub mod keys;
 pub mod lint;
 pub mod near_miss;
@@ -176,6 +177,8 @@ pub struct ProvisionerConfig {
     pub max_parallel: Option<NonZeroUsize>,
     /// What the image can do.
     pub operations: BTreeSet<Operation>,
+    /// `discover-interval`: how long after a discovery the next one is due.
+    pub discover_interval: Duration,
     /// Set where Mooring makes the PV from what the image prints.
     pub volume_source: Option<VolumeSourceKind>,
     /// The volume that the Pod gets at [`mooring_contract::names::paths::BACKEND`].

@@ -1,14 +1,15 @@
 //! The loops that reconcile. Each observes its objects, has a pure plan decide, and has the decision carried out.
 //!
-//! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs, snapshots and orphaned
-//! runs, and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume when the
-//! claim is gone, `snapshot` takes and deletes snapshots, all in the loop of `reconcile`; `orphan` settles runs that
-//! have none of them. All plan with [`crate::operation`] and act through [`crate::apply`]. [`config`] keeps ConfigMaps
-//! and StorageClasses in step and has nothing to do with volumes. [`retry`] says when an object that failed is looked
-//! at again.
+//! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs, snapshots, discoveries and
+//! orphaned runs, and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume
+//! when the claim is gone, `snapshot` takes and deletes snapshots, all in the loop of `reconcile`; `discover` has images
+//! list what their storage can serve; `orphan` settles runs that have none of them. All plan with [`crate::operation`]
+//! and act through [`crate::apply`]. [`config`] keeps ConfigMaps and StorageClasses in step and has nothing to do with
+//! volumes. [`retry`] says when an object that failed is looked at again.
 
 mod claim;
 pub mod config;
+mod discover;
 mod orphan;
 pub mod provisioning;
 mod reconcile;

@@ -5,7 +5,8 @@
 //! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
 //! share [`standing`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
 //! [`content`] says which of the three it is, and [`source`] finds what is to be copied. For a PV, [`delete`] plans,
-//! and for a `VolumeSnapshotContent` [`snapshot`]. A plan goes by the [`record`] on the object ([`attempt`],
+//! for a `VolumeSnapshotContent` [`snapshot`], and for a
+//! ConfigMap [`discover`]. A plan goes by the [`record`] on the object ([`attempt`],
 //! [`backoff`]) and by how far the run is ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out:
 //! often a run with its [`request`], in which classes have their say ([`parameters`], [`attributes`]). A
 //! [`claim_error`] says why a claim can't have what it asks for.
@@ -19,6 +20,7 @@ pub mod content;
 pub mod decision;
 pub mod delete;
 pub mod describe;
+pub mod discover;
 pub mod expand;
 pub mod modify;
 pub mod observed;

@@ -8,4 +8,5 @@ pub mod acceptance;
 pub mod capacity;
 pub mod persistent_volume;
 pub mod snapshot;
+pub mod snapshot_class;
 pub mod topology;

@@ -151,6 +151,7 @@ pub mod annotations {
     pub const REQUEST: &str = "mooring.dev/request";
     /// On a PV: `namespace/name` of the provisioner ConfigMap. On a `VolumeSnapshotContent` the same, in place of the
     /// one in its handle: an administrator changes it where the ConfigMap of the same storage has another name.
+    /// And on the `VolumeSnapshotClass` of something discovered.
     pub const CONFIG: &str = "mooring.dev/config";
     /// On a provisioning Pod: `namespace/name` of the claim.
     pub const CLAIM: &str = "mooring.dev/claim";
@@ -162,6 +163,22 @@ pub mod annotations {
     pub const LAST_GOOD: &str = "mooring.dev/last-good";
     /// On a StorageClass: the uid of the ConfigMap that it was made for.
     pub const CONFIG_UID: &str = "mooring.dev/config-uid";
+    /// On a StorageClass or a `VolumeSnapshotClass` that was made for what an image has discovered: what the storage
+    /// calls it.
+    pub const DISCOVERED: &str = "mooring.dev/discovered";
+    /// On such a StorageClass: since when the image does not list it any more.
+    pub const VANISHED: &str = "mooring.dev/vanished";
+    /// On such a StorageClass: the bytes that the storage had left for new volumes, as last written down.
+    pub const CAPACITY: &str = "mooring.dev/capacity";
+    /// On such a StorageClass, `true`: snapshots of its volumes can be taken.
+    pub const SNAPSHOTS: &str = "mooring.dev/snapshots";
+    /// On such a StorageClass, `true`: Mooring has marked it as the default. What an administrator has changed since
+    /// stays.
+    pub const DEFAULT_BY_DISCOVERY: &str = "mooring.dev/default-by-discovery";
+    /// Kubernetes' own, on a StorageClass: it is for claims that name none.
+    pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+    /// On a provisioning Pod: the hash of the ConfigMap that it was made by.
+    pub const FINGERPRINT: &str = "mooring.dev/fingerprint";
     /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated.
     /// Read by the admission policy `mooring-inline-volumes` only.
     pub const INLINE_CLIENTS: &str = "mooring.dev/inline-clients";

@@ -122,7 +122,7 @@ impl Apply<'_> {
             }
             // What fails from here on is an attempt that failed, and is written down as one.
             Intent::Released => self.record = Some(start.record.clone()),
-            Intent::Recorded | Intent::Run => {}
+            Intent::Recorded | Intent::Run | Intent::Configured => {}
         }
         let (run, begun) = match prepared.make().await? {
             Made::New(run) => (run, Begun::Made),
@@ -175,7 +175,8 @@ impl Apply<'_> {
             | Kind::Expand
             | Kind::Modify
             | Kind::DeleteSnapshot
-            | Kind::DeleteBackup => Ok(true),
+            | Kind::DeleteBackup
+            | Kind::Discover => Ok(true),
         }
     }
 
@@ -199,8 +200,9 @@ impl Apply<'_> {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
                 held && text.is_none()
             }
-            // That it is an orphan was seen just now, and its run only deletes.
-            Intent::Run => true,
+            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and goes
+            // with it.
+            Intent::Run | Intent::Configured => true,
         })
     }
 }

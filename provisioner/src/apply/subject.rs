@@ -30,6 +30,8 @@ pub(super) enum Subject {
     Volume(Box<PersistentVolume>),
     /// A `VolumeSnapshotContent`.
     Snapshot(Box<VolumeSnapshotContent>),
+    /// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
+    Config(Box<ObjectMeta>),
     /// A run that has none of them; it is its own record, and nothing is written on it.
     Orphan(Run),
 }
@@ -41,6 +43,7 @@ impl Subject {
             Self::Claim(_) => Some(SubjectKind::Claim),
             Self::Volume(_) => Some(SubjectKind::Volume),
             Self::Snapshot(_) => Some(SubjectKind::Snapshot),
+            Self::Config(_) => Some(SubjectKind::Config),
             Self::Orphan(_) => None,
         }
     }
@@ -58,6 +61,7 @@ impl Subject {
             }
             Self::Claim(claim) => claim.object_ref(&()),
             Self::Volume(volume) => volume.object_ref(&()),
+            Self::Config(meta) => config_reference(meta),
             Self::Orphan(run) => run.object_ref(),
         }
     }
@@ -67,6 +71,7 @@ impl Subject {
             Self::Claim(claim) => &claim.metadata,
             Self::Volume(volume) => &volume.metadata,
             Self::Snapshot(content) => &content.metadata,
+            Self::Config(meta) => meta,
             Self::Orphan(run) => run.meta(),
         }
     }
@@ -77,6 +82,7 @@ impl Subject {
             Self::Claim(claim) => WorkItem::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
             Self::Volume(volume) => WorkItem::Volume(volume.name_any()),
             Self::Snapshot(content) => WorkItem::Snapshot(content.name_any()),
+            Self::Config(_) => WorkItem::Configs,
             Self::Orphan(_) => WorkItem::Volume(request.pv_name.clone()),
         }
     }
@@ -102,7 +108,7 @@ impl Subject {
                     patched(&api, SubjectKind::Snapshot, &content.name_any(), patch).await?,
                 ))
             }
-            Self::Orphan(run) => Self::Orphan(run.clone()),
+            Self::Config(_) | Self::Orphan(_) => self.clone(),
         })
     }
 
@@ -122,7 +128,7 @@ impl Subject {
                 let api: Api<VolumeSnapshotContent> = Api::all(client.clone());
                 read(&api, SubjectKind::Snapshot, &content.name_any()).await?
             }
-            Self::Orphan(run) => Some(run.meta().clone()),
+            Self::Config(_) | Self::Orphan(_) => Some(self.meta().clone()),
         };
         Ok(live.filter(|live| live.uid == self.meta().uid))
     }
@@ -131,12 +137,12 @@ impl Subject {
     pub(super) fn record_patch(&self, record: &Record) -> Value {
         let meta = self.meta();
         let mut held = meta.finalizers.clone().unwrap_or_default();
-        if let Some(kind) = self.kind() {
-            // What is being deleted takes no new finalizer, and had it before.
-            let finalizer = kind.finalizer();
-            if !held.iter().any(|name| name == finalizer) && meta.deletion_timestamp.is_none() {
-                held.push(finalizer.to_owned());
-            }
+        // What is being deleted takes no new finalizer, and had it before.
+        if let Some(finalizer) = self.kind().and_then(SubjectKind::finalizer)
+            && !held.iter().any(|name| name == finalizer)
+            && meta.deletion_timestamp.is_none()
+        {
+            held.push(finalizer.to_owned());
         }
         let mut patch = json!({"metadata": {
             "resourceVersion": meta.resource_version,
@@ -165,7 +171,8 @@ impl Subject {
                 | Kind::Snapshot
                 | Kind::DeleteSnapshot
                 | Kind::Backup
-                | Kind::DeleteBackup,
+                | Kind::DeleteBackup
+                | Kind::Discover,
             )
             | (
                 Self::Snapshot(_),
@@ -176,9 +183,10 @@ impl Subject {
                 | Kind::Expand
                 | Kind::Modify
                 | Kind::DeleteSnapshot
-                | Kind::DeleteBackup,
+                | Kind::DeleteBackup
+                | Kind::Discover,
             )
-            | (Self::Volume(_) | Self::Orphan(_), _) => {}
+            | (Self::Volume(_) | Self::Config(_) | Self::Orphan(_), _) => {}
         }
         patch
     }
@@ -198,7 +206,7 @@ impl Subject {
     /// The patch that takes record and finalizer off, if the object is as it was seen.
     pub(super) fn release_patch(&self) -> Value {
         let meta = self.meta();
-        let own = self.kind().map(SubjectKind::finalizer);
+        let own = self.kind().and_then(SubjectKind::finalizer);
         let others = meta.finalizers.iter().flatten();
         let others: Vec<_> = others.filter(|name| Some(name.as_str()) != own).collect();
         json!({"metadata": {
@@ -214,6 +222,18 @@ impl Subject {
             "resourceVersion": self.meta().resource_version,
             "annotations": {annotations::OPERATION: null, annotations::SNAPSHOT_BEING_CREATED: null},
         }})
+    }
+}
+
+/// The provisioner ConfigMap that has this metadata.
+fn config_reference(meta: &ObjectMeta) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some(SubjectKind::Config.name().to_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        ..ObjectReference::default()
     }
 }
 

@@ -128,6 +128,7 @@ async fn follow(
                         if let (Some(namespace), Some(name)) = (&of.namespace, &of.name) {
                             queue_restores(cache, queue, namespace, name);
                         }
+                        queue.add(&WorkItem::Configs);
                         // What a volume's deletion waits for may be over.
                         if let Some(volume) = content.spec.source.volume_handle {
                             queue.add(&WorkItem::Volume(volume));
@@ -152,6 +153,7 @@ async fn follow(
             Ok(Brought::Class(event)) => {
                 let event = slim(event);
                 writers.classes.apply_watcher_event(&event);
+                queue.add(&WorkItem::Configs);
                 match event {
                     Event::Apply(_) => cache.snapshots.queue(queue, None),
                     Event::InitDone => listed[2] = true,

@@ -57,6 +57,11 @@ impl Snapshots {
         *self.known.borrow() != Some(false)
     }
 
+    /// Whether the cluster has snapshots, and all that there are are known.
+    pub fn are_there(&self) -> bool {
+        *self.known.borrow() == Some(true)
+    }
+
     /// Whether it is known if the cluster has the API.
     pub(super) fn is_known(&self) -> bool {
         self.known.borrow().is_some()

@@ -250,6 +250,10 @@ impl Cache {
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
+            if run.kind() == Some(Kind::Discover) {
+                // It belongs to its ConfigMap, and goes with that.
+                return None;
+            }
             if run
                 .kind()
                 .is_some_and(|kind| describe(kind).subject == SubjectKind::Snapshot)
@@ -394,6 +398,7 @@ impl Cache {
             queue.add(&WorkItem::Volume(volume.name_any()));
         }
         self.snapshots.queue(queue, None);
+        queue.add(&WorkItem::Configs);
     }
 }
 

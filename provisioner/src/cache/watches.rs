@@ -22,6 +22,7 @@ use super::limiter::Limiter;
 use super::snapshot_watch::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{WorkItem, WorkQueue};
+use crate::config::storage_class::is_discovered;
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
@@ -172,6 +173,9 @@ pub async fn watch(
             move |event| match event {
                 Event::Apply(class) | Event::Delete(class) => {
                     let name = class.name_any();
+                    if is_discovered(&class) {
+                        queue.add(&WorkItem::Configs);
+                    }
                     cache.queue_claims(&queue, |claim| {
                         let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
                         of == Some(&name) && is_open(claim)
@@ -230,6 +234,9 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         Some(Kind::Clone) => run.request().ok().and_then(|request| request.source),
         _ => None,
     };
+    if run.kind() == Some(Kind::Discover) {
+        return vec![WorkItem::Configs];
+    }
     let snapshot = match run.kind() {
         Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore | Kind::Backup | Kind::DeleteBackup) => {
             run.request().ok()

@@ -1,9 +1,12 @@
 //! The queue of claims, PVs and snapshots that a controller is to look at again.
 
+use std::sync::Arc;
+
 use futures::Stream;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
 
 use crate::volume::snapshot::VolumeSnapshotContent;
 
@@ -16,6 +19,8 @@ pub enum WorkItem {
     Volume(String),
     /// The `VolumeSnapshotContent` of this name.
     Snapshot(String),
+    /// The provisioner ConfigMaps that promise to discover: they are looked at together.
+    Configs,
 }
 
 /// The end of the queue that watches add to. Without a limit: what is sent is two strings, and the controllers merge
@@ -25,6 +30,7 @@ pub struct WorkQueue {
     claims: UnboundedSender<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedSender<ObjectRef<PersistentVolume>>,
     snapshots: UnboundedSender<ObjectRef<VolumeSnapshotContent>>,
+    configs: Arc<Notify>,
 }
 
 /// The end of the queue that the controllers take from.
@@ -59,6 +65,7 @@ impl WorkQueue {
                 claims,
                 volumes,
                 snapshots,
+                configs: Arc::default(),
             },
             Queued {
                 claims: queued_claims,
@@ -66,6 +73,11 @@ impl WorkQueue {
                 snapshots: queued_snapshots,
             },
         )
+    }
+
+    /// Returns when the ConfigMaps are to be looked at again.
+    pub async fn configs_queued(&self) {
+        self.configs.notified().await;
     }
 
     /// Has an object looked at. After the controllers have stopped it does nothing.
@@ -80,6 +92,7 @@ impl WorkQueue {
             WorkItem::Snapshot(name) => {
                 let _ = self.snapshots.unbounded_send(ObjectRef::new(name));
             }
+            WorkItem::Configs => self.configs.notify_one(),
         }
     }
 }

@@ -20,6 +20,8 @@ pub const TIMEOUT: &str = "timeout";
 pub const MAX_PARALLEL: &str = "max-parallel";
 /// What the image can do.
 pub const OPERATIONS: &str = "operations";
+/// How often the image is asked what the storage can serve.
+pub const DISCOVER_INTERVAL: &str = "discover-interval";
 /// Which source Mooring gives the PV that it makes.
 pub const VOLUME_SOURCE: &str = "volume-source";
 /// The volume that the image works on.
@@ -49,6 +51,7 @@ pub const KNOWN: &[&str] = &[
     TIMEOUT,
     MAX_PARALLEL,
     OPERATIONS,
+    DISCOVER_INTERVAL,
     VOLUME_SOURCE,
     BACKEND_VOLUME,
     BACKUP_VOLUME,

@@ -26,6 +26,9 @@ use crate::run::Kind;
 /// How long one run may take when the ConfigMap does not say.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
 
+/// How long after a discovery the next one is due when the ConfigMap does not say.
+pub const DEFAULT_DISCOVER_INTERVAL: Duration = Duration::from_mins(10);
+
 /// What an image can do when the ConfigMap does not say.
 const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Delete];
 
@@ -106,6 +109,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
     let operations = reader.operations();
+    let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
     let volume_source = reader.volume_source();
     let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
         let volume = Volume::from_line(text)?;
@@ -147,6 +151,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             max_parallel,
             operations,
+            discover_interval: discover_interval.unwrap_or(DEFAULT_DISCOVER_INTERVAL),
             volume_source,
             backend_volume,
             backup_volume,
@@ -438,6 +443,13 @@ impl<'a> Reader<'a> {
                 ProblemKind::Contradiction,
                 keys::ALLOW_VOLUME_EXPANSION,
                 "is true, but operations lacks expand, so no volume would ever grow: add it, or remove this key",
+            );
+        }
+        if !operations.contains(&Operation::Discover) && self.data.contains_key(keys::DISCOVER_INTERVAL) {
+            self.warn(
+                ProblemKind::Contradiction,
+                keys::DISCOVER_INTERVAL,
+                "is there, but operations lacks discover, so nothing is discovered: add it, or remove this key",
             );
         }
         let node_local = backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL);

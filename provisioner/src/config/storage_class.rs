@@ -107,6 +107,10 @@ pub fn plan<'a>(
     }
 
     for (&name, class) in &classes {
+        if is_discovered(class) {
+            // Those are planned by `super::discovered`.
+            continue;
+        }
         let wanted = good.iter().any(|config| config.class_name.as_deref() == Some(name));
         if !wanted && is_own(class) && is_forsaken(class, entries, read) {
             plan.actions.push(ClassAction::GiveUp(Box::new((*class).clone())));
@@ -122,6 +126,16 @@ pub fn is_own(class: &StorageClass) -> bool {
         && label(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_MOORING)
         && label(labels::STORAGE_CLASS) == class.metadata.name.as_ref()
         && config_uid(class).is_some()
+}
+
+/// Whether a class bears the name of something that an image has discovered. It may be a copy of one of Mooring's.
+pub fn is_discovered(class: &StorageClass) -> bool {
+    annotation(class, annotations::DISCOVERED).is_some()
+}
+
+/// The value of one of a class's annotations.
+pub fn annotation<'a>(class: &'a StorageClass, key: &str) -> Option<&'a str> {
+    class.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The ConfigMap that a class's parameters name.
@@ -162,10 +176,15 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
         };
         return (claim, None);
     }
-    if !is_own(there) {
+    if !is_own(there) || is_discovered(there) {
         return (Claim::Own(name.to_owned()), None);
     }
     let new = desired(config, name, Some(there));
+    (Claim::Kept(name.to_owned()), change(there, new))
+}
+
+/// What makes of a class that is there what it should be.
+pub(super) fn change(there: &StorageClass, new: StorageClass) -> Option<ClassAction> {
     let fixed = |class: &StorageClass| {
         (
             class.provisioner.clone(),
@@ -181,11 +200,11 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
         (
             class.allow_volume_expansion.unwrap_or(false),
             class.mount_options.clone().unwrap_or_default(),
-            class.allowed_topologies.clone().unwrap_or_default().len(),
-            config_uid(class).cloned(),
+            class.allowed_topologies.clone().unwrap_or_default(),
+            class.metadata.annotations.clone().unwrap_or_default(),
         )
     };
-    let action = if fixed(there) != fixed(&new) {
+    if fixed(there) != fixed(&new) {
         Some(ClassAction::Replace {
             old: Box::new(there.clone()),
             new: Box::new(new),
@@ -194,13 +213,12 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
         Some(ClassAction::Update(Box::new(new)))
     } else {
         None
-    };
-    (Claim::Kept(name.to_owned()), action)
+    }
 }
 
-/// The class as it should be. Labels and annotations that others put on the one that is there are kept, such as the
-/// mark of the default class.
-fn desired(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) -> StorageClass {
+/// The class of a ConfigMap as it should be. Labels and annotations that others put on the one that is there are kept,
+/// such as the mark of the default class.
+pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) -> StorageClass {
     let mut all_labels = there
         .and_then(|class| class.metadata.labels.clone())
         .unwrap_or_default();

@@ -146,6 +146,11 @@ impl ConfigStore {
         self.read(|state| state.entries.get(reference).and_then(|entry| entry.good.clone()))
     }
 
+    /// All versions in force.
+    pub fn all(&self) -> Vec<Arc<ProvisionerConfig>> {
+        self.read(|state| state.entries.values().filter_map(|entry| entry.good.clone()).collect())
+    }
+
     /// The ConfigMap in force for a class: by the class's parameters, else by its label `storage-class`, else by the
     /// label that ConfigMaps bear and the class's name. Never for another provisioner's class.
     pub fn for_class(&self, class: &StorageClass) -> Result<Arc<ProvisionerConfig>, NoConfig> {

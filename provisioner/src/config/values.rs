@@ -13,6 +13,9 @@ use crate::yaml;
 /// Shortest and longest time of one run.
 const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
 
+/// Shortest and longest time from one discovery to the next.
+const DISCOVER_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
+
 /// A length of time that one run of an image may take.
 pub fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text).map_err(|error| error.to_string())?;
@@ -23,6 +26,18 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
         ));
     }
     Ok(timeout)
+}
+
+/// A length of time from one discovery to the next.
+pub fn discover_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    let (least, most) = DISCOVER_LIMITS;
+    if interval < least || interval > most {
+        return Err(format!(
+            "{text:?} is out of bounds: have the image asked every 10s to 24h"
+        ));
+    }
+    Ok(interval)
 }
 
 /// A count from 1.
@@ -186,7 +201,7 @@ fn is_qualified_name(text: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{boolean, count, node_selector, object_name, timeout, tolerations};
+    use super::{boolean, count, discover_interval, node_selector, object_name, timeout, tolerations};
 
     #[test]
     fn a_run_gets_from_a_second_to_a_day() {
@@ -195,6 +210,8 @@ mod tests {
         assert!(timeout("0s").is_err());
         assert!(timeout("25h").is_err());
         assert!(timeout("24h").is_ok());
+        assert!(discover_interval("9s").is_err() && discover_interval("25h").is_err());
+        assert_eq!(discover_interval("10s"), Ok(Duration::from_secs(10)));
     }
 
     #[test]

@@ -20,13 +20,13 @@ use super::error::RigError;
 use super::runs::{Ask, Runs};
 use crate::config::ProvisionerConfig;
 use crate::operation::observed::Surroundings;
-use crate::operation::request;
+use crate::operation::{discover, request};
 use crate::process::call::{CallError, is_not_found};
 use crate::process::client::{self, ClientError};
 use crate::run::begin::{Made, Prepared};
 use crate::run::order::Order;
 use crate::run::outcome::{Finish, State};
-use crate::run::{Run, RunId, end};
+use crate::run::{Kind, Run, RunId, end};
 use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
 
@@ -143,9 +143,15 @@ impl Rig {
             Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
             _ => ask.volume.clone(),
         };
+        if ask.kind == Kind::Discover {
+            return Ok(discover::request(self.config_for(ask), &self.kube_api));
+        }
         let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
+        let mut parameters = request.parameters;
+        parameters.extend(ask.parameters.clone());
         Ok(Request {
+            parameters,
             size,
             size_gi: gib_rounded_up(size),
             source: ask.source.map(|source| Source {
@@ -289,6 +295,10 @@ impl Runs for Rig {
         let made = made.map_err(|source| CallError::new("create", "claim", &name, source))?;
         self.claims.lock().await.push(name);
         Ok(made)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
     }
 
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {

@@ -26,6 +26,8 @@ pub(super) struct Ask<'a> {
     pub(super) source: Option<&'a Made>,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) attributes: Option<Attributes>,
+    /// Those of a class that the image has listed.
+    pub(super) parameters: BTreeMap<String, String>,
     pub(super) unreachable: bool,
 }
 
@@ -40,6 +42,7 @@ impl<'a> Ask<'a> {
             source: None,
             snapshot: None,
             attributes: None,
+            parameters: BTreeMap::new(),
             unreachable: false,
         }
     }
@@ -71,6 +74,8 @@ pub(super) trait Runs {
     fn attributes(&self) -> &BTreeMap<String, String>;
     /// Makes a claim.
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
+    /// How large volumes are asked for, in bytes.
+    fn size(&self) -> u64;
     /// What the image is asked.
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
     /// Has the image run to its end.

@@ -61,7 +61,8 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup,
+            | Kind::DeleteBackup
+            | Kind::Discover,
         ) => false,
     };
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);

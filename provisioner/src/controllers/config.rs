@@ -11,6 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
@@ -25,6 +26,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::cache::mirror::Mirror;
 use crate::config::ConfigRef;
+use crate::config::discovered::{self, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
 use crate::config::store::Entry;
 use crate::config::trust::Trust;
@@ -62,6 +64,7 @@ enum Seen {
 /// Runs until `stop`.
 pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
     let mut seen = watches(&context, &trust).ready_chunks(BURST);
+    let mut answers = context.discoveries.subscribe();
     let mut state = State::new(context, trust);
     let started = Instant::now();
     let mut next_turn = started + PATIENCE;
@@ -76,6 +79,7 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
                 next_turn = Instant::now();
             }
             () = state.uses_changed() => next_turn = Instant::now(),
+            Ok(()) = answers.changed() => next_turn = Instant::now(),
             () = sleep_until(next_turn) => {}
         }
         if next_turn > Instant::now() {
@@ -130,14 +134,22 @@ fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
     stream::select_all(all).boxed()
 }
 
-struct State {
+/// What the loop knows.
+pub(super) struct State {
     context: Context,
     trust: Trust,
     config_maps: BTreeMap<String, Mirror<ConfigMap>>,
     classes: Mirror<StorageClass>,
     entries: BTreeMap<ConfigRef, Entry>,
     waiting: Option<Waiting>,
+    follow: Box<Follow>,
 }
+
+/// Begins to watch how often these classes are used.
+type Follow = dyn Fn(BTreeSet<String>) -> Followed + Send + Sync;
+
+/// What tells how often classes are used, and the task that finds out.
+pub(super) type Followed = (watch::Receiver<Option<Uses>>, AbortOnDropHandle<()>);
 
 /// Classes that are to be given up, and the watch that tells when they can be.
 struct Waiting {
@@ -148,6 +160,13 @@ struct Waiting {
 
 impl State {
     fn new(context: Context, trust: Trust) -> Self {
+        let client = context.client.clone();
+        let follow = move |names| {
+            let told = watch::Sender::new(None);
+            let uses = told.subscribe();
+            let task = tokio::spawn(usage::follow(client.clone(), names, told));
+            (uses, AbortOnDropHandle::new(task))
+        };
         let config_maps = trust
             .namespaces()
             .map(|namespace| (namespace.to_owned(), Mirror::default()))
@@ -159,6 +178,7 @@ impl State {
             classes: Mirror::default(),
             entries: BTreeMap::new(),
             waiting: None,
+            follow: Box::new(follow),
         }
     }
 
@@ -206,7 +226,7 @@ impl State {
     }
 
     /// One look at everything; false if something has to be tried again.
-    async fn turn(&mut self) -> bool {
+    pub(super) async fn turn(&mut self) -> bool {
         let config_maps: Vec<ConfigMap> = self.config_maps.values().flat_map(Mirror::values).cloned().collect();
         let verdicts: BTreeMap<ConfigRef, (&ConfigMap, Verdict)> = config_maps
             .iter()
@@ -229,6 +249,20 @@ impl State {
             .collect();
         let plan = storage_class::plan(&self.entries, self.classes.values(), &read);
 
+        let by_discovery = discovered::plan(
+            &self.entries,
+            &self.context.discoveries.all(),
+            self.classes.values(),
+            &read,
+            Timestamp::now(),
+        );
+        let shown = by_discovery.shown;
+        self.context.metrics.set_discovered(
+            shown.values().map(|shown| shown.served).sum(),
+            shown.values().map(|shown| shown.vanished.len()).sum(),
+            by_discovery.capacity,
+        );
+
         self.context.configs.replace(self.entries.clone());
         self.context.metrics.set_configs(
             verdicts.values().map(|(_, verdict)| verdict.state),
@@ -237,7 +271,8 @@ impl State {
                 .flat_map(|(_, verdict)| verdict.errors().map(crate::config::ConfigProblem::category)),
         );
 
-        let failed = self.act(plan.actions).await;
+        let actions = plan.actions.into_iter().chain(by_discovery.actions).collect();
+        let failed = self.act(actions).await;
         let mut all_well = failed.is_empty();
         for (reference, (config_map, verdict)) in &verdicts {
             let claim = match plan.claims.get(reference).cloned() {
@@ -250,7 +285,8 @@ impl State {
                 }),
                 other => other,
             };
-            all_well &= self.tell(config_map, verdict, claim.as_ref()).await;
+            let shown = shown.get(reference);
+            all_well &= self.tell(config_map, verdict, claim.as_ref(), shown).await;
         }
         self.context
             .metrics
@@ -259,8 +295,14 @@ impl State {
     }
 
     /// Says on the ConfigMap what has become of it, if it does not say so already.
-    async fn tell(&self, config_map: &ConfigMap, verdict: &Verdict, claim: Option<&Claim>) -> bool {
-        let status = verdict.status(claim);
+    async fn tell(
+        &self,
+        config_map: &ConfigMap,
+        verdict: &Verdict,
+        claim: Option<&Claim>,
+        shown: Option<&Shown>,
+    ) -> bool {
+        let status = verdict.status(claim, shown);
         let said = |key| config_map.annotations().get(key);
         let news = said(annotations::STATUS) != Some(&status);
         let mut change = serde_json::Map::new();
@@ -302,7 +344,7 @@ impl State {
             );
             self.context
                 .events
-                .publish(&config_map.object_ref(&()), note(verdict, claim, status));
+                .publish(&config_map.object_ref(&()), note(verdict, claim, shown, status));
         }
         true
     }
@@ -350,13 +392,11 @@ impl State {
             return;
         }
         if self.waiting.as_ref().is_none_or(|waiting| waiting.classes != names) {
-            let told = watch::Sender::new(None);
-            let uses = told.subscribe();
-            let task = tokio::spawn(usage::follow(self.context.client.clone(), names.clone(), told));
+            let (uses, task) = (self.follow)(names.clone());
             self.waiting = Some(Waiting {
                 classes: names,
                 uses,
-                _task: AbortOnDropHandle::new(task),
+                _task: task,
             });
         }
         let uses = match &mut self.waiting {
@@ -367,18 +407,58 @@ impl State {
             let name = class.name_any();
             match uses.get(&name) {
                 Some(0) => note_failure(failed, name, classes::delete(&self.context.client, &class).await),
-                Some(_) => self.context.events.publish(
-                    &class.object_ref(&()),
-                    Note::warning(
-                        reasons::CLASS_KEPT,
-                        "GiveUp",
-                        "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last \
-                         claim and the last volume that name it are gone",
-                    ),
-                ),
+                Some(_) => self.context.events.publish(&class.object_ref(&()), kept(&class)),
                 // Not known yet.
                 None => {}
             }
+        }
+    }
+}
+
+/// Why a class that is not wanted any more is still there.
+fn kept(class: &StorageClass) -> Note {
+    if class.annotations().contains_key(annotations::VANISHED) {
+        Note::warning(
+            reasons::CLASS_VANISHED,
+            "GiveUp",
+            "the storage does not list any more what it stands for; it is deleted when the last claim and the last \
+             volume that name it are gone, and stays if the storage lists that again",
+        )
+    } else {
+        Note::warning(
+            reasons::CLASS_KEPT,
+            "GiveUp",
+            "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last claim and the \
+             last volume that name it are gone",
+        )
+    }
+}
+
+#[cfg(test)]
+impl State {
+    /// Knows nothing yet. How often classes are used, `follow` says.
+    pub(super) fn rehearsed(
+        context: Context,
+        trust: Trust,
+        follow: impl Fn(BTreeSet<String>) -> Followed + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            follow: Box::new(follow),
+            ..Self::new(context, trust)
+        }
+    }
+
+    /// Knows just these, as if they had been listed.
+    pub(super) fn know(&mut self, config_maps: Vec<ConfigMap>, classes: Vec<StorageClass>) {
+        fn all<K>(objects: Vec<K>) -> impl Iterator<Item = Event<K>> {
+            let each = objects.into_iter().map(Event::InitApply);
+            std::iter::once(Event::Init).chain(each).chain([Event::InitDone])
+        }
+        for event in all(config_maps) {
+            self.take(Seen::ConfigMap("admin".to_owned(), event));
+        }
+        for event in all(classes) {
+            self.take(Seen::Class(event));
         }
     }
 }
@@ -397,11 +477,14 @@ fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Resu
 }
 
 /// The Event that goes with a new status.
-fn note(verdict: &Verdict, claim: Option<&Claim>, status: String) -> Note {
+fn note(verdict: &Verdict, claim: Option<&Claim>, shown: Option<&Shown>, status: String) -> Note {
     match (verdict.state, claim) {
         (ConfigState::LastGood | ConfigState::Refused, _) => Note::warning(reasons::CONFIG_REFUSED, "Read", status),
         (ConfigState::InForce, Some(Claim::Taken { .. } | Claim::Foreign { .. } | Claim::Failed { .. })) => {
             Note::warning(reasons::CLASS_TAKEN, "Read", status)
+        }
+        (ConfigState::InForce, _) if shown.is_some_and(|shown| !shown.vanished.is_empty()) => {
+            Note::warning(reasons::CLASS_VANISHED, "Discover", status)
         }
         (ConfigState::InForce, _) if !verdict.entry.problems.is_empty() => {
             Note::warning(reasons::CONFIG_WARNING, "Read", status)

@@ -182,7 +182,8 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
         | Kind::Expand
         | Kind::Modify
         | Kind::DeleteSnapshot
-        | Kind::DeleteBackup => Kind::Delete,
+        | Kind::DeleteBackup
+        | Kind::Discover => Kind::Delete,
     };
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {

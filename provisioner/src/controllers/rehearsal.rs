@@ -6,6 +6,7 @@
 //! else is left.
 
 mod clone;
+mod discover;
 mod expand;
 mod fake_api;
 mod migrate;
@@ -26,6 +27,7 @@ use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ConfigRef;
+use crate::config::discovered::Discoveries;
 use crate::config::store::{ConfigStore, Entry};
 use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
@@ -92,6 +94,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     let context = Context {
         client: api.client(),
         configs: store,
+        discoveries: Discoveries::default(),
         events,
         metrics,
         settings: Settings {

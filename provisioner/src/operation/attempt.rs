@@ -67,6 +67,7 @@ pub(crate) fn failed(
         reason = reasons::GIVEN_UP;
         match describe(record.operation).subject {
             SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
+            SubjectKind::Config => "not tried again until the ConfigMap changes",
             SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
         }
     } else {

@@ -59,6 +59,9 @@ pub type VolumeDecision = Decision<ForVolume>;
 /// What to do about a `VolumeSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
+/// What to do about the discovery that a ConfigMap promises.
+pub type DiscoverDecision = Decision<Infallible>;
+
 /// What to do about a run that has neither claim nor PV.
 pub type OrphanDecision = Decision<Infallible>;
 
@@ -101,6 +104,20 @@ impl<Own> Decision<Own> {
             Self::Rest
             | Self::Wait { .. }
             | Self::Supply { .. }
+            | Self::Note(_)
+            | Self::Fail(_)
+            | Self::Stop(_)
+            | Self::Tidy(_)
+            | Self::Own(_) => None,
+        }
+    }
+
+    /// After what time the object is to be looked at again, if nothing has changed.
+    pub fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
+            Self::Rest
+            | Self::Start(_)
             | Self::Note(_)
             | Self::Fail(_)
             | Self::Stop(_)
@@ -169,6 +186,8 @@ pub enum Intent {
     Released,
     /// In another run, which is the record: see `controllers/orphan.rs`.
     Run,
+    /// In the ConfigMap itself: it promises the operation, and no run of it is there.
+    Configured,
 }
 
 /// A run to be begun.
@@ -184,7 +203,7 @@ pub struct Start {
     pub record: Record,
     /// Where it is written that this is to be done.
     pub intent: Intent,
-    /// The PV whose deletion this is, by name and uid: the run belongs to it and goes with it.
+    /// The PV whose deletion this is, or the ConfigMap, by name and uid: the run belongs to it and goes with it.
     pub owner: Option<(String, String)>,
     /// The only node that it may run on.
     pub node: Option<String>,

@@ -47,15 +47,19 @@ pub enum SubjectKind {
     Volume,
     /// A `VolumeSnapshotContent`.
     Snapshot,
+    /// A provisioner ConfigMap.
+    Config,
 }
 
 impl SubjectKind {
-    /// The finalizer that holds such an object for as long as an operation on it is open.
-    pub fn finalizer(self) -> &'static str {
+    /// The finalizer that holds such an object for as long as an operation on it is open. Nothing holds a ConfigMap:
+    /// what is run for it only reads.
+    pub fn finalizer(self) -> Option<&'static str> {
         match self {
-            Self::Claim => finalizers::CLAIM,
-            Self::Volume => finalizers::VOLUME,
-            Self::Snapshot => finalizers::SNAPSHOT_CONTENT,
+            Self::Claim => Some(finalizers::CLAIM),
+            Self::Volume => Some(finalizers::VOLUME),
+            Self::Snapshot => Some(finalizers::SNAPSHOT_CONTENT),
+            Self::Config => None,
         }
     }
 
@@ -65,6 +69,7 @@ impl SubjectKind {
             Self::Claim => "claim",
             Self::Volume => "PersistentVolume",
             Self::Snapshot => "VolumeSnapshotContent",
+            Self::Config => "ConfigMap",
         }
     }
 }
@@ -113,6 +118,7 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Restore => &RESTORE,
         Kind::Backup => &BACKUP,
         Kind::DeleteBackup => &DELETE_BACKUP,
+        Kind::Discover => &DISCOVER,
     }
 }
 
@@ -247,6 +253,21 @@ const DELETE_BACKUP: Description = Description {
         ..DELETE_SNAPSHOT.words
     },
     ..DELETE_SNAPSHOT
+};
+
+/// From a ConfigMap to the classes of what its storage can serve.
+const DISCOVER: Description = Description {
+    subject: SubjectKind::Config,
+    intent: Intent::Configured,
+    given: Given::Asked,
+    // Its run stays until the next one is due, and is looked at again and again until then.
+    answer: Answer::Believed,
+    words: Words {
+        action: "Discover",
+        doing: "discovering",
+        failed: reasons::DISCOVER_FAILED,
+        begun: None,
+    },
 };
 
 /// An Event's `action`.

@@ -68,7 +68,8 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup,
+            | Kind::DeleteBackup
+            | Kind::Discover,
         ))
         | None => {}
     }

@@ -126,7 +126,8 @@ impl Record {
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup => false,
+            | Kind::DeleteBackup
+            | Kind::Discover => false,
         };
         is_change && self.gave_up && !self.uncertain
     }
@@ -141,7 +142,8 @@ impl Record {
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup => false,
+            | Kind::DeleteBackup
+            | Kind::Discover => false,
         }
     }
 
@@ -156,7 +158,8 @@ impl Record {
             | Kind::Snapshot
             | Kind::DeleteSnapshot
             | Kind::Backup
-            | Kind::DeleteBackup => false,
+            | Kind::DeleteBackup
+            | Kind::Discover => false,
             Kind::Delete => true,
         }
     }

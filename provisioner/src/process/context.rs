@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::Client;
 
+use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
@@ -16,6 +17,8 @@ pub struct Context {
     pub client: Client,
     /// The ConfigMaps in force.
     pub configs: ConfigStore,
+    /// What the images of the ConfigMaps have discovered.
+    pub discoveries: Discoveries,
     /// Where Events go.
     pub events: Publisher,
     /// The metrics of the process.

@@ -98,6 +98,8 @@ pub struct Metrics {
     reconciles: Family<ReconcileLabels, Counter>,
     configs: Family<StateLabels, Gauge>,
     config_problems: Family<CategoryLabels, Gauge>,
+    discovered: Family<StateLabels, Gauge>,
+    discovered_capacity: Gauge,
     events_dropped: Counter,
     leader: Gauge,
     /// Requests to the API server.
@@ -145,6 +147,18 @@ impl Metrics {
             "Errors in provisioner ConfigMaps as they stand",
             config_problems.clone(),
         );
+        let discovered = Family::default();
+        registry.register(
+            "discovered_classes",
+            "StorageClasses of what images have discovered, by whether the storage still lists it",
+            discovered.clone(),
+        );
+        let discovered_capacity: Gauge = Gauge::default();
+        registry.register(
+            "discovered_capacity_bytes",
+            "What is left for new volumes in all that images have discovered with a capacity, together",
+            discovered_capacity.clone(),
+        );
         let events_dropped = Counter::default();
         registry.register(
             "events_dropped",
@@ -172,6 +186,8 @@ impl Metrics {
             reconciles,
             configs,
             config_problems,
+            discovered,
+            discovered_capacity,
             events_dropped,
             leader,
             api,
@@ -234,6 +250,16 @@ impl Metrics {
         for category in problems {
             self.config_problems.get_or_create(&CategoryLabels { category }).inc();
         }
+    }
+
+    /// Sets how many classes there are of what images have discovered, how many of those the storage does not list any
+    /// more, and how many bytes are left in all.
+    pub fn set_discovered(&self, served: usize, vanished: usize, capacity: u64) {
+        for (state, count) in [("served", served), ("vanished", vanished)] {
+            self.discovered.get_or_create(&StateLabels { state }).set(gauge(count));
+        }
+        self.discovered_capacity
+            .set(i64::try_from(capacity).unwrap_or(i64::MAX));
     }
 
     /// Counts an Event that nobody will see.

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
 use crate::config::trust::Trust;
 use crate::process::args::RunArgs;
@@ -99,6 +100,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let context = Context {
         client: client.clone(),
         configs,
+        discoveries: Discoveries::default(),
         events,
         metrics: metrics.clone(),
         settings: Settings {

@@ -27,11 +27,13 @@ pub enum Kind {
     Backup,
     /// Remove such a copy.
     DeleteBackup,
+    /// List what the storage can serve.
+    Discover,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -42,6 +44,7 @@ impl Kind {
         Self::Restore,
         Self::Backup,
         Self::DeleteBackup,
+        Self::Discover,
     ];
 
     /// The kind of an operation of the contract; `None` if this version does not run it.
@@ -60,8 +63,9 @@ impl Kind {
             Operation::Restore => Some(Self::Restore),
             Operation::Backup => Some(Self::Backup),
             Operation::DeleteBackup => Some(Self::DeleteBackup),
-            // To be asked for by the attachment of a volume to a node, and by a provisioner ConfigMap.
-            Operation::Attach | Operation::Detach | Operation::Discover => None,
+            Operation::Discover => Some(Self::Discover),
+            // To be asked for by the attachment of a volume to a node.
+            Operation::Attach | Operation::Detach => None,
         }
     }
 
@@ -89,6 +93,7 @@ impl From<Kind> for Operation {
             Kind::Restore => Self::Restore,
             Kind::Backup => Self::Backup,
             Kind::DeleteBackup => Self::DeleteBackup,
+            Kind::Discover => Self::Discover,
         }
     }
 }

@@ -71,6 +71,11 @@ impl Run {
         self.0.annotations().get(annotations::CONFIG).map(String::as_str)
     }
 
+    /// The hash of its ConfigMap, as that was when it was made.
+    pub fn fingerprint(&self) -> Option<&str> {
+        self.0.annotations().get(annotations::FINGERPRINT).map(String::as_str)
+    }
+
     /// The attempt that it was made for; 0 if it does not say.
     pub fn attempt(&self) -> u32 {
         self.label(labels::ATTEMPT)
@@ -110,6 +115,20 @@ impl Run {
     pub fn made(&self) -> Timestamp {
         let created = self.0.metadata.creation_timestamp.as_ref();
         created.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    }
+
+    /// When it ended, by its node's clock; if nobody said, when it was made.
+    pub fn ended(&self) -> Timestamp {
+        let containers = self
+            .0
+            .status
+            .as_ref()
+            .and_then(|status| status.container_statuses.as_deref());
+        let ended = containers.and_then(<[_]>::first).and_then(|container| {
+            let terminated = container.state.as_ref()?.terminated.as_ref()?;
+            terminated.finished_at.as_ref()
+        });
+        ended.map_or_else(|| self.made(), |time| time.0.max(self.made()))
     }
 
     /// When it was asked to go, if it was.

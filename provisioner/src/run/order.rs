@@ -21,6 +21,7 @@ pub struct Order<'a> {
     pub node: Option<&'a str>,
     /// Where else it may run; empty: anywhere.
     pub allowed: &'a [TopologySelectorTerm],
-    /// The PV that it belongs to, by name and uid: Kubernetes removes the run when that is gone.
+    /// The PV that it belongs to, or of a discovery the ConfigMap, by name and uid: Kubernetes removes the run when that
+    /// is gone.
     pub owner: Option<(&'a str, &'a str)>,
 }

@@ -20,6 +20,7 @@ use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::operation::Operation;
 use mooring_contract::volume::{self, ClientName, keys};
 
+use crate::run::kind::Kind;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
@@ -78,6 +79,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
                     ),
                     (annotations::CONFIG, config.reference.to_string()),
                     (annotations::REQUEST, serde_json::json!(request).to_string()),
+                    (annotations::FINGERPRINT, config.fingerprint.clone()),
                 ]
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
@@ -85,7 +87,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
             owner_references: run
                 .order
                 .owner
-                .map(|(name, uid)| vec![owner("PersistentVolume", name, uid, None)]),
+                .map(|(name, uid)| vec![owner(owner_kind(run.order.id.kind), name, uid, None)]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -137,6 +139,15 @@ pub(super) fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
         data: Some(data),
         immutable: Some(true),
         ..Secret::default()
+    }
+}
+
+/// What a run belongs to, if it belongs to something.
+fn owner_kind(kind: Kind) -> &'static str {
+    if kind == Kind::Discover {
+        "ConfigMap"
+    } else {
+        "PersistentVolume"
     }
 }
 

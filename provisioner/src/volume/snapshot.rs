@@ -133,6 +133,9 @@ pub struct VolumeSnapshotClass {
     pub metadata: ObjectMeta,
     /// The CSI driver.
     pub driver: String,
+    /// Whether a snapshot goes with its objects.
+    #[serde(default, rename = "deletionPolicy")]
+    pub deletion_policy: DeletionPolicy,
     /// For the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<BTreeMap<String, String>>,

@@ -89,6 +89,7 @@ pub const FILES: &[File] = &[
     file("provision", "conform", Needs::Cluster, 225),
     file("provision", "contract", Needs::Cluster, 30),
     file("provision", "deleted", Needs::Cluster, 40),
+    file("provision", "discover", Needs::Cluster, 30),
     file("provision", "expand", Needs::Cluster, 40),
     file("provision", "local", Needs::Cluster, 40),
     file("provision", "lost", Needs::Cluster, 20),

@@ -77,6 +77,17 @@ Examples:
 Example:
   pv options client=local source=\"$PV_NAME.img\" fs-type=ext4")]
     Options(Options),
+    /// Hand the list of what the storage can serve to Mooring, which makes a StorageClass for each (operation
+    /// 'discover').
+    ///
+    /// Reads a line for each class from standard input: its name, then what is to be said of it ('default',
+    /// 'snapshots', 'expansion', capacity=BYTES, nodes=A,B, mount-options=A,B), and behind '--' the parameters with
+    /// which 'provision' is run for it. An empty list says that the storage serves nothing.
+    #[command(after_help = "\
+Examples:
+  ceph osd pool ls | pv classes --parameter pool --expansion
+  echo 'ssd default capacity=1099511627776 -- tier=1 pool=fast' | pv classes")]
+    Classes(Classes),
     /// Run a command that no other run may execute at the same time, on this node or backend.
     ///
     /// Takes an exclusive lock on a file or directory, such as the backend volume, and becomes the command, whose exit
@@ -155,6 +166,23 @@ pub struct Copy {
     pub from: PathBuf,
     /// The new FILE.
     #[arg(value_name = "FILE")]
+    pub to: PathBuf,
+}
+
+/// Arguments of `pv classes`.
+#[derive(Debug, clap::Args)]
+pub struct Classes {
+    /// Parameter that has the name of a class for its value.
+    #[arg(long, value_name = "NAME")]
+    pub parameter: Option<String>,
+    /// Snapshots of all of them can be taken.
+    #[arg(long)]
+    pub snapshots: bool,
+    /// The volumes of all of them can grow.
+    #[arg(long)]
+    pub expansion: bool,
+    /// File of the termination message.
+    #[arg(long, value_name = "FILE", default_value = paths::TERMINATION_LOG, hide = true)]
     pub to: PathBuf,
 }
 

@@ -12,7 +12,7 @@ use crate::args::{Args, Create, Get, Options, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, persistent_volume, termination_message};
-use crate::{copy, lock};
+use crate::{classes, copy, lock};
 
 /// Runs the command in the arguments.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -27,6 +27,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         PvCommand::Delete => delete(&given),
         PvCommand::Get(get) => self::get(&given, &get),
         PvCommand::Options(options) => self::options(options),
+        PvCommand::Classes(classes) => classes::run(classes),
         PvCommand::Lock(lock) => Err(lock::run(&lock)),
         PvCommand::Copy(copy) => copy::run(&copy),
     }

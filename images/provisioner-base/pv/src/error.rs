@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use mooring_contract::discovered::DiscoveredError;
 use mooring_contract::outcome::{EX_CONFIG, EX_TEMPFAIL};
 use mooring_contract::volume::VolumeError;
 
@@ -48,6 +49,31 @@ pub enum Error {
     /// The termination message has a limit in Kubernetes.
     #[error("the volume's options are {len} bytes of JSON, and Kubernetes takes {max}: shorten them")]
     OptionsTooLong {
+        /// Length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// A line of `pv classes` has a word that means nothing there.
+    #[error(
+        "failed to understand {word:?} of class {line:?}: write NAME, then default, snapshots, expansion, \
+         capacity=BYTES, nodes=A,B or mount-options=A,B, then -- and KEY=VALUE for each parameter"
+    )]
+    ClassWord {
+        /// The line.
+        line: String,
+        /// The word.
+        word: String,
+    },
+    /// The list of `pv classes` is none that Mooring takes.
+    #[error("failed to list the classes")]
+    Classes(#[source] DiscoveredError),
+    /// The termination message has a limit in Kubernetes.
+    #[error(
+        "the classes are {len} bytes of JSON, and Kubernetes takes {max}: use --parameter and short names, or have \
+         more than one ConfigMap share the list"
+    )]
+    ClassesTooLong {
         /// Length in bytes.
         len: usize,
         /// The limit in bytes.
@@ -216,6 +242,9 @@ impl Error {
             | Self::NoSourceOption(_)
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
+            | Self::ClassWord { .. }
+            | Self::Classes(_)
+            | Self::ClassesTooLong { .. }
             | Self::Source { .. }
             | Self::SourceJson { .. }
             | Self::SourceShape

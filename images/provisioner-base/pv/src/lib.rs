@@ -11,6 +11,7 @@ use clap::Parser as _;
 
 pub mod api;
 pub mod args;
+pub mod classes;
 pub mod command;
 pub mod copy;
 pub mod error;

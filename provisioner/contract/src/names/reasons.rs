@@ -58,6 +58,10 @@ pub const CONFIG_IN_FORCE: &str = "ConfigInForce";
 pub const CONFIG_REFUSED: &str = "ConfigRefused";
 /// A provisioner ConfigMap has an oddity.
 pub const CONFIG_WARNING: &str = "ConfigWarning";
+/// A run that was to list what the storage can serve failed, or what it listed can't be taken.
+pub const DISCOVER_FAILED: &str = "DiscoveryFailed";
+/// The storage does not list any more what a StorageClass was made for.
+pub const CLASS_VANISHED: &str = "StorageClassVanished";
 /// Another ConfigMap serves the class.
 pub const CLASS_TAKEN: &str = "StorageClassTaken";
 /// The StorageClass has been made.

@@ -46,6 +46,9 @@ enum Planted {
     RestoreLies,
     BackupFailsTwice,
     BackupGoesWithItsVolume,
+    DiscoverListsNonsense,
+    DiscoverChanges,
+    DiscoverListsWhatItHasNot,
     Silent,
     Hangs,
     PrintsNothing,
@@ -71,7 +74,7 @@ impl Fake {
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
                 "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
-                               delete-backup",
+                               delete-backup, discover",
                 "volume-source": "flexVolume",
             },
         });
@@ -159,6 +162,10 @@ impl Runs for Fake {
         true
     }
 
+    fn size(&self) -> u64 {
+        16 << 20
+    }
+
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
         let number = self.next();
         let claim = json!({
@@ -196,6 +203,9 @@ impl Runs for Fake {
         let there = self.made.borrow().contains(&uid);
         Ok(match ask.kind {
             Kind::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
+            Kind::Provision if ask.parameters.contains_key("pool") && self.is(Planted::DiscoverListsWhatItHasNot) => {
+                self.failed(Outcome::GiveUp, "no such pool")
+            }
             Kind::Provision => self.made(&uid),
             Kind::Delete if !there && self.is(Planted::DeleteFailsOnNothing) => {
                 self.failed(Outcome::Retry, "no such volume")
@@ -259,6 +269,15 @@ impl Runs for Fake {
                     self.failed(Outcome::GiveUp, "no such snapshot")
                 }
             }
+            Kind::Discover => {
+                let pool = match self.planted {
+                    Planted::DiscoverListsNonsense => return Ok(finish(Outcome::Done, Category::Done, "pools: ssd")),
+                    Planted::DiscoverChanges => format!("pool-{}", self.next()),
+                    _ => "ssd".to_owned(),
+                };
+                let printed = json!({"parameter": "pool", "classes": [pool]});
+                finish(Outcome::Done, Category::Done, &printed.to_string())
+            }
             Kind::Clone => {
                 let source = ask.source.unwrap().claim.uid().unwrap();
                 if self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {
@@ -315,6 +334,9 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::RestoreLies, "the snapshot is gone"),
         (Planted::BackupFailsTwice, "it was taken before"),
         (Planted::BackupGoesWithItsVolume, "no such snapshot"),
+        (Planted::DiscoverListsNonsense, "is not {&quot;classes&quot;"),
+        (Planted::DiscoverChanges, "two runs listed different classes"),
+        (Planted::DiscoverListsWhatItHasNot, "is listed, but"),
         (Planted::Silent, "said nothing"),
         (Planted::Hangs, "give up by itself"),
         (Planted::PrintsNothing, "no termination message"),

@@ -1,12 +1,13 @@
 //! Judges one ConfigMap: which version of it is in force, and what its author is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::{annotations, labels};
 use serde::{Deserialize, Serialize};
 
+use crate::config::discovered::Shown;
 use crate::config::problem::join;
 use crate::config::storage_class::Claim;
 use crate::config::store::Entry;
@@ -107,8 +108,9 @@ impl Verdict {
             .filter(|problem| problem.severity == Severity::Error)
     }
 
-    /// What the annotation `mooring.dev/status` is to say; `claim` is what has become of the class.
-    pub fn status(&self, claim: Option<&Claim>) -> String {
+    /// What the annotation `mooring.dev/status` is to say; `claim` is what has become of the class, and `shown` of what
+    /// was discovered, if the ConfigMap promises that.
+    pub fn status(&self, claim: Option<&Claim>, shown: Option<&Shown>) -> String {
         let problems = join(&self.entry.problems);
         match self.state {
             ConfigState::LastGood => {
@@ -138,10 +140,33 @@ impl Verdict {
                 } else {
                     format!("; note {problems}")
                 };
-                format!("in force{class}{but}")
+                let found = shown.map(discovered).unwrap_or_default();
+                format!("in force{class}{found}{but}")
             }
         }
     }
+}
+
+/// What a status says of the classes of what was discovered.
+fn discovered(shown: &Shown) -> String {
+    let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut parts = vec![match shown.served {
+        1 => "; 1 storage class by discovery".to_owned(),
+        served => format!("; {served} storage classes by discovery"),
+    }];
+    if !shown.vanished.is_empty() {
+        parts.push(format!(
+            "; not listed by the storage any more, and deleted as soon as nothing uses them: {}",
+            list(&shown.vanished)
+        ));
+    }
+    if !shown.nameless.is_empty() {
+        parts.push(format!(
+            "; without a class, since others have both names that it could have: {}; delete or rename those",
+            list(&shown.nameless)
+        ));
+    }
+    parts.concat()
 }
 
 #[cfg(test)]
@@ -151,6 +176,7 @@ mod tests {
 
     use super::{Verdict, verdict};
     use crate::config::ConfigRef;
+    use crate::config::discovered::Shown;
     use crate::config::storage_class::Claim;
     use crate::config::trust::Trust;
     use crate::process::metrics::ConfigState;
@@ -237,12 +263,24 @@ mod tests {
                 "older ConfigMap mooring/old",
             ),
         ] {
-            let status = good.status(claim.as_ref());
+            let status = good.status(claim.as_ref(), None);
             assert!(status.contains(text), "{status}");
         }
-        let odd = judge(&config_map("operations: 'provision,delete,attach'"), None).status(None);
+        let mut shown = Shown {
+            served: 2,
+            ..Shown::default()
+        };
+        let claim = Claim::Kept("silver".into());
+        assert_eq!(
+            good.status(Some(&claim), Some(&shown)),
+            "in force; storage class silver; 2 storage classes by discovery"
+        );
+        shown.vanished.insert("silver-old".into());
+        let status = good.status(Some(&claim), Some(&shown));
+        assert!(status.ends_with("as soon as nothing uses them: silver-old"), "{status}");
+        let odd = judge(&config_map("operations: 'provision,delete,attach'"), None).status(None, None);
         assert!(odd.starts_with("in force; note operations: "), "{odd}");
-        let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None);
+        let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None, None);
         assert!(
             bad.starts_with("refused, and the version before it stays in force: timeout: "),
             "{bad}"

@@ -186,6 +186,7 @@ impl State {
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
         let path = path.trim_start_matches("/api/v1/");
         let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+        let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
         let mut parts: Vec<&str> = path.split('/').collect();
         let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
         if by_status {
@@ -205,6 +206,9 @@ impl State {
             "secrets" => "secrets",
             "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",
+            "volumesnapshotclasses" => "snapshotclasses",
+            "storageclasses" => "classes",
+            "configmaps" => "configs",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
         if *method == Method::GET && name.is_none() {
@@ -235,6 +239,12 @@ impl State {
                 return status(StatusCode::UNPROCESSABLE_ENTITY, "it is not what was expected");
             }
             return self.patched(kind, &key, object);
+        }
+        if *method == Method::PUT {
+            if !wanted(&body["metadata"]["resourceVersion"], "resourceVersion") {
+                return status(StatusCode::CONFLICT, "it has changed");
+            }
+            return self.patched(kind, &key, body.clone());
         }
         if *method == Method::PATCH {
             let meta = &body["metadata"];

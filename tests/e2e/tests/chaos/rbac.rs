@@ -344,7 +344,8 @@ impl Mooring {
     }
 
     /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
-    /// expanded and deleted; a snapshot is taken and deleted; a Pod with the name that it wants exists already.
+    /// expanded and deleted; a snapshot is taken and deleted; classes are made of what was discovered; a Pod with the
+    /// name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
@@ -373,7 +374,10 @@ impl Mooring {
             }}),
         )])
         .await?;
-        let by_csi = json!({"volume-source": "csi", "operations": "provision,delete,snapshot,delete-snapshot"});
+        let by_csi = json!({
+            "volume-source": "csi", "operations": "provision,delete,snapshot,delete-snapshot,discover",
+            "discover-script": "echo 'ssd snapshots -- pool=ssd' | pv classes",
+        });
         self.apply(&[self.config("late", &late, by_csi)]).await?;
         let there = self.scope.elsewhere(&self.namespace);
         let told = async || there.event("taken", "is there already and is not Mooring's").await;
@@ -392,13 +396,26 @@ impl Mooring {
         ])?;
         self.bound("taken").await?;
         self.snapshot(&taken).await?;
+        let discovered = self.discovered_class();
+        self.snapshot_class(&discovered, true).await?;
 
         self.kubectl(["delete", "--wait=false", "persistentvolumeclaims", "--all"])?;
         for uid in [&uid, &taken] {
             there.nothing_left(uid).await?;
         }
         self.kubectl(["delete", "configmap", "main", "late"])?;
-        self.class(class, "to be given up", |class| class.is_none()).await
+        self.class(class, "to be given up", |class| class.is_none()).await?;
+        self.snapshot_class(&discovered, false).await
+    }
+
+    /// Waits until the class of snapshots of what was discovered is there, or is not any more.
+    async fn snapshot_class(&self, name: &str, is_wanted: bool) -> Result<()> {
+        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
+        let classes: Api<DynamicObject> = Api::all_with(self.scope.client.clone(), &ApiResource::from_gvk(&kind));
+        wait_until(&format!("class {name} of snapshots to come or go"), LIMIT, async || {
+            Ok((classes.get_opt(name).await?.is_some() == is_wanted).then_some(()))
+        })
+        .await
     }
 
     fn contents(&self) -> Api<DynamicObject> {
@@ -480,12 +497,13 @@ impl Mooring {
             .await?;
         wait_until(&format!("{} to be cleaned up", self.namespace), LIMIT, async || {
             let mut left: Vec<_> = claims.list(&all).await?.iter().map(ResourceExt::name_any).collect();
+            // The run of a discovery stays for as long as its ConfigMap.
             left.extend(
                 pods.list(&all)
                     .await?
                     .iter()
                     .map(ResourceExt::name_any)
-                    .filter(|name| name != "controller"),
+                    .filter(|name| name != "controller" && !name.starts_with("discover-")),
             );
             left.extend(volumes.list(&all).await?.iter().filter_map(|volume| {
                 let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
@@ -502,6 +520,7 @@ impl Mooring {
         for class in self.classes() {
             self.class(&class, "to be given up", |class| class.is_none()).await?;
         }
+        self.snapshot_class(&self.discovered_class(), false).await?;
         let namespaces: Api<Namespace> = Api::all(self.scope.client.clone());
         namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
         self.cleaned_up = true;
@@ -509,8 +528,13 @@ impl Mooring {
     }
 
     /// The classes that it creates, if it gets that far.
-    fn classes(&self) -> [String; 2] {
-        [self.namespace.clone(), self.late_class()]
+    fn classes(&self) -> [String; 3] {
+        [self.namespace.clone(), self.late_class(), self.discovered_class()]
+    }
+
+    /// The class of what the image discovers, and that of its snapshots.
+    fn discovered_class(&self) -> String {
+        format!("{}-ssd", self.late_class())
     }
 
     fn late_class(&self) -> String {
@@ -544,12 +568,21 @@ impl Mooring {
         {
             steps.push(self.let_go(object));
         }
-        let [class, late] = self.classes();
+        let [class, late, discovered] = self.classes();
         steps.extend([
             stopped.map(drop),
             claims.map(drop),
             volumes.map(drop),
-            self.kubectl(["delete", "--ignore-not-found", "storageclass", &class, &late])
+            self.kubectl([
+                "delete",
+                "--ignore-not-found",
+                "storageclass",
+                &class,
+                &late,
+                &discovered,
+            ])
+            .map(drop),
+            self.kubectl(["delete", "--ignore-not-found", "volumesnapshotclass", &discovered])
                 .map(drop),
             self.kubectl([
                 "delete",

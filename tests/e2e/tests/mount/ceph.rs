@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use mooring_harness::Scope;
 use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
-use mooring_harness::provisioner::{claim, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
 use serde_json::{Value, json};
 
 const PROGRAMS: &str = "ceph-fuse mount.ceph rbd qemu-storage-daemon";
@@ -53,6 +53,17 @@ fn user_on(node: &str, name: &str) -> Value {
     let mut user = user_of(name, "data", "sleep 1000000");
     user["spec"]["nodeName"] = node.into();
     user
+}
+
+/// Deletes a ConfigMap, and waits until the class of what it has discovered is gone with it, and the run.
+fn classes_gone_with(scope: &Scope, provisioner: &Provisioner, thing: &str) -> Result<()> {
+    provisioner.delete()?;
+    let class = format!("storageclass/{}-{thing}", provisioner.class);
+    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &class])?;
+    let runs = format!("-l=mooring.dev/config-name={}", provisioner.name);
+    let there = format!("-n={CONFIG_NAMESPACE}");
+    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &there, "pods", &runs])?;
+    Ok(())
 }
 
 #[test]
@@ -129,6 +140,11 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
         assert_eq!(scope.on_ceph(list)?.trim(), "[]");
+
+        let discovering = provisioner.key("operations", "provision, delete, expand, discover");
+        discovering.apply().await?;
+        discovering.status("1 storage class by discovery").await?;
+        classes_gone_with(&scope, &discovering, "cephfs")?;
         Ok(())
     });
 }
@@ -184,6 +200,19 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
         assert_eq!(scope.on_ceph("rbd ls rbd; rbd trash ls rbd")?, "");
+
+        // A class for each pool that is meant for images.
+        let discovering = provisioner.key("operations", "provision, delete, expand, discover");
+        discovering.apply().await?;
+        discovering.status("1 storage class by discovery").await?;
+        let uid = scope
+            .claim("pooled", &format!("{}-rbd", discovering.class), "48Mi")
+            .await?;
+        scope.claim_bound("pooled").await?;
+        assert!(scope.on_ceph("rbd ls rbd")?.contains(&uid));
+        scope.claim_gone("pooled").await?;
+        scope.nothing_left(&uid).await?;
+        classes_gone_with(&scope, &discovering, "rbd")?;
         Ok(())
     });
 }

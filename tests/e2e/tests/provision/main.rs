@@ -6,6 +6,7 @@ mod config;
 mod conform;
 mod contract;
 mod deleted;
+mod discover;
 mod expand;
 mod local;
 mod lost;

@@ -1,0 +1,284 @@
+//! Has images list what their storage can serve, and keeps the `VolumeSnapshotClass`es of what they listed.
+//!
+//! One loop looks at all ConfigMaps that promise to discover: there are few, and next to nothing is done about each. It
+//! is woken by watches, and by the clock when the next run is due. What it reads goes to [`Discoveries`]; the
+//! StorageClasses are kept by [`super::config`].
+//!
+//! [`Discoveries`]: crate::config::discovered::Discoveries
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions, TypeMeta};
+use kube::runtime::controller::Action;
+use mooring_contract::discovered::Discovered;
+use mooring_contract::names::FIELD_MANAGER;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::apply::{self, ApplyError, Shared};
+use crate::cache::work_queue::WorkQueue;
+use crate::config::discovered::{Listing, Listings};
+use crate::config::storage_class::config_of;
+use crate::config::{ConfigRef, ProvisionerConfig};
+use crate::operation::describe::describe;
+use crate::operation::discover::{DiscoverFailure, ObservedDiscovery, plan, result, run_of};
+use crate::process::call::{CallError, is_conflict, is_not_found};
+use crate::process::events::{Note, reasons};
+use crate::process::metrics::OperationResult;
+use crate::run::outcome::Category;
+use crate::run::{Kind, Run};
+use crate::time::elapsed;
+use crate::volume::snapshot::VolumeSnapshotClass;
+use crate::volume::snapshot_class::{self, SnapshotClassAction};
+
+/// Name of this loop in metrics.
+const CONTROLLER: &str = "discoveries";
+
+/// First and longest wait before what failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Longest time without a look: a safeguard.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// Looks at all ConfigMaps whenever something has changed or is due, until `stop`.
+pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToken) {
+    let mut changes = shared.context.configs.subscribe();
+    let mut told = Told::default();
+    let mut next = Instant::now();
+    let mut wait = RETRY.0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = queue.configs_queued() => {}
+            woken = changes.changed() => if woken.is_err() { return },
+            () = sleep_until(next) => {}
+        }
+        let (after, is_well) = Box::pin(look(&shared, &mut told)).await;
+        shared
+            .context
+            .metrics
+            .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
+        if is_well {
+            wait = RETRY.0;
+            next = Instant::now() + after;
+        } else {
+            next = Instant::now() + after.min(wait);
+            wait = (wait * 2).min(RETRY.1);
+        }
+    }
+}
+
+/// The run of each ConfigMap, by its uid, of whose end users and metrics know.
+#[derive(Debug, Default)]
+pub(crate) struct Told(BTreeMap<ConfigRef, String>);
+
+/// One look at everything: when to look again, and whether nothing failed.
+pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
+    let configs = &shared.context.configs;
+    if !configs.is_synced() {
+        return (LOOK_AGAIN, true);
+    }
+    let all = configs.all();
+    told.0
+        .retain(|reference, _| all.iter().any(|config| config.reference == *reference));
+    let (mut after, mut is_well) = (LOOK_AGAIN, true);
+    let mut answers = Listings::new();
+    for config in &all {
+        if !shared.cache.knows_runs_of(&config.reference.namespace) {
+            // Their list wakes this.
+            continue;
+        }
+        let run = shared.cache.run(&config.reference.namespace, &run_of(config));
+        if let Some(run) = &run
+            && run.fingerprint() == Some(config.fingerprint.as_str())
+            && let Some(result) = result(run)
+        {
+            tell(shared, told, config, run, &result);
+            if let Ok(discovered) = result {
+                let listing = Listing {
+                    config_uid: config.uid.clone(),
+                    discovered: Arc::new(discovered),
+                };
+                answers.insert(config.reference.clone(), listing);
+            }
+        }
+        match act(shared, config, run.as_ref()).await {
+            Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
+            Err(error) => {
+                is_well = false;
+                if error.category() != "conflict" {
+                    warn!(
+                        error = error.chain(),
+                        config = %config.reference,
+                        "failed to see to a discovery; trying again"
+                    );
+                }
+            }
+        }
+    }
+    let discovering = all
+        .iter()
+        .filter(|config| config.operations.contains(&Operation::Discover))
+        .map(|config| (config.reference.clone(), config.uid.clone()))
+        .collect();
+    shared.context.discoveries.update(&discovering, answers);
+    for action in snapshot_classes(shared, &all) {
+        if let Err(error) = carry_out(shared, action).await {
+            is_well = false;
+            warn!(
+                error = error.chain(),
+                "failed to see to a VolumeSnapshotClass; trying again"
+            );
+        }
+    }
+    (after, is_well)
+}
+
+/// Does the next thing about a ConfigMap's run; returns when to look again.
+async fn act(
+    shared: &Shared,
+    config: &Arc<ProvisionerConfig>,
+    run: Option<&Run>,
+) -> Result<Option<Duration>, ApplyError> {
+    let seen = ObservedDiscovery {
+        config,
+        run,
+        kube_api: &shared.context.settings.kube_api,
+        limits: &shared.limits,
+    };
+    let decision = plan(&seen, Timestamp::now());
+    // A moment later than due, so that the clock has surely passed it.
+    let due = decision.due().map(|after| after + Duration::from_millis(100));
+    if decision.begins().is_none() {
+        shared.limiter.forget(&run_of(config).name());
+    }
+    tracing::debug!(config = %config.reference, ?decision);
+    apply::config(shared, config, decision).await.map(|_: Action| due)
+}
+
+/// Says once how a run has ended.
+fn tell(
+    shared: &Shared,
+    told: &mut Told,
+    config: &ProvisionerConfig,
+    run: &Run,
+    result: &Result<Discovered, DiscoverFailure>,
+) {
+    if told.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
+        return;
+    }
+    told.0.insert(config.reference.clone(), run.uid().to_owned());
+    let (ended, category) = match result {
+        Ok(_) => (OperationResult::Done, ""),
+        Err(DiscoverFailure {
+            outcome: Outcome::GiveUp,
+            category,
+            ..
+        }) => (OperationResult::GivenUp, category.as_str()),
+        Err(failure) => (OperationResult::Retry, failure.category.as_str()),
+    };
+    let took = elapsed(run.made(), run.ended());
+    shared
+        .context
+        .metrics
+        .operation_ended(Kind::Discover.into(), ended, category, took);
+    match result {
+        Ok(discovered) => info!(
+            config = %config.reference,
+            classes = discovered.classes.len(),
+            "discovered what the storage can serve"
+        ),
+        Err(failure) => {
+            let words = describe(Kind::Discover).words;
+            let reason = match failure.category {
+                Category::Timeout => reasons::TIMED_OUT,
+                _ => words.failed,
+            };
+            let then = match failure.outcome {
+                Outcome::GiveUp => "it is not tried again until the ConfigMap changes",
+                Outcome::Done | Outcome::Retry => "it will be tried again",
+            };
+            let text = format!(
+                "{} failed: {}; the storage classes stay as they are, and {then}",
+                words.doing, failure.words
+            );
+            apply::tell_config(shared, config, Note::warning(reason, words.action, text));
+        }
+    }
+}
+
+/// What to do about the `VolumeSnapshotClass`es, where the cluster has any.
+fn snapshot_classes(shared: &Shared, configs: &[Arc<ProvisionerConfig>]) -> Vec<SnapshotClassAction> {
+    let cache = &shared.cache;
+    if !cache.snapshots.are_there() {
+        return Vec::new();
+    }
+    let (classes, there) = (cache.classes.state(), cache.snapshots.classes.state());
+    let contents = cache.snapshots.contents.state();
+    let names = contents
+        .iter()
+        .filter_map(|content| content.spec.volume_snapshot_class_name.clone());
+    let used: BTreeSet<String> = names.collect();
+    let config_in_force = |reference: &ConfigRef| configs.iter().find(|config| config.reference == *reference);
+    snapshot_class::plan(
+        classes.iter().map(AsRef::as_ref),
+        there.iter().map(AsRef::as_ref),
+        |class| config_in_force(&config_of(class)?).map(AsRef::as_ref),
+        &shared.context.settings.config_namespaces,
+        &used,
+    )
+}
+
+async fn carry_out(shared: &Shared, action: SnapshotClassAction) -> Result<(), ApplyError> {
+    const WHAT: &str = "VolumeSnapshotClass";
+    let client = shared.context.client.clone();
+    match action {
+        SnapshotClassAction::Create(class) => {
+            let post = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            // With its kind, which the API server has to be told of what a CRD defines.
+            let resource = ApiResource::erase::<VolumeSnapshotClass>(&());
+            let object = DynamicObject {
+                types: Some(TypeMeta {
+                    api_version: resource.api_version.clone(),
+                    kind: resource.kind.clone(),
+                }),
+                metadata: class.metadata.clone(),
+                data: json!({"driver": class.driver, "deletionPolicy": class.deletion_policy}),
+            };
+            let api: Api<DynamicObject> = Api::all_with(client, &resource);
+            match api.create(&post, &object).await {
+                Ok(_) => info!(class.name = class.name_any(), "made volume snapshot class"),
+                // Somebody was quicker: the watch brings theirs.
+                Err(error) if is_conflict(&error) => {}
+                Err(source) => return Err(CallError::new("create", WHAT, &class.name_any(), source).into()),
+            }
+        }
+        SnapshotClassAction::Delete(class) => {
+            let only_this = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: class.metadata.uid.clone(),
+                    resource_version: class.metadata.resource_version.clone(),
+                }),
+                ..DeleteParams::default()
+            };
+            let api: Api<VolumeSnapshotClass> = Api::all(client);
+            match api.delete(&class.name_any(), &only_this).await {
+                Ok(_) => info!(class.name = class.name_any(), "deleted volume snapshot class"),
+                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
+                Err(source) => return Err(CallError::new("delete", WHAT, &class.name_any(), source).into()),
+            }
+        }
+    }
+    Ok(())
+}

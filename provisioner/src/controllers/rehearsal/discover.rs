@@ -1,0 +1,280 @@
+//! A discovery, rehearsed like the life of a claim: with the loop that has the image run and the one that keeps
+//! StorageClasses, each call failing in turn. Classes come, one vanishes while it is used, one when it is not, and all
+//! go with their ConfigMap. Nothing is written while nothing changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::fake_api::{FakeApi, Fault, key_of};
+use super::{Script, read, shared};
+use crate::apply::Shared;
+use crate::cache::store::Cache;
+use crate::config::trust::Trust;
+use crate::controllers::config::State;
+use crate::controllers::config::usage::Uses;
+use crate::controllers::discover::{Told, look};
+use crate::run::Run;
+
+const SCRIPT: Script = Script {
+    image_makes_pv: false,
+    first_fails: false,
+    quick_binder: false,
+    deleted_after: None,
+};
+
+const CONFIG: &str = "admin/ceph";
+
+struct Stage {
+    api: FakeApi,
+    shared: Shared,
+    state: State,
+    told: Told,
+    uses: Arc<watch::Sender<Option<Uses>>>,
+    /// What the image prints, and its exit code.
+    prints: (i32, String),
+    runs: usize,
+}
+
+fn state(shared: &Shared, uses: &Arc<watch::Sender<Option<Uses>>>) -> State {
+    let uses = Arc::clone(uses);
+    let follow = move |_: BTreeSet<String>| {
+        let none = AbortOnDropHandle::new(tokio::spawn(std::future::ready(())));
+        (uses.subscribe(), none)
+    };
+    State::rehearsed(shared.context.clone(), Trust::offline(None, None), follow)
+}
+
+impl Stage {
+    fn open() -> Self {
+        let api = FakeApi::default();
+        let shared = shared(&api, SCRIPT);
+        let uses = Arc::new(watch::Sender::new(Some(Uses::new())));
+        let mut stage = Self {
+            state: state(&shared, &uses),
+            api,
+            shared,
+            told: Told::default(),
+            uses,
+            prints: (0, String::new()),
+            runs: 0,
+        };
+        stage.config("1");
+        stage
+    }
+
+    /// Writes the ConfigMap; another `round` is another version of it.
+    fn config(&mut self, round: &str) {
+        let mut state = self.api.lock();
+        let notes = state
+            .get("configs", CONFIG)
+            .map(|there| there["metadata"]["annotations"].clone());
+        state.put(
+            "configs",
+            json!({
+                "metadata": {"name": "ceph", "namespace": "admin", "uid": "c1", "annotations": notes,
+                             "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"type": "provisioner-config"}},
+                "data": {"plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/ceph:1", "round": round,
+                         "volume-source": "csi", "discover-interval": "24h",
+                         "operations": "provision,delete,snapshot,delete-snapshot,restore,discover"},
+            }),
+        );
+    }
+
+    fn uses(&self, used: &[(&str, usize)]) {
+        let all = ["ceph-ssd", "ceph-hdd"].map(|name| (name.to_owned(), 0));
+        let mut counts: BTreeMap<String, usize> = all.into();
+        counts.extend(used.iter().map(|(name, count)| ((*name).to_owned(), *count)));
+        self.uses.send_replace(Some(counts));
+    }
+
+    fn restarted_if_killed(&mut self) {
+        if std::mem::take(&mut self.api.lock().tripped) {
+            self.shared = shared(&self.api, SCRIPT);
+            self.state = state(&self.shared, &self.uses);
+            self.told = Told::default();
+        }
+    }
+
+    async fn turn(&mut self) {
+        let (configs, classes) = {
+            let state = self.api.lock();
+            (read(state.all("configs")), read(state.all("classes")))
+        };
+        self.state.know(configs, classes);
+        Box::pin(self.state.turn()).await;
+        self.restarted_if_killed();
+        self.watch();
+        if self.shared.context.configs.is_synced() {
+            Box::pin(look(&self.shared, &mut self.told)).await;
+        }
+        self.restarted_if_killed();
+        self.kubelet();
+        self.garbage_collector();
+    }
+
+    fn watch(&mut self) {
+        let state = self.api.lock();
+        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let pods: Vec<_> = read(state.all("pods"));
+        self.shared.cache = cache.filled(
+            writers,
+            vec![],
+            vec![],
+            &pods,
+            (read(state.all("classes")), vec![]),
+            (vec![], vec![], read(state.all("snapshotclasses"))),
+        );
+        for run in pods.into_iter().map(Run::of) {
+            self.shared.limiter.seen(&run.place());
+        }
+    }
+
+    fn kubelet(&mut self) {
+        let mut state = self.api.lock();
+        for mut pod in state.all("pods") {
+            let owned = state
+                .all("secrets")
+                .iter()
+                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
+            if !owned || !pod["status"]["phase"].is_null() {
+                continue;
+            }
+            let (code, message) = &self.prints;
+            pod["status"] = crate::operation::tests::ended(*code, message);
+            pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] =
+                json!(Timestamp::now().to_string());
+            pod["spec"]["nodeName"] = json!("node-a");
+            state.put("pods", pod);
+            self.runs += 1;
+        }
+    }
+
+    fn garbage_collector(&mut self) {
+        let mut state = self.api.lock();
+        for (owners, kind) in [("configs", "pods"), ("pods", "secrets")] {
+            let owners = state.all(owners);
+            let uids: Vec<Value> = owners.iter().map(|owner| owner["metadata"]["uid"].clone()).collect();
+            for object in state.all(kind) {
+                if !uids.contains(&object["metadata"]["ownerReferences"][0]["uid"]) {
+                    state.delete(kind, &key_of(&object));
+                }
+            }
+        }
+    }
+
+    /// Plays until nothing changes any more.
+    async fn play(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..60 {
+            let (faults, before) = {
+                let state = self.api.lock();
+                (state.faults, state.version)
+            };
+            self.turn().await;
+            let state = self.api.lock();
+            quiet = if before == state.version && faults == state.faults {
+                quiet + 1
+            } else {
+                0
+            };
+            if quiet > 2 {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.api.lock());
+    }
+
+    fn names(&self, kind: &str) -> Vec<String> {
+        self.api.lock().all(kind).iter().map(key_of).collect()
+    }
+
+    fn status(&self) -> String {
+        let config = self.api.lock().get("configs", CONFIG).unwrap();
+        let status = &config["metadata"]["annotations"]["mooring.dev/status"];
+        status.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The whole play; `what` goes wrong in it.
+    async fn whole(&mut self, what: &str) {
+        let both = r#"{"parameter": "pool", "classes": [{"name": "ssd", "snapshots": true}, "hdd"]}"#;
+        let one = r#"{"parameter": "pool", "classes": [{"name": "ssd", "snapshots": true}]}"#;
+        self.uses(&[]);
+        self.prints = (0, both.to_owned());
+        self.play().await;
+        assert_eq!(self.names("classes"), ["/ceph-hdd", "/ceph-ssd"], "{what}");
+        assert_eq!(self.names("snapshotclasses"), ["/ceph-ssd"], "{what}");
+        assert_eq!(self.names("pods"), ["admin/discover-c1"], "{what}");
+        assert_eq!(self.names("secrets").len(), 1, "{what}");
+        assert_eq!(self.status(), "in force; 2 storage classes by discovery", "{what}");
+
+        // A failure, and an answer that is none, change nothing.
+        for (round, prints) in [("2", (75, "busy")), ("3", (0, "")), ("4", (0, "{}"))] {
+            self.prints = (prints.0, prints.1.to_owned());
+            self.config(round);
+            self.play().await;
+            assert_eq!(self.names("classes"), ["/ceph-hdd", "/ceph-ssd"], "{what}");
+            assert_eq!(self.status(), "in force; 2 storage classes by discovery", "{what}");
+        }
+
+        self.uses(&[("ceph-hdd", 1)]);
+        self.prints = (0, one.to_owned());
+        self.config("5");
+        self.play().await;
+        assert_eq!(self.names("classes"), ["/ceph-hdd", "/ceph-ssd"], "{what}: in use");
+        assert!(
+            self.status().ends_with("as soon as nothing uses them: ceph-hdd"),
+            "{what}"
+        );
+        self.uses(&[]);
+        self.play().await;
+        assert_eq!(self.names("classes"), ["/ceph-ssd"], "{what}");
+        assert_eq!(self.status(), "in force; 1 storage class by discovery", "{what}");
+
+        self.api.lock().delete("configs", CONFIG);
+        self.play().await;
+        for kind in ["classes", "snapshotclasses", "pods", "secrets"] {
+            assert_eq!(self.names(kind), [""; 0], "{what}: {kind} left");
+        }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn classes_come_and_go_as_the_storage_lists_them_whatever_fails() {
+    Stage::open().whole("nothing fails").await;
+    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+        for nth in 1.. {
+            let mut stage = Stage::open();
+            stage.api.fail(nth, fault);
+            stage.whole(&format!("call {nth} failed {fault:?}")).await;
+            if stage.api.lock().calls() < nth {
+                break;
+            }
+        }
+    }
+}
+
+/// Proves: P7
+#[tokio::test]
+async fn a_discovery_that_brings_nothing_new_costs_the_writes_of_its_run_alone() {
+    let mut stage = Stage::open();
+    stage.uses(&[]);
+    stage.prints = (0, r#"{"parameter": "pool", "classes": ["ssd", "hdd"]}"#.to_owned());
+    stage.play().await;
+    let before = stage.api.lock().log.len();
+    // As if the interval had passed.
+    let mut pod = stage.api.lock().get("pods", "admin/discover-c1").unwrap();
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = json!("2026-01-01T00:00:00Z");
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    stage.api.lock().put("pods", pod);
+    stage.play().await;
+    assert_eq!(stage.runs, 2);
+    let log = stage.api.lock().log[before..].to_vec();
+    let writes: Vec<_> = log.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(writes, ["DELETE", "POST", "POST"], "{log:?}");
+}

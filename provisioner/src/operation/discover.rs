@@ -1,0 +1,234 @@
+//! From a ConfigMap that promises to discover to the list of what its storage can serve.
+//!
+//! No record is kept. The run itself says when it ended and by which version of the ConfigMap it was made, so it stays
+//! until the next one is due, and a restart of the controller finds all that there is to know. What is printed is read
+//! again at every look at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::CONTRACT_VERSION;
+use mooring_contract::discovered::Discovered;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::property::keys;
+use mooring_contract::request::Request;
+use mooring_contract::volume::check_options;
+use sha2::{Digest, Sha256};
+
+use super::decision::{Decision, DiscoverDecision, Start};
+use super::describe::describe;
+use super::observed::Limits;
+use super::record::Record;
+use super::step::{Step, step};
+use crate::config::problem::join;
+use crate::config::{ProvisionerConfig, discovered, properties};
+use crate::run::outcome::{Category, Finish, State};
+use crate::run::{Kind, Run, RunId};
+use crate::time::{elapsed, later};
+
+/// A run that failed is repeated after this part of the interval.
+const RETRY_PART: u32 = 10;
+
+/// But not sooner than this.
+const RETRY_LEAST: Duration = Duration::from_secs(10);
+
+/// Part of a wait that is left to chance, so that ConfigMaps that were read together are not asked together for good.
+const JITTER_PERCENT: u32 = 20;
+
+/// What is known of a ConfigMap and its discovery.
+pub struct ObservedDiscovery<'a> {
+    /// The ConfigMap in force.
+    pub config: &'a Arc<ProvisionerConfig>,
+    /// Its run.
+    pub run: Option<&'a Run>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+/// Which run it is.
+pub fn run_of(config: &ProvisionerConfig) -> RunId {
+    RunId::new(Kind::Discover, &config.uid)
+}
+
+/// Decides what to do about the runs of one ConfigMap.
+pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+    let config = seen.config;
+    let Some(run) = seen.run else {
+        return if config.operations.contains(&Operation::Discover) {
+            begin(seen, now)
+        } else {
+            Decision::Rest
+        };
+    };
+    let outdated =
+        !config.operations.contains(&Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
+    if outdated && run.leaving_since().is_none() {
+        return Decision::Stop(run.to_remove());
+    }
+    let record = Record {
+        attempt: run.attempt(),
+        ..Record::first(Kind::Discover, run.place(), run.made(), config)
+    };
+    match step(Some(run), &record, seen.limits, now) {
+        Step::Leaving(say) => Decision::Wait {
+            after: Some(seen.limits.overdue),
+            say,
+        },
+        Step::Waiting { after, say } => Decision::supply(Some(run), run_of(config), Some(config), &record, after, say),
+        Step::Running(left) => Decision::wait(left),
+        Step::Ended(_) if run.leaving_since().is_some() => Decision::wait(seen.limits.overdue),
+        // It did not end in time.
+        Step::Ended(_) if !run.is_over() => Decision::Stop(run.to_remove()),
+        Step::Ended(finish) => match result_of(&finish) {
+            Ok(_) => next(run, config.discover_interval, now),
+            Err(failure) if failure.outcome == Outcome::GiveUp => Decision::Rest,
+            Err(_) => next(run, retry(config), now),
+        },
+        Step::None | Step::Leftover(_) => Decision::Rest,
+    }
+}
+
+fn retry(config: &ProvisionerConfig) -> Duration {
+    (config.discover_interval / RETRY_PART).max(RETRY_LEAST)
+}
+
+/// Waits until it is time for the next run, and then makes room for it.
+fn next(run: &Run, after: Duration, now: Timestamp) -> DiscoverDecision {
+    // A node's clock may be ahead.
+    let due = later(run.ended().min(now), jittered(after, run.uid()));
+    let left = elapsed(now, due);
+    if left.is_zero() {
+        Decision::Stop(run.to_remove())
+    } else {
+        Decision::wait(left)
+    }
+}
+
+fn jittered(full: Duration, uid: &str) -> Duration {
+    let percent = u32::from(Sha256::digest(uid)[0]) * JITTER_PERCENT / u32::from(u8::MAX);
+    full * (100 - percent) / 100
+}
+
+fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+    let config = seen.config;
+    let run = run_of(config);
+    let record = Record::first(
+        Kind::Discover,
+        run.in_namespace(&config.reference.namespace),
+        now,
+        config,
+    );
+    Decision::Start(Box::new(Start {
+        run,
+        request: request(config, seen.kube_api),
+        config: Arc::clone(config),
+        record,
+        intent: describe(Kind::Discover).intent,
+        owner: Some((config.reference.name.clone(), config.uid.clone())),
+        node: None,
+        allowed: Vec::new(),
+        state: String::new(),
+    }))
+}
+
+/// What the image is asked: nothing of a volume.
+pub fn request(config: &ProvisionerConfig, kube_api: &str) -> Request {
+    Request {
+        contract: CONTRACT_VERSION,
+        operation: Operation::Discover,
+        pv_name: String::new(),
+        username: String::new(),
+        groups: Vec::new(),
+        size: 0,
+        size_gi: 0,
+        pvc_name: String::new(),
+        pvc_namespace: String::new(),
+        pvc_uid: String::new(),
+        storage_class: discovered::prefix(config).to_owned(),
+        access_modes: Vec::new(),
+        volume_mode: String::new(),
+        fs_type: String::new(),
+        mount_options: config.class.mount_options.clone(),
+        reclaim_policy: config.class.reclaim_policy.as_str().to_owned(),
+        node_name: String::new(),
+        topology: [].into(),
+        service_account: config.service_account.clone().unwrap_or_default(),
+        kube_api: kube_api.to_owned(),
+        parameters: config.pass_through.clone(),
+        volume: [].into(),
+        source: None,
+        snapshot: None,
+        attributes: None,
+    }
+}
+
+/// A discovery that failed: nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoverFailure {
+    /// Whether it is tried again.
+    pub outcome: Outcome,
+    /// For metrics.
+    pub category: Category,
+    /// Why.
+    pub words: String,
+}
+
+/// What a run has come to; `None` if it has not ended.
+pub fn result(run: &Run) -> Option<Result<Discovered, DiscoverFailure>> {
+    match run.state() {
+        State::Finished(finish) => Some(result_of(&finish)),
+        State::Waiting { .. } | State::Running | State::Leaving => None,
+    }
+}
+
+/// What a run that has ended has come to.
+pub fn result_of(finish: &Finish) -> Result<Discovered, DiscoverFailure> {
+    match finish.outcome {
+        Outcome::Done => read(&finish.message).map_err(|words| DiscoverFailure {
+            outcome: Outcome::Retry,
+            category: Category::Refused,
+            words,
+        }),
+        outcome @ (Outcome::Retry | Outcome::GiveUp) => Err(DiscoverFailure {
+            outcome,
+            category: finish.category,
+            words: finish.words.clone(),
+        }),
+    }
+}
+
+/// Reads what an image has printed, and whether classes can be made of it.
+pub fn read(message: &str) -> Result<Discovered, String> {
+    let found = Discovered::parse(message).map_err(|error| chain(&error))?;
+    for class in &found.classes {
+        // The file system is asked for by the class, as if an administrator had written it.
+        let names = class.parameters.keys().map(String::as_str);
+        let mut problems = properties::check(names.filter(|name| *name != keys::FS_TYPE));
+        let values = class.parameters.iter();
+        problems.extend(values.filter_map(|(key, value)| properties::check_value(key, value)));
+        if !problems.is_empty() {
+            let problems = join(&problems);
+            return Err(format!("class {:?} can't have its parameters: {problems}", class.name));
+        }
+        if let Some(options) = &class.mount_options
+            && let Err(error) = check_options(options, &[])
+        {
+            return Err(format!("class {:?} can't have its mount options: {error}", class.name));
+        }
+    }
+    Ok(found)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
