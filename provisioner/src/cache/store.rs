@@ -24,7 +24,7 @@ use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
-use crate::run::{Run, RunId};
+use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};

@@ -71,10 +71,10 @@ impl Stage {
     fn config(&mut self, round: &str) {
         let mut state = self.api.lock();
         let notes = state
-            .get("configs", CONFIG)
+            .get("configmaps", CONFIG)
             .map(|there| there["metadata"]["annotations"].clone());
         state.put(
-            "configs",
+            "configmaps",
             json!({
                 "metadata": {"name": "ceph", "namespace": "admin", "uid": "c1", "annotations": notes,
                              "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"type": "provisioner-config"}},
@@ -103,7 +103,7 @@ impl Stage {
     async fn turn(&mut self) {
         let (configs, classes) = {
             let state = self.api.lock();
-            (read(state.all("configs")), read(state.all("classes")))
+            (read(state.all("configmaps")), read(state.all("classes")))
         };
         self.state.know(configs, classes);
         Box::pin(self.state.turn()).await;
@@ -156,7 +156,7 @@ impl Stage {
 
     fn garbage_collector(&mut self) {
         let mut state = self.api.lock();
-        for (owners, kind) in [("configs", "pods"), ("pods", "secrets")] {
+        for (owners, kind) in [("configmaps", "pods"), ("pods", "secrets")] {
             let owners = state.all(owners);
             let uids: Vec<Value> = owners.iter().map(|owner| owner["metadata"]["uid"].clone()).collect();
             for object in state.all(kind) {
@@ -194,7 +194,7 @@ impl Stage {
     }
 
     fn status(&self) -> String {
-        let config = self.api.lock().get("configs", CONFIG).unwrap();
+        let config = self.api.lock().get("configmaps", CONFIG).unwrap();
         let status = &config["metadata"]["annotations"]["mooring.dev/status"];
         status.as_str().unwrap_or_default().to_owned()
     }
@@ -235,7 +235,7 @@ impl Stage {
         assert_eq!(self.names("classes"), ["/ceph-ssd"], "{what}");
         assert_eq!(self.status(), "in force; 1 storage class by discovery", "{what}");
 
-        self.api.lock().delete("configs", CONFIG);
+        self.api.lock().delete("configmaps", CONFIG);
         self.play().await;
         for kind in ["classes", "snapshotclasses", "pods", "secrets"] {
             assert_eq!(self.names(kind), [""; 0], "{what}: {kind} left");

@@ -208,7 +208,6 @@ impl State {
             "volumesnapshotcontents" => "contents",
             "volumesnapshotclasses" => "snapshotclasses",
             "storageclasses" => "classes",
-            "configmaps" => "configs",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
         if *method == Method::GET && name.is_none() {
