@@ -121,25 +121,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use k8s_openapi::api::storage::v1::StorageClass;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::{SnapshotClassAction, plan};
     use crate::operation::tests::config;
     use crate::volume::snapshot::VolumeSnapshotClass;
 
-    fn class(name: &str, change: &Value) -> StorageClass {
-        let mut value = json!({
+    fn class(name: &str, snapshots: &str) -> StorageClass {
+        let class = json!({
             "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "mooring", "storage-class": name},
-                         "annotations": {"mooring.dev/discovered": "ssd", "mooring.dev/snapshots": "true",
+                         "annotations": {"mooring.dev/discovered": "ssd", "mooring.dev/snapshots": snapshots,
                                          "mooring.dev/config-uid": "c1"}},
             "provisioner": "mooring.dev/flex-provisioner",
             "parameters": {"mooring.dev/config-namespace": "admin",
                            "mooring.dev/config-name": "custom-isci-provisioner"},
         });
-        for (key, new) in change.as_object().unwrap() {
-            value["metadata"]["annotations"][key] = new.clone();
-        }
-        serde_json::from_value(value).unwrap()
+        serde_json::from_value(class).unwrap()
     }
 
     #[test]
@@ -166,8 +163,8 @@ mod tests {
             });
             words.collect::<Vec<_>>().join(", ")
         };
-        let ssd = class("silver-ssd", &json!({}));
-        let without = class("silver-ssd", &json!({"mooring.dev/snapshots": null}));
+        let ssd = class("silver-ssd", "true");
+        let without = class("silver-ssd", "false");
         for (classes, there, used, says) in [
             (vec![ssd.clone()], vec![], vec![], "create silver-ssd"),
             (vec![ssd.clone()], vec![keeps.clone()], vec![], ""),
