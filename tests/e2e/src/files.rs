@@ -108,7 +108,7 @@ pub const FILES: &[File] = &[
     file("security", "mounts", Needs::Cluster, 25),
     file("security", "secrets", Needs::Cluster, 60),
     file("smoke", "cluster", Needs::Immutable, 15),
-    file("smoke", "images", Needs::Cluster, 5),
+    file("smoke", "builds", Needs::Cluster, 5),
     file("vm", "ceph", Needs::Machine, 445),
     file("vm", "daemons", Needs::Machine, 245),
     file("vm", "nfs", Needs::Machine, 80),

@@ -22,10 +22,8 @@ pub struct Judgement {
 impl Scope {
     /// Has the kit judge the image of a provisioner, whose ConfigMap need not be on the cluster.
     pub fn judged_by_kit(&self, provisioner: &Provisioner, flags: &[&str]) -> Result<Judgement> {
-        let layout = &self.own_cluster()?.layout;
-        let file = layout
-            .state
-            .join(format!("{}-{}.yaml", self.namespace, provisioner.name));
+        let workplace = self.workplace()?;
+        let file = workplace.file("provisioner.yaml");
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {
@@ -38,7 +36,7 @@ impl Scope {
         let program = repository().join(images::program_folder()?).join("flex-provisioner");
         let mut kit = tied(&program)?;
         kit.arg("conform")
-            .arg(format!("--kubeconfig={}", layout.kubeconfig().display()))
+            .arg(workplace.kubeconfig_flag())
             .arg(format!("--namespace={}", self.namespace))
             .args(flags)
             .arg(image)

@@ -60,6 +60,7 @@ mod waiting;
 mod waits;
 mod web;
 mod which_nodes;
+mod workplace;
 mod writer;
 
 pub use connection::{client, open_target};

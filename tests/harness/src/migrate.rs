@@ -1,7 +1,6 @@
 //! `flex-provisioner migrate`, as an administrator runs it.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 
@@ -13,18 +12,22 @@ use super::Scope;
 use super::children::{start, tied};
 use super::waiting::wait_for;
 use super::waits::wait_until;
+use super::workplace::Workplace;
+
+/// The file with what it prints.
+const OUTPUT: &str = "output";
 
 /// A run of it that goes on.
 #[derive(Debug)]
 pub struct Migration {
     child: Child,
-    said: PathBuf,
+    workplace: Workplace,
 }
 
 impl Migration {
     /// What it has printed.
     pub fn said(&self) -> Result<String> {
-        std::fs::read_to_string(&self.said).context("no output of the migration")
+        std::fs::read_to_string(self.workplace.file(OUTPUT)).context("no output of the migration")
     }
 
     /// Kills it at once.
@@ -51,20 +54,20 @@ impl Migration {
 impl Scope {
     /// Begins to move volumes of this test's namespace.
     pub fn migration(&self, flags: &[&str]) -> Result<Migration> {
-        let layout = &self.own_cluster()?.layout;
-        let said = layout.state.join(format!("{}-migrate.txt", self.namespace));
-        let file = File::create(&said).context("failed to create a file for the migration's output")?;
+        let workplace = self.workplace()?;
+        let file =
+            File::create(workplace.file(OUTPUT)).context("failed to create a file for the migration's output")?;
         let program = repository().join(images::program_folder()?).join("flex-provisioner");
         let mut command = tied(&program)?;
         command
             .arg("migrate")
-            .arg(format!("--kubeconfig={}", layout.kubeconfig().display()))
+            .arg(workplace.kubeconfig_flag())
             .arg(format!("--namespace={}", self.namespace))
             .args(flags)
             .stdout(file.try_clone()?)
             .stderr(file);
         let child = start(command).context("failed to start the migration")?;
-        Ok(Migration { child, said })
+        Ok(Migration { child, workplace })
     }
 
     /// Moves volumes of this test's namespace; the exit code, and what was printed.

@@ -1,16 +1,15 @@
 //! The snapshot API on a cluster: its CRDs, and the controller that a cluster has once for all drivers.
 
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result};
 use mooring_testbed::binaries::{ensure_snapshot_controller, snapshot_crds};
-use mooring_testbed::layout::write_file;
 use serde_json::{Value, json};
 
 use super::children::{start, tied};
 use super::provisioner::TEST_LABEL;
 use super::scope::Scope;
+use super::workplace::Workplace;
 
 const GROUP: &str = "snapshot.storage.k8s.io";
 const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
@@ -18,14 +17,14 @@ const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesn
 /// snapshot-controller at work for a test.
 pub struct SnapshotController {
     child: Child,
-    kubeconfig: PathBuf,
+    /// Its kubeconfig is there.
+    _workplace: Workplace,
 }
 
 impl Drop for SnapshotController {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.kubeconfig);
     }
 }
 
@@ -46,19 +45,18 @@ impl Scope {
     /// Has the cluster serve the snapshot API, and starts its controller.
     pub fn snapshot_controller(&self) -> Result<SnapshotController> {
         self.snapshot_api()?;
-        let kubeconfig = std::env::temp_dir().join(format!("{}-kubeconfig", self.namespace));
-        write_file(
-            &kubeconfig,
-            self.kubectl(["config", "view", "--raw", "--minify", "--flatten"])?,
-        )?;
+        let workplace = self.workplace()?;
         let mut controller = tied(ensure_snapshot_controller()?)?;
         controller
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .arg(workplace.kubeconfig_flag())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = start(controller).context("failed to start snapshot-controller")?;
-        Ok(SnapshotController { child, kubeconfig })
+        Ok(SnapshotController {
+            child,
+            _workplace: workplace,
+        })
     }
 
     /// Removes what the test has outside its namespace by this API, if the cluster serves it.

@@ -1,11 +1,11 @@
 //! Has Mooring judged by others' tests.
 
 mod csi;
-mod images;
 mod kubernetes;
 mod report;
 mod server;
 mod snapshots;
+mod suite_images;
 
 pub use csi::{CsiArgs, csi};
 pub use kubernetes::{KubernetesArgs, kubernetes};

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(titles("tests/harness/src/bare_machine/hung.rs"), ["vm_nfs", "vm_smb"]);
         for machine in [
             "virtual_machine/kernel.rs",
-            "node/guest/images.rs",
+            "node/guest/import.rs",
             "node/guest.rs",
             "cluster/guest.rs",
         ] {

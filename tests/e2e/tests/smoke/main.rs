@@ -1,4 +1,4 @@
 //! The testbed itself.
 
+mod builds;
 mod cluster;
-mod images;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::images;
 use super::report::Report;
 use super::server::Server;
 use super::snapshots::SnapshotController;
+use super::suite_images;
 use crate::binaries::ensure_e2e_test;
 use crate::command::{command, output_with_input, watched_within};
 use crate::images::Selection;
@@ -70,7 +70,7 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let program = ensure_e2e_test()?;
     let target = Target::own(layout, None, None)?;
     let built = target.load_images(Selection::All)?;
-    images::load(&target, &program)?;
+    suite_images::load(&target, &program)?;
     install(&target, &built)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers

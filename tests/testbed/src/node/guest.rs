@@ -5,7 +5,7 @@
 //! state. Its link is on the cluster's bridge like other nodes', so everything can reach it; but its namespaces can't
 //! be entered.
 
-mod images;
+mod import;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub fn make_disk(
     }
     let made = tree::fill(layout, binaries, authority, block, &kernel)
         .and_then(|root| {
-            images::import(binaries, images, &root.join("var/lib/containerd"), &folder)?;
+            import::into_containerd(binaries, images, &root.join("var/lib/containerd"), &folder)?;
             make_file_system(&root, &folder.join(DISK))
         })
         .with_context(|| format!("failed to make the disk of {node}"));

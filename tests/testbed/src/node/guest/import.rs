@@ -22,7 +22,7 @@ struct Importer {
 }
 
 /// Imports images below `root`.
-pub(super) fn import(binaries: &Binaries, images: &[PathBuf], root: &Path, work: &Path) -> Result<()> {
+pub(super) fn into_containerd(binaries: &Binaries, images: &[PathBuf], root: &Path, work: &Path) -> Result<()> {
     let importer = Importer::start(binaries, root, work)?;
     for image in images {
         let mut ctr = command(binaries.path("ctr"), ["--address"]);
