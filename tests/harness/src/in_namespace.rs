@@ -129,7 +129,7 @@ where
         (Err(_), Err(error)) => note(format!("{}: {error:#}", failed.test())),
         _ => {}
     }
-    outcome.and(closed)
+    outcome.and(closed).with_context(|| failed.where_to_look())
 }
 
 pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -63,6 +63,15 @@ impl Failed {
         &self.test
     }
 
+    /// Where all there is can be found, and how to have the same run again.
+    pub(super) fn where_to_look(&self) -> String {
+        format!(
+            "all there is in {}, {SEED_VARIABLE}={}",
+            self.folder.display(),
+            Lots::seed()
+        )
+    }
+
     /// Writes all information into the folder, and prints the few lines that explain most failures. It never fails: the
     /// test has done that.
     pub(super) fn show(&self, error: &anyhow::Error) {

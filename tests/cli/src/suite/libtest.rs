@@ -147,7 +147,9 @@ fn follow(mut command: Command, title: &str, limit: Duration, is_news: &dyn Fn(&
         let status = child.wait().with_context(|| format!("failed to wait for {shown}"))?;
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         running.groups.remove(&group);
-        let why = if in_time {
+        let why = if running.stopped {
+            format!("{shown} was ended, since the suite was stopped")
+        } else if in_time {
             format!("{shown} ended with {status} before its tests had")
         } else {
             format!("{shown} was not at its end after {} s, and was killed", limit.as_secs())
@@ -272,7 +274,11 @@ impl Reading {
         let begins = text.starts_with("thread '") && text.contains(" panicked at ");
         if begins {
             let name = text.split('\'').nth(1).unwrap_or_default().to_owned();
-            self.panics.entry(name.clone()).or_default().push_str(text);
+            let said = self.panics.entry(name.clone()).or_default();
+            if !said.is_empty() {
+                said.push('\n');
+            }
+            said.push_str(text);
             self.panic = Some(name);
         } else if text.is_empty() || text == "stack backtrace:" || text.starts_with("note: ") {
             self.panic = None;
@@ -372,12 +378,14 @@ mod tests {
                 "and more",
                 "stack backtrace:",
                 "   0: __rustc::rust_begin_unwind",
+                "thread 'a::b' (7) panicked at in_namespace.rs:79:9:",
+                "seed 4",
             ],
             false,
         );
         let said = &results.failed["a::b"];
         assert!(
-            said.contains("in vain\nand more") && !said.contains("rust_begin"),
+            said.contains("in vain\nand more\nthread") && said.contains("seed 4") && !said.contains("rust_begin"),
             "{said}"
         );
     }
