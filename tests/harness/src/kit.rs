@@ -31,7 +31,7 @@ impl Scope {
             },
             "data": provisioner.data,
         });
-        write_file(&file, map.to_string())?;
+        write_file(&file, self.target.with_image_names(&map.to_string()))?;
         let image = provisioner.data.get("image").context("the ConfigMap names no image")?;
         let program = repository().join(images::program_folder()?).join("flex-provisioner");
         let mut kit = tied(&program)?;
@@ -39,7 +39,7 @@ impl Scope {
             .arg(workplace.kubeconfig_flag())
             .arg(format!("--namespace={}", self.namespace))
             .args(flags)
-            .arg(image)
+            .arg(self.target.with_image_names(image))
             .arg(&file);
         let _waiting = wait_for(format!("the kit to judge {image}"));
         let ended = kit.output().context("failed to run the kit")?;

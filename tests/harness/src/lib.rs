@@ -41,6 +41,7 @@ pub mod lots;
 pub mod migrate;
 mod names;
 mod namespace;
+mod nbd;
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;

@@ -158,21 +158,10 @@ fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
     });
 }
 
-/// The server that is part of qemu, which the client's image has as well.
-const NBD: &str = concat!(
-    "{apiVersion: v1, kind: Pod, metadata: {name: nbd}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, \
-     containers: [{name: main, image: 'mooring.dev/client-block:",
-    env!("CARGO_PKG_VERSION"),
-    "', command: [sh, -c, 'truncate -s 64M /disk; exec qemu-nbd -f raw -x disk -e 8 -t /disk'], \
-     readinessProbe: {tcpSocket: {port: 10809}, periodSeconds: 1}}]}}"
-);
-
 #[test]
 fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
     on_two_nodes("mount-nbd", async |scope, [one, two]| {
-        scope.apply(NBD)?;
-        let server = scope.pod_ready("nbd").await?;
-        let address = server.status.and_then(|status| status.pod_ip).context("no address")?;
+        let address = scope.nbd_server(&one, "true").await?;
         let source = format!("nbd://{address}/disk");
         scope.volume("disk", &json!({"client": "block", "source": source}))?;
         scope.pod("first", &two, "disk", Value::Null)?;
@@ -206,9 +195,7 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
 #[test]
 fn a_client_container_that_is_killed_leaves_no_loop_device() {
     on_own_nodes("mount-loop", async |scope| {
-        scope.apply(NBD)?;
-        let server = scope.pod_ready("nbd").await?;
-        let address = server.status.and_then(|status| status.pod_ip).context("no address")?;
+        let address = scope.nbd_server("node-1", "true").await?;
         let image = own_image(&scope, BLOCK_CLIENT_IMAGE, "loop")?;
         let source = format!("nbd://{address}/disk");
         scope.volume(

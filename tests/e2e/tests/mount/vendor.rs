@@ -16,15 +16,6 @@ use serde_json::{Value, json};
 /// The vendor's image (tests/images/acme).
 const IMAGE: &str = "mooring.dev/testbed-acme";
 
-/// A server with a device that has a file system.
-const SERVER: &str = concat!(
-    "{apiVersion: v1, kind: Pod, metadata: {name: acme}, spec: {nodeName: node-1, terminationGracePeriodSeconds: 1, \
-     containers: [{name: main, image: 'mooring.dev/client-block:",
-    env!("CARGO_PKG_VERSION"),
-    "', command: [sh, -c, 'truncate -s 64M /disk; mkfs.ext4 -q /disk; exec qemu-nbd -f raw -x disk -e 8 -t /disk'], \
-     readinessProbe: {tcpSocket: {port: 10809}, periodSeconds: 1}}]}}"
-);
-
 /// Longest until all processes of a service have ended.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
@@ -60,9 +51,7 @@ async fn all_ended(after: &str, pids: &[i32]) -> Result<()> {
 #[test]
 fn a_vendor_s_client_has_its_options_judged_its_services_watched_and_all_of_them_ended() {
     on_own_nodes("mount-vendor", async |scope| {
-        scope.apply(SERVER)?;
-        let server = scope.pod_ready("acme").await?;
-        let address = server.status.and_then(|status| status.pod_ip).context("no address")?;
+        let address = scope.nbd_server("node-1", "mkfs.ext4 -q /disk").await?;
         let image = own_image(&scope, IMAGE, "own")?;
         let volume = |more: &Value| {
             let mut volume = json!({"client": "acme", "client-image": image, "source": format!("{address}/disk")});

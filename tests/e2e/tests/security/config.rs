@@ -240,7 +240,9 @@ fn no_image_runs_with_the_rights_of_a_part_of_mooring_or_of_another_namespace() 
             seen?;
         }
         // An account of this namespace, which is not the ConfigMap's.
-        scope.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: theirs}}")?;
+        scope.apply(
+            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "theirs"}}).to_string(),
+        )?;
         let provisioner = scope.provisioner().printing().key("service-account-name", "theirs");
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
