@@ -23,6 +23,7 @@ use super::snapshot_watch::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::storage_class::is_discovered;
+use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
@@ -229,20 +230,15 @@ pub async fn watch(
 
 /// What a run was begun for.
 fn targets(run: &Run) -> Vec<WorkItem> {
-    // What was copied may be waiting for the end of that.
-    let copied = match run.kind() {
-        Some(Kind::Clone) => run.request().ok().and_then(|request| request.source),
-        _ => None,
-    };
-    if run.kind() == Some(Kind::Discover) {
+    let kind = run.kind().map(describe);
+    if kind.is_some_and(|kind| kind.subject == SubjectKind::Config) {
         return vec![WorkItem::Configs];
     }
-    let snapshot = match run.kind() {
-        Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore | Kind::Backup | Kind::DeleteBackup) => {
-            run.request().ok()
-        }
-        _ => None,
-    };
+    // What was copied may be waiting for the end of that.
+    let copied = kind.filter(|kind| kind.reads == Reads::SourceVolume);
+    let copied = copied.and_then(|_| run.request().ok()?.source);
+    let snapshot = kind.filter(|kind| kind.is_about_snapshot());
+    let snapshot = snapshot.and_then(|_| run.request().ok());
     run.claim()
         .map(|(namespace, name)| WorkItem::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()

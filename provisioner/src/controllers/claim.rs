@@ -15,6 +15,7 @@ use crate::apply::live::{copied_by, look_up, make};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::decision::First;
+use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::{content, is_change_asked, provision, standing};
 use crate::run::{Kind, RunId};
@@ -51,20 +52,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let class = cache.classes.get(&ObjectRef::new(class_name));
     let mut volumes = cache.volumes_of(&uid);
     // Of a claim that has its volume, that one says it.
-    let is_standing = match record.as_ref().map(|record| record.operation) {
-        None | Some(Kind::Expand | Kind::Modify) => true,
-        Some(
-            Kind::Provision
-            | Kind::Clone
-            | Kind::Restore
-            | Kind::Delete
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover,
-        ) => false,
-    };
+    let is_standing = record
+        .as_ref()
+        .is_none_or(|record| describe(record.operation).effect.changes_volume());
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
         Some(volume) => config_of(shared, volume, class.as_deref(), class_name, record.as_ref()),
