@@ -12,7 +12,6 @@
 mod expand;
 pub mod give_up;
 pub mod install;
-pub mod kernel;
 pub mod mounts;
 pub mod program;
 pub mod protocol;
@@ -24,6 +23,7 @@ pub mod serve;
 pub mod services;
 pub mod store;
 pub mod supervise;
+pub mod target_mounts;
 
 use std::io;
 use std::path::{Path, PathBuf};

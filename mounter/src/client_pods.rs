@@ -42,7 +42,7 @@ use tracing::{info, warn};
 
 use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
-use self::kept::{Kept, KeptRecord};
+use self::kept::{KeptRecord, KeptVolumes};
 use self::link::{LinkError, ask};
 use self::looks::Looks;
 use self::old::{OldPod, Origin};
@@ -69,7 +69,7 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
 /// Who this mounter is.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct MounterIdentity {
     /// Name of the node that it runs on.
     pub node: String,
     /// Namespace of its Pod, and of the client Pods.
@@ -202,8 +202,8 @@ pub struct ClientPods {
     client: kube::Client,
     events: Recorder,
     node_pods: Option<Arc<NodePods>>,
-    kept: Kept,
-    identity: Identity,
+    kept: KeptVolumes,
+    identity: MounterIdentity,
     args: ClientPodArgs,
     allowed: Allowed,
     registry: Registry,
@@ -223,10 +223,10 @@ impl ClientPods {
     /// Starts to watch this node's client Pods, and to delete idle ones.
     pub fn start(
         cluster: Cluster,
-        identity: Identity,
+        identity: MounterIdentity,
         args: ClientPodArgs,
         registry: Registry,
-        kept: Kept,
+        kept: KeptVolumes,
         workers: Workers,
     ) -> Arc<Self> {
         let Cluster {
@@ -497,7 +497,7 @@ impl ClientPods {
     }
 
     async fn find_out(&self) -> Result<Known, PodError> {
-        let Identity {
+        let MounterIdentity {
             node: _,
             namespace,
             pod: own_name,
@@ -640,8 +640,8 @@ mod tests {
 
     use clap::Parser;
 
-    use super::kept::Kept;
-    use super::{ClientPodArgs, ClientPods, Cluster, Identity, lost};
+    use super::kept::KeptVolumes;
+    use super::{ClientPodArgs, ClientPods, Cluster, MounterIdentity, lost};
     use crate::api::recorder::Recorder;
     use crate::api::tests::{SHORT, silent_server};
     use crate::volume::registry::Registry;
@@ -661,7 +661,7 @@ mod tests {
             client,
             node_pods: None,
         };
-        let identity = Identity {
+        let identity = MounterIdentity {
             node: "node-1".into(),
             namespace: "mooring".into(),
             pod: "mounter-x".into(),
@@ -669,7 +669,7 @@ mod tests {
         };
         let flags = Flags::parse_from(["mounter"]);
         let (registry, workers) = (Registry::default(), Workers::default());
-        let pods = ClientPods::start(cluster, identity, flags.args, registry, Kept::default(), workers);
+        let pods = ClientPods::start(cluster, identity, flags.args, registry, KeptVolumes::default(), workers);
         let start = Instant::now();
         for _ in 0..10 {
             pods.delete_soon("client-sshfs-0", "uid");

@@ -30,8 +30,8 @@ use crate::api;
 use crate::api::recorder::Recorder;
 use crate::api::volume_events::VolumeRecorder;
 use crate::client_pods::client::ContainerClient;
-use crate::client_pods::kept::Kept;
-use crate::client_pods::{ClientPods, Cluster, Identity};
+use crate::client_pods::kept::KeptVolumes;
+use crate::client_pods::{ClientPods, Cluster, MounterIdentity};
 use crate::core::client::Client;
 use crate::core::metrics::MounterMetrics;
 use crate::core::origin::Volumes;
@@ -272,7 +272,7 @@ fn client_pods(
         );
         return None;
     };
-    let identity = Identity {
+    let identity = MounterIdentity {
         node: node.clone(),
         namespace: args.namespace.clone(),
         pod: pod.clone(),
@@ -283,7 +283,7 @@ fn client_pods(
         events: events.clone(),
         node_pods,
     };
-    let kept = Kept::open(&args.kept_dir);
+    let kept = KeptVolumes::open(&args.kept_dir);
     let args = args.client_pods.clone();
     let (registry, workers) = (registry.clone(), workers.clone());
     Some(ClientPods::start(api, identity, args, registry, kept, workers))

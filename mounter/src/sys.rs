@@ -8,11 +8,11 @@ pub(crate) mod fake;
 mod fuse;
 pub mod graft;
 mod host;
-mod kernel;
 pub mod look;
 pub mod loop_device;
 pub(crate) mod raw;
 mod rpcbind;
+mod system_calls;
 pub mod thread;
 
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{Target, TargetError};
 
-pub use kernel::Kernel;
+pub use system_calls::Kernel;
 
 /// A system call or a program that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

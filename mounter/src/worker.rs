@@ -25,7 +25,7 @@ use std::io::{Read, Write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use self::clients::{host, kernel, local, pool};
+use self::clients::{host, local, pool, self_mode};
 use crate::sys::graft::DeviceNode;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
@@ -92,7 +92,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Show { pool, mount } => local::show(sys, pool, mount),
         Task::Hide { pool, target } => local::hide(sys, pool, target),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
-        Task::Kernel { namespace, mount } => kernel::mount(sys, namespace.as_deref(), mount),
+        Task::Kernel { namespace, mount } => self_mode::mount(sys, namespace.as_deref(), mount),
         Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
         Task::Force {

@@ -30,7 +30,7 @@ use crate::operation::decision::{
     Accept, Altered, ClaimDecision, Decision, DiscoverDecision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision,
     Refuse, Reschedule, Settled, SnapshotDecision, Undone, VolumeDecision,
 };
-use crate::operation::describe::{SubjectKind, waiting};
+use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
 use crate::operation::observed::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
@@ -239,7 +239,8 @@ impl Apply<'_> {
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
         // First, since the record ends the attempt: what the image said is not to be lost.
-        if let (Subject::Snapshot(content), Kind::Snapshot | Kind::Backup) = (&self.subject, failed.record.operation)
+        let effect = describe(failed.record.operation).effect;
+        if let (Subject::Snapshot(content), Effect::TakesSnapshot) = (&self.subject, effect)
             && let Some(status) = error_status(content, &failed.say.text, Timestamp::now())
         {
             self.write_status(status).await?;

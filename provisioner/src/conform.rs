@@ -21,7 +21,7 @@ use mooring_contract::names;
 use self::args::ConformArgs;
 use self::checks::Kit;
 use self::error::RigError;
-use self::report::Report;
+use self::report::ConformReport;
 use self::rig::{Rig, Unreachable};
 use self::runs::Runs;
 use crate::config::ProvisionerConfig;
@@ -80,7 +80,7 @@ async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
         changes => Some(unreachable(args, &map, changes)?),
     };
     let rig = Rig::new(args, config, unreachable).await?;
-    let mut report = Report::begin(&args.image, &rig.promised());
+    let mut report = ConformReport::begin(&args.image, &rig.promised());
     Kit::new(&rig).try_all(&mut report).await;
     rig.clean().await;
     report.end();

@@ -33,7 +33,7 @@ enum Trouble {
     Broken,
 }
 
-fn run(mut args: sys::Args) -> usize {
+fn run(mut args: sys::Arguments) -> usize {
     // The executable's own name.
     let _ = args.next();
     let init = args.clone().next() == Some(b"init");
@@ -52,7 +52,7 @@ fn run(mut args: sys::Args) -> usize {
     print(say(&trouble).finish())
 }
 
-fn ask(args: sys::Args, answer: &mut [u8]) -> Result<usize, Trouble> {
+fn ask(args: sys::Arguments, answer: &mut [u8]) -> Result<usize, Trouble> {
     let end = sys::monotonic() + DEADLINE_SECONDS * 1_000_000_000;
     request::check(args.clone()).map_err(Trouble::Request)?;
     let socket = connect(end)?;

@@ -61,18 +61,18 @@ unsafe extern "C" fn _start() -> ! {
 /// `stack` points at argc, with argv behind it.
 unsafe extern "C" fn start(stack: *const usize) -> ! {
     // SAFETY: the kernel puts argc and that many pointers to NUL-terminated strings there, and they stay for ever.
-    let args = unsafe { Args::new(stack.add(1).cast(), *stack) };
+    let args = unsafe { Arguments::new(stack.add(1).cast(), *stack) };
     exit(crate::run(args))
 }
 
 /// The arguments of the process.
 #[derive(Clone)]
-pub(crate) struct Args {
+pub(crate) struct Arguments {
     next: *const *const u8,
     left: usize,
 }
 
-impl Args {
+impl Arguments {
     /// # Safety
     /// There are `count` pointers at `first`, to strings that end in NUL and live for ever.
     unsafe fn new(first: *const *const u8, count: usize) -> Self {
@@ -83,7 +83,7 @@ impl Args {
     }
 }
 
-impl Args {
+impl Arguments {
     /// Overwrites all arguments but the first of those that are left, so that `/proc/PID/cmdline` shows them no more.
     pub(crate) fn wipe(mut self) {
         let _ = self.next();
@@ -103,7 +103,7 @@ impl Args {
     }
 }
 
-impl Iterator for Args {
+impl Iterator for Arguments {
     type Item = &'static [u8];
 
     fn next(&mut self) -> Option<&'static [u8]> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, no_thread};
-use super::{kernel, program, run, store};
+use super::{program, run, store, target_mounts};
 use crate::sys::thread;
 
 impl Mounts {
@@ -20,7 +20,7 @@ impl Mounts {
         let looked = thread::run(move || {
             // The program follows the path by itself: this shows that there is no link on the way.
             target.open()?;
-            Ok::<_, AgentError>(kernel::device(&target)?)
+            Ok::<_, AgentError>(target_mounts::device(&target)?)
         });
         let device = looked.await.map_err(no_thread(path))??;
         if invocation.program.is_file() {

@@ -17,8 +17,8 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use tracing::warn;
 
-use super::kernel::KernelError;
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
+use super::target_mounts::TargetMountError;
 use crate::sys::thread;
 use crate::sys::{Kernel, NewMount, Sys as _};
 use crate::volume::job::Secrets;
@@ -99,9 +99,9 @@ fn is_fuse(fs_type: &str) -> bool {
 }
 
 /// Ends the FUSE connection behind a device. One that has ended is success.
-fn end_connection(device: DeviceNumber) -> Result<(), KernelError> {
+fn end_connection(device: DeviceNumber) -> Result<(), TargetMountError> {
     let name = format!("{}/abort", connection_of(device));
-    let failed = |source| KernelError::Call {
+    let failed = |source| TargetMountError::Call {
         attempted: "end the FUSE connection",
         path: PathBuf::from(CONNECTIONS).join(&name),
         source,
@@ -117,7 +117,7 @@ fn end_connection(device: DeviceNumber) -> Result<(), KernelError> {
 }
 
 /// The kernel's directory of FUSE connections. It is mounted here, since containers don't have it in `/sys`.
-fn connections() -> Result<OwnedFd, KernelError> {
+fn connections() -> Result<OwnedFd, TargetMountError> {
     Ok(Kernel.new_mount(&NewMount {
         fs_type: CONNECTIONS.to_owned(),
         source: CONNECTIONS.to_owned(),

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::kernel::{self, KernelError};
 use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
 use super::record::{self, ImageRecordError};
@@ -19,6 +18,7 @@ use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::services::{ServiceError, ServiceRun, Services};
 use super::store::{self, Store, StoreError, without_secrets};
+use super::target_mounts::{self, TargetMountError};
 use crate::sys::look::{self, LookError, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
@@ -105,7 +105,7 @@ pub enum AgentError {
     Look(#[from] LookError),
     /// A system call on the target failed.
     #[error(transparent)]
-    Kernel(#[from] KernelError),
+    Kernel(#[from] TargetMountError),
     /// The agent's own files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -142,8 +142,8 @@ impl AgentError {
             Self::Program(ProgramError::TimedOut { .. }) => FailureCategory::TimedOut,
             Self::Service(error) => error.category(),
             Self::Record(error) => error.category(),
-            Self::Program(_) | Self::Kernel(KernelError::NothingMounted) => FailureCategory::Refused,
-            Self::Kernel(KernelError::InUse(_)) => FailureCategory::InUse,
+            Self::Program(_) | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
+            Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
             Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => FailureCategory::System,
         }
     }
@@ -283,7 +283,7 @@ impl Mounts {
         let Some(dead) = self.store.dead(target) else {
             return Ok(());
         };
-        match kernel::device(&self.target(target)?)? {
+        match target_mounts::device(&self.target(target)?)? {
             Some(device) if dead.devices.contains(&device) => Ok(self.store.revived(target, &[device])?),
             _ => Ok(()),
         }
@@ -344,7 +344,7 @@ impl Mounts {
         if self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }
-        if let Err(error) = kernel::make_fuse_device() {
+        if let Err(error) = target_mounts::make_fuse_device() {
             warn!(
                 error = %chain(&error),
                 "there is no /dev/fuse, and the agent failed to make it"
@@ -365,14 +365,14 @@ impl Mounts {
         let Some(call) = self.store.recorded(path) else {
             return Ok(());
         };
-        thread::run(move || kernel::unmount_target(&target))
+        thread::run(move || target_mounts::unmount_target(&target))
             .await
             .map_err(no_thread(path))??;
         self.clear_up(&call, busy, CLEAR_UP_WAIT).await
     }
 
     async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
-        if let Err(error) = kernel::make_fuse_device() {
+        if let Err(error) = target_mounts::make_fuse_device() {
             // Some clients don't need it, and a client that does reports it.
             warn!(
                 error = %chain(&error),
@@ -392,7 +392,7 @@ impl Mounts {
         }
         let flags = flags(call)?;
         let target = target.clone();
-        thread::run(move || kernel::move_onto(&staging, &target, flags))
+        thread::run(move || target_mounts::move_onto(&staging, &target, flags))
             .await
             .map_err(no_thread(&call.target))??;
         self.seen_alive(&call.target);

@@ -12,11 +12,11 @@ use mooring_program::error::chain;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-use super::kernel;
 use super::mounts::{AgentError, CLEAR_UP_WAIT, LOOK_LIMIT, Mounts, flags, no_thread};
 use super::program::{self, Brings};
 use super::protocol::{AgentFailure, MountCall};
 use super::revivals::End;
+use super::target_mounts;
 use crate::sys::look::{self, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
@@ -96,7 +96,7 @@ impl Mounts {
             LookedAt::Alive => return Ok(End::Alive),
             LookedAt::Dead => {}
         }
-        let Some(device) = kernel::device(&target)? else {
+        let Some(device) = target_mounts::device(&target)? else {
             return Ok(End::Gone);
         };
         // Before it is replaced: after that, nothing tells which mounts in containers belong to this volume.
@@ -114,7 +114,7 @@ impl Mounts {
         let replaced = async {
             self.run_mount(call, invocation, LIMIT).await?;
             let (staging, target) = (staging.clone(), target.clone());
-            let replaced = thread::run(move || kernel::replace(&staging, &target, device, flags));
+            let replaced = thread::run(move || target_mounts::replace(&staging, &target, device, flags));
             replaced
                 .await
                 .map_err(no_thread(&call.target))?

@@ -38,9 +38,9 @@ use self::call::ServiceCall;
 use self::command::{SOCKET, VOLUME};
 use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
-use self::process::{GRACE, Identity, Process};
+use self::process::{GRACE, Process, ProcessIdentity};
 pub use self::volume::ServiceRun;
-use self::volume::{Kept, Live, Record, Volume, end_apart};
+use self::volume::{Live, Service, ServiceRecord, VolumeServices, end_apart};
 use super::store::{self, StoreError};
 use crate::sys::{loop_device, thread};
 
@@ -63,7 +63,7 @@ pub struct Services {
     agent: PathBuf,
     /// The directory with the services' files.
     dir: PathBuf,
-    volumes: Mutex<BTreeMap<String, Volume>>,
+    volumes: Mutex<BTreeMap<String, VolumeServices>>,
     /// Signals that a daemon has ended by itself.
     ended: Notify,
 }
@@ -125,7 +125,7 @@ impl Services {
                 if let (Live::Daemon { process, .. }, true) = (&live, known.has_lost_one()) {
                     end_apart(process);
                 }
-                known.kept.push(Kept { record, live });
+                known.kept.push(Service { record, live });
             }
         }
     }
@@ -195,7 +195,7 @@ impl Services {
             ServiceCall::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
             ServiceCall::WatchServer { limit: 0, .. } => {}
             ServiceCall::WatchServer { limit, file } => {
-                let record = Record::Watch {
+                let record = ServiceRecord::Watch {
                     file,
                     limit: Duration::from_secs(limit),
                     source: run.source,
@@ -208,7 +208,7 @@ impl Services {
                     return Err(ServiceError::NoDaemon);
                 }
                 let live = self.again(volume, &record);
-                self.keep(volume, Kept { record, live })?;
+                self.keep(volume, Service { record, live })?;
             }
         }
         Ok(String::new())
@@ -272,7 +272,7 @@ impl Services {
             Some((child, reader, pipe)) => (Some(child), Some(reader), Some(pipe)),
             None => (None, None, None),
         };
-        let record = Record::Daemon {
+        let record = ServiceRecord::Daemon {
             program: program.to_owned(),
             process: process.identity,
             output,
@@ -281,7 +281,7 @@ impl Services {
             process: Arc::clone(&process),
             _watcher: self.watch(volume, program, &process, child, reader),
         };
-        match self.keep(volume, Kept { record, live }) {
+        match self.keep(volume, Service { record, live }) {
             Ok(()) => Ok(process),
             Err(error) => {
                 // The mount has failed meanwhile: nothing else would end the daemon.
@@ -294,7 +294,7 @@ impl Services {
     }
 
     /// Records a service, if its volume is still being mounted.
-    fn keep(&self, name: &str, kept: Kept) -> Result<(), ServiceError> {
+    fn keep(&self, name: &str, kept: Service) -> Result<(), ServiceError> {
         let mut volumes = self.lock();
         let volume = volumes.get_mut(name).filter(|volume| volume.run.is_some());
         let volume = volume.ok_or_else(|| ServiceError::NotMounting(name.to_owned()))?;
@@ -306,7 +306,7 @@ impl Services {
         Ok(written?)
     }
 
-    fn write(&self, name: &str, volume: &Volume) -> Result<(), StoreError> {
+    fn write(&self, name: &str, volume: &VolumeServices) -> Result<(), StoreError> {
         let path = self.dir.join(name).with_extension("json");
         let records: Vec<_> = volume.kept.iter().map(|kept| &kept.record).collect();
         if records.is_empty() {
@@ -317,9 +317,9 @@ impl Services {
     }
 
     /// The live part of a recorded service, in this process.
-    fn again(self: &Arc<Self>, volume: &str, record: &Record) -> Live {
+    fn again(self: &Arc<Self>, volume: &str, record: &ServiceRecord) -> Live {
         match record {
-            Record::Daemon {
+            ServiceRecord::Daemon {
                 program,
                 process,
                 output,
@@ -336,8 +336,8 @@ impl Services {
                 None => Live::Gone,
             },
             // The mount held it already, or it is gone.
-            Record::Loop { .. } => Live::Loop(None),
-            Record::Watch { file, limit, source } => Live::Watch {
+            ServiceRecord::Loop { .. } => Live::Loop(None),
+            ServiceRecord::Watch { file, limit, source } => Live::Watch {
                 _task: self.watch_server(volume, file.clone(), *limit, source.clone()),
             },
         }
@@ -371,7 +371,7 @@ impl Services {
 
     /// Ends the daemons of a volume that started after one that has ended. So its mount dies as a whole, and is made
     /// again.
-    fn ended_by_itself(&self, name: &str, program: &str, ended: Identity) {
+    fn ended_by_itself(&self, name: &str, program: &str, ended: ProcessIdentity) {
         let volumes = self.lock();
         let Some(volume) = volumes.get(name).filter(|volume| !volume.ending) else {
             return;
@@ -437,12 +437,12 @@ impl Services {
             Ok(Err(source)) => return Err(ServiceError::Open { path, source }),
             Err(_) => return Err(ServiceError::LoopSilent(path)),
         };
-        let record = Record::Loop {
+        let record = ServiceRecord::Loop {
             file: loop_device::file_behind(&device.path).unwrap_or_default(),
             device: device.path.clone(),
         };
         let live = Live::Loop(Some(device.handle));
-        self.keep(volume, Kept { record, live })?;
+        self.keep(volume, Service { record, live })?;
         Ok(device.path.display().to_string())
     }
 
@@ -450,7 +450,7 @@ impl Services {
         self.dir.join(volume)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Volume>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, VolumeServices>> {
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

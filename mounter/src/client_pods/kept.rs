@@ -38,14 +38,14 @@ pub struct KeptRecord {
 
 /// What is remembered of the volumes that client containers have mounted.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct KeptVolumes {
     /// None where there is no memory file system.
     dir: Option<PathBuf>,
     /// By target.
     records: Mutex<BTreeMap<String, KeptRecord>>,
 }
 
-impl Kept {
+impl KeptVolumes {
     /// Reads what an earlier mounter of this Pod left in `dir`, if that is in memory.
     pub fn open(dir: &Path) -> Self {
         let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
@@ -145,7 +145,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::{Kept, KeptRecord};
+    use super::{KeptRecord, KeptVolumes};
     use crate::agent::protocol::{MountCall, SecretBytes};
     use crate::volume::job::PodRef;
 
@@ -172,7 +172,7 @@ pub(crate) mod tests {
     #[test]
     fn what_a_mounter_kept_is_there_for_its_successor_and_readable_by_root_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Kept::within(dir.path());
+        let kept = KeptVolumes::within(dir.path());
         for target in ["a", "b", "c"] {
             kept.put(record(target, "one"));
         }
@@ -183,19 +183,19 @@ pub(crate) mod tests {
             assert_eq!(mode & 0o777, 0o600);
         }
         std::fs::write(dir.path().join("x.json"), "{").unwrap();
-        let next = Kept::within(dir.path());
+        let next = KeptVolumes::within(dir.path());
         assert_eq!(next.get("a"), Some(record("a", "one")));
         assert_eq!(next.by("b").as_deref(), Some("two"));
         assert_eq!(next.get("c"), None);
         next.retain(|target| target == "b");
-        assert_eq!(Kept::within(dir.path()).get("a"), None);
+        assert_eq!(KeptVolumes::within(dir.path()).get("a"), None);
     }
 
     #[test]
     fn secrets_are_never_kept_on_a_disk() {
         // Neither is any directory that is not there.
         for dir in ["/proc/self", "/nonexistent"] {
-            let kept = Kept::open(dir.as_ref());
+            let kept = KeptVolumes::open(dir.as_ref());
             assert_eq!(kept.dir, None);
             kept.put(record("a", "one"));
             assert!(kept.get("a").is_some());

@@ -20,7 +20,7 @@ pub(super) const STATS: &str = "stats";
 pub(super) const EXPAND: &str = "expandfs";
 
 /// The answer to a call-out, as logs and metrics show it.
-pub(super) enum Outcome<'a> {
+pub(super) enum CallOutcome<'a> {
     /// It did what was asked.
     Success,
     /// The driver leaves it to the kubelet.
@@ -34,7 +34,7 @@ pub(super) enum Outcome<'a> {
     },
 }
 
-impl Outcome<'_> {
+impl CallOutcome<'_> {
     /// The labels `result` and `category`.
     fn labels(&self) -> (&'static str, &'static str) {
         match self {
@@ -59,13 +59,13 @@ pub(super) fn span(call: &str) -> Span {
 }
 
 /// Logs and counts the answer to a call-out that took this long. Call it within the call-out's [`span`].
-pub(super) fn answered(metrics: &MounterMetrics, call: &str, took: Duration, outcome: &Outcome<'_>) {
+pub(super) fn answered(metrics: &MounterMetrics, call: &str, took: Duration, outcome: &CallOutcome<'_>) {
     let milliseconds = took.as_millis();
     match outcome {
-        Outcome::Success if call == STATS => debug!(milliseconds, "answered with success"),
-        Outcome::Success => info!(milliseconds, "answered with success"),
-        Outcome::NotSupported => debug!(milliseconds, "answered: not supported"),
-        Outcome::Failure { category, message } => {
+        CallOutcome::Success if call == STATS => debug!(milliseconds, "answered with success"),
+        CallOutcome::Success => info!(milliseconds, "answered with success"),
+        CallOutcome::NotSupported => debug!(milliseconds, "answered: not supported"),
+        CallOutcome::Failure { category, message } => {
             warn!(milliseconds, category, "answered with a failure: {message}");
         }
     }

@@ -4,7 +4,7 @@ mod check;
 pub mod clients;
 mod daemons;
 mod directories;
-pub mod kernel;
+pub mod kernel_modules;
 mod selinux;
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
 pub use check::{Check, ClientVerdict};
 use check::{FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
-use kernel::NodeKernel;
+use kernel_modules::NodeKernel;
 
 /// Numbers of `/dev/fuse` and `/dev/loop-control`, on every Linux.
 const FUSE_NUMBERS: (u32, u32) = (10, 229);
@@ -171,7 +171,7 @@ fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::kernel::NodeKernel;
+    use super::kernel_modules::NodeKernel;
     use super::{fuse, local_file_systems, loop_devices, propagation};
     use crate::volume::mount_table::Table;
     use std::path::Path;

@@ -4,9 +4,9 @@
 mod checks;
 pub mod host;
 mod image;
-pub mod kernel;
 pub mod local;
 mod nfs;
 pub mod pool;
 mod remote;
+pub mod self_mode;
 mod smb;

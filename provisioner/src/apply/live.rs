@@ -9,7 +9,8 @@ use mooring_contract::request::{Request, Snapshot, Source};
 
 use super::{ApplyError, Shared};
 use crate::cache::store::key;
-use crate::operation::describe::{SubjectKind, describe};
+use crate::operation::content;
+use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_conflict};
 use crate::run::observed::{Carrier, selector_of};
@@ -123,22 +124,28 @@ pub(crate) async fn restored_by(
         let snapshot = request.snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.content_uid == uid)
     };
-    let request = going_on(shared, namespace, Kind::Restore, of).await?;
+    let request = going_on(shared, namespace, Reads::Snapshot, of).await?;
     Ok(request.map(|request| format!("{}/{}", request.pvc_namespace, request.pvc_name)))
 }
 
-/// What is asked of a run of this kind that has not ended, read as it is now.
+/// What is asked of a run that reads this and has not ended, read as it is now.
 async fn going_on(
     shared: &Shared,
     namespace: &str,
-    kind: Kind,
+    reads: Reads,
     wanted: impl Fn(&Request) -> bool,
 ) -> Result<Option<Request>, ApplyError> {
     let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
-    let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
-    let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());
-    Ok(open.filter_map(|run| run.request().ok()).find(wanted))
+    for kind in Kind::ALL.into_iter().filter(|kind| describe(*kind).reads == reads) {
+        let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
+        let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
+        let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());
+        let found = open.filter_map(|run| run.request().ok()).find(&wanted);
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }
 
 /// What is being made as a copy of this PV, whose own claim is gone: a claim, or a snapshot.
@@ -149,11 +156,10 @@ pub(crate) async fn copied_by(
 ) -> Result<Option<String>, ApplyError> {
     let name = volume.name_any();
     if let Some(namespace) = runs_in.filter(|_| shared.cache.has_snapshots()) {
-        for kind in [Kind::Snapshot, Kind::Backup] {
-            let taken = going_on(shared, namespace, kind, |request| request.pv_name == name).await?;
-            if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
-                return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
-            }
+        let of_it = |request: &Request| request.pv_name == name;
+        let taken = going_on(shared, namespace, Reads::SnapshotVolume, of_it).await?;
+        if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
+            return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
         }
     }
     let Some(of) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
@@ -180,7 +186,7 @@ async fn runs(shared: &Shared, copy: &PersistentVolumeClaim, record: &Record) ->
     let Some((namespace, _)) = record.run.split_once('/') else {
         return Ok(false);
     };
-    let name = RunId::new(Kind::Clone, &copy.uid().unwrap_or_default()).name();
+    let name = RunId::new(content::making(copy), &copy.uid().unwrap_or_default()).name();
     let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
     let found = carriers.get_opt(&name).await;
     let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;

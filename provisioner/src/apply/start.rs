@@ -11,12 +11,12 @@ use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::describe;
+use crate::operation::describe::{Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::Kind;
 use crate::run::begin::{Made, Prepared};
-use crate::run::order::Order;
+use crate::run::order::{Order, Owner};
 
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -30,7 +30,11 @@ fn order(start: &Start) -> Order<'_> {
         attempt: start.record.attempt,
         node: start.node.as_deref(),
         allowed: &start.allowed,
-        owner: start.owner.as_ref().map(|(name, uid)| (name.as_str(), uid.as_str())),
+        owner: start.owner.as_ref().map(|(name, uid)| Owner {
+            kind: describe(start.run.kind).subject.name(),
+            name,
+            uid,
+        }),
     }
 }
 
@@ -160,23 +164,17 @@ impl Apply<'_> {
     /// Whether what a run reads is there and stays for as long as the run is there.
     async fn is_source_there(&self, start: &Start) -> Result<bool, ApplyError> {
         let (client, request) = (&self.shared.context.client, &start.request);
-        match start.run.kind {
-            Kind::Clone => match &request.source {
+        match describe(start.run.kind).reads {
+            Reads::SourceVolume => match &request.source {
                 Some(source) => is_there_to_copy(client, &request.pvc_namespace, source).await,
                 None => Ok(true),
             },
-            Kind::Restore => match &request.snapshot {
+            Reads::Snapshot => match &request.snapshot {
                 Some(snapshot) => is_there_to_restore(client, snapshot).await,
                 None => Ok(true),
             },
-            Kind::Snapshot | Kind::Backup => is_there_to_snapshot(client, request).await,
-            Kind::Provision
-            | Kind::Delete
-            | Kind::Expand
-            | Kind::Modify
-            | Kind::DeleteSnapshot
-            | Kind::DeleteBackup
-            | Kind::Discover => Ok(true),
+            Reads::SnapshotVolume => is_there_to_snapshot(client, request).await,
+            Reads::Nothing => Ok(true),
         }
     }
 

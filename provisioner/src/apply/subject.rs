@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::error::ApplyError;
 use crate::cache::work_queue::WorkItem;
 use crate::operation::decision::Start;
-use crate::operation::describe::SubjectKind;
+use crate::operation::describe::{Effect, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::operation::{expand, modify};
 use crate::process::call::{CallError, code};
-use crate::run::{Kind, Run};
+use crate::run::Run;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// The object that carries the record.
@@ -149,42 +149,35 @@ impl Subject {
             "finalizers": held,
             "annotations": {annotations::OPERATION: record.to_text()},
         }});
-        match (self, record.operation) {
+        match (self, describe(record.operation).effect) {
             // Both in one write: the claim never says one without the other.
-            (Self::Claim(claim), Kind::Expand) => {
+            (Self::Claim(claim), Effect::ExpandsVolume) => {
                 patch["status"] = expand::of_record(claim, record, Timestamp::now());
                 patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
             }
-            (Self::Claim(claim), Kind::Modify) => {
+            (Self::Claim(claim), Effect::ModifiesVolume) => {
                 patch["status"] = modify::of_record(claim, record, Timestamp::now());
             }
             // While the mark is there, other tools know that there may be a snapshot already.
-            (Self::Snapshot(_), Kind::Snapshot | Kind::Backup) => {
+            (Self::Snapshot(_), Effect::TakesSnapshot) => {
                 patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
             }
             (
                 Self::Claim(_),
-                Kind::Provision
-                | Kind::Clone
-                | Kind::Restore
-                | Kind::Delete
-                | Kind::Snapshot
-                | Kind::DeleteSnapshot
-                | Kind::Backup
-                | Kind::DeleteBackup
-                | Kind::Discover,
+                Effect::MakesVolume
+                | Effect::RemovesVolume
+                | Effect::TakesSnapshot
+                | Effect::RemovesSnapshot
+                | Effect::KeepsAll,
             )
             | (
                 Self::Snapshot(_),
-                Kind::Provision
-                | Kind::Clone
-                | Kind::Restore
-                | Kind::Delete
-                | Kind::Expand
-                | Kind::Modify
-                | Kind::DeleteSnapshot
-                | Kind::DeleteBackup
-                | Kind::Discover,
+                Effect::MakesVolume
+                | Effect::RemovesVolume
+                | Effect::ExpandsVolume
+                | Effect::ModifiesVolume
+                | Effect::RemovesSnapshot
+                | Effect::KeepsAll,
             )
             | (Self::Volume(_) | Self::Config(_) | Self::Orphan(_), _) => {}
         }
@@ -195,7 +188,7 @@ impl Subject {
     /// the volume may be gone.
     pub(super) fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
-        if let (Self::Snapshot(_), Kind::Snapshot | Kind::Backup) = (self, start.run.kind) {
+        if let (Self::Snapshot(_), Effect::TakesSnapshot) = (self, describe(start.run.kind).effect) {
             let notes = &mut patch["metadata"]["annotations"];
             notes[annotations::REQUEST] = json!(json!(start.request).to_string());
             notes[annotations::CONFIG] = json!(start.config.reference.to_string());

@@ -24,7 +24,7 @@ use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
@@ -250,18 +250,16 @@ impl Cache {
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
-            if run.kind() == Some(Kind::Discover) {
+            match run.kind().map(|kind| describe(kind).subject) {
                 // It belongs to its ConfigMap, and goes with that.
-                return None;
-            }
-            if run
-                .kind()
-                .is_some_and(|kind| describe(kind).subject == SubjectKind::Snapshot)
-            {
-                let snapshot = run.request().ok()?.snapshot?;
-                let content = self.snapshots.content(&snapshot.content_name);
-                let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
-                return (!there).then(|| uid.to_owned());
+                Some(SubjectKind::Config) => return None,
+                Some(SubjectKind::Snapshot) => {
+                    let snapshot = run.request().ok()?.snapshot?;
+                    let content = self.snapshots.content(&snapshot.content_name);
+                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
+                    return (!there).then(|| uid.to_owned());
+                }
+                Some(SubjectKind::Claim | SubjectKind::Volume) | None => {}
             }
             let (namespace, name) = run.claim()?;
             let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));

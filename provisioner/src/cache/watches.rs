@@ -6,14 +6,15 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
-use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::Node as ApiNode;
+use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
-use kube::{Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
@@ -23,6 +24,7 @@ use super::snapshot_watch::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::storage_class::is_discovered;
+use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
@@ -48,201 +50,255 @@ pub async fn watch(
         metrics,
         ..
     } = context;
-    let all = || Config::default().page_size(PAGE);
-    let ours = all().labels(&selector());
-    let claims = {
-        let (cache, queue, limiter, expectations) =
-            (cache.clone(), queue.clone(), limiter.clone(), expectations.clone());
-        drive(
-            "claims",
-            watcher(Api::all(client.clone()), all()),
-            writers.claims,
-            move |event| match event {
-                Event::Apply(claim) => {
-                    cache.note_copy(&claim, true);
-                    queue.add(&claim_target(&claim));
-                    cache.queue_copies(&queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
-                    cache.queue_sources(&queue, &claim);
-                    if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
-                        // A snapshot may be waiting for the end of what was done to it.
-                        cache.snapshots.queue(&queue, Some(volume));
-                    }
-                }
-                Event::Delete(claim) => {
-                    cache.note_copy(&claim, false);
-                    cache.queue_copies(&queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
-                    cache.queue_sources(&queue, &claim);
-                    cache.forget_departed(&claim);
-                    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-                    expectations.gone(uid);
-                    for kind in Kind::ALL {
-                        limiter.forget(&RunId::new(kind, uid).name());
-                    }
-                    // What was behind it may be the next.
-                    for target in limiter.next() {
-                        queue.add(&target);
-                    }
-                    // Its volume may be waiting for it to go.
-                    let volumes = cache.volumes_of(uid);
-                    for volume in volumes {
-                        queue.add(&WorkItem::Volume(volume.name_any()));
-                    }
-                }
-                // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
-                Event::InitDone => {
-                    cache.queue_claims(&queue, |_| true);
-                    cache.queue_all(&queue);
-                }
-                Event::InitApply(claim) => cache.note_copy(&claim, true),
-                Event::Init => {}
-            },
-        )
+    let seen = Seen {
+        cache,
+        queue,
+        limiter,
+        expectations,
+        metrics,
     };
-    let volumes = {
-        let (cache, queue, expectations) = (cache.clone(), queue.clone(), expectations.clone());
-        drive(
-            "persistentvolumes",
-            watcher(Api::all(client.clone()), all()),
-            writers.volumes,
-            move |event| {
-                let there = !matches!(event, Event::Delete(_));
-                match event {
-                    Event::Apply(volume) | Event::Delete(volume) => {
-                        cache.note_volume(&volume, there);
-                        if !there {
-                            expectations.gone(volume.metadata.uid.as_deref().unwrap_or_default());
-                        }
-                        queue.add(&WorkItem::Volume(volume.name_any()));
-                        if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
-                            let part = |part: &Option<String>| part.clone().unwrap_or_default();
-                            queue.add(&WorkItem::Claim(part(&claim.namespace), part(&claim.name)));
-                            cache.queue_copies(&queue, &part(&claim.namespace), &part(&claim.name));
-                        }
-                    }
-                    Event::InitApply(volume) => cache.note_volume(&volume, true),
-                    Event::InitDone => {
-                        let volumes = cache.volumes.state();
-                        expectations.keep_volumes(&volumes.iter().filter_map(|volume| volume.uid()).collect());
-                        cache.queue_all(&queue);
-                    }
-                    Event::Init => {}
-                }
-            },
-        )
-    };
-    let runs = join_all(writers.carriers.into_iter().map(|(namespace, writer)| {
-        let (cache, queue, limiter, expectations) =
-            (cache.clone(), queue.clone(), limiter.clone(), expectations.clone());
-        let metrics = metrics.clone();
-        let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours.clone());
-        let seen = move |event: Event<Carrier>| {
-            let gone = matches!(event, Event::Delete(_));
-            match event {
-                Event::Apply(carrier) | Event::Delete(carrier) => {
-                    let run = Run::of(carrier);
-                    cache.note_run(&run, gone);
-                    limiter.seen(&run.place());
-                    if gone {
-                        expectations.gone(run.uid());
-                    }
-                    let next = limiter.next();
-                    for target in targets(&run).iter().chain(&next) {
-                        queue.add(target);
-                    }
-                }
-                Event::InitDone => {
-                    let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
-                    listed.insert(namespace.clone());
-                    drop(listed);
-                    expectations.keep_runs(&cache.runs().map(|run| run.uid().to_owned()).collect());
-                    cache.queue_all(&queue);
-                }
-                Event::Init | Event::InitApply(_) => {}
+    let by_config = {
+        let seen = seen.clone();
+        async move {
+            let mut changes = configs.subscribe();
+            while changes.changed().await.is_ok() {
+                seen.cache.queue_all(&seen.queue);
             }
-            cache.changed.notify_one();
-            count(&cache, &limiter, &metrics);
-        };
-        drive("pods", carriers, writer, seen)
-    }));
-    let classes = {
-        let (cache, queue) = (cache.clone(), queue.clone());
-        drive(
-            "storageclasses",
-            watcher(Api::all(client.clone()), all()),
-            writers.classes,
-            move |event| match event {
-                Event::Apply(class) | Event::Delete(class) => {
-                    let name = class.name_any();
-                    if is_discovered(&class) {
-                        queue.add(&WorkItem::Configs);
-                    }
-                    cache.queue_claims(&queue, |claim| {
-                        let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
-                        of == Some(&name) && is_open(claim)
-                    });
-                }
-                Event::InitDone => cache.queue_all(&queue),
-                Event::Init | Event::InitApply(_) => {}
-            },
-        )
-    };
-    let attributes = {
-        let (cache, queue) = (cache.clone(), queue.clone());
-        drive(
-            "volumeattributesclasses",
-            watcher(Api::all(client.clone()), all()),
-            writers.attributes,
-            move |event| match event {
-                Event::Apply(class) => {
-                    let name = class.name_any();
-                    cache.queue_claims(&queue, |claim| modify::names(claim, &name) && is_open(claim));
-                }
-                Event::InitDone => cache.queue_all(&queue),
-                // What goes by it is waited for as if it had never been there.
-                Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
-            },
-        )
-    };
-    let nodes = {
-        let (cache, queue) = (cache.clone(), queue.clone());
-        drive(
-            "nodes",
-            watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), all()),
-            writers.nodes,
-            move |event| {
-                // Nodes change all the time; only their going matters here.
-                if let Event::Delete(_) | Event::InitDone = event {
-                    cache.queue_all(&queue);
-                }
-            },
-        )
-    };
-    let snapshots = watch_all(client.clone(), cache.clone(), writers.snapshots, queue.clone());
-    let by_config = async {
-        let mut changes = configs.subscribe();
-        while changes.changed().await.is_ok() {
-            cache.queue_all(&queue);
         }
     };
-    tokio::join!(claims, volumes, runs, classes, attributes, nodes, snapshots, by_config);
+    let snapshots = watch_all(
+        client.clone(),
+        seen.cache.clone(),
+        writers.snapshots,
+        seen.queue.clone(),
+    );
+    let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
+        let (seen, ours) = (seen.clone(), pages().labels(&selector()));
+        let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours);
+        drive("pods", carriers, writer, move |event| seen.run(&namespace, event))
+    });
+    tokio::join!(
+        drive("claims", all(&client), writers.claims, seen.by(Seen::claim)),
+        drive(
+            "persistentvolumes",
+            all(&client),
+            writers.volumes,
+            seen.by(Seen::volume)
+        ),
+        join_all(runs),
+        drive("storageclasses", all(&client), writers.classes, seen.by(Seen::class)),
+        drive(
+            "volumeattributesclasses",
+            all(&client),
+            writers.attributes,
+            seen.by(Seen::attributes)
+        ),
+        drive(
+            "nodes",
+            watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), pages()),
+            writers.nodes,
+            seen.by(Seen::node)
+        ),
+        snapshots,
+        by_config,
+    );
+}
+
+fn pages() -> Config {
+    Config::default().page_size(PAGE)
+}
+
+/// The watch of all objects of a kind.
+fn all<K>(client: &Client) -> impl Stream<Item = Result<Event<K>, WatchError>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(Api::all(client.clone()), pages())
+}
+
+/// What a change that a watch shows is written to, and whom it wakes.
+#[derive(Clone)]
+struct Seen {
+    cache: Cache,
+    queue: WorkQueue,
+    limiter: Arc<Limiter>,
+    expectations: Arc<Expectations>,
+    metrics: Metrics,
+}
+
+impl Seen {
+    /// What a watch calls with each event of its kind.
+    fn by<K>(&self, seen: fn(&Self, Event<K>)) -> impl FnMut(Event<K>) + Send + 'static + use<K>
+    where
+        K: 'static,
+    {
+        let own = self.clone();
+        move |event| seen(&own, event)
+    }
+
+    fn claim(&self, event: Event<PersistentVolumeClaim>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(claim) => {
+                cache.note_copy(&claim, true);
+                queue.add(&claim_target(&claim));
+                cache.queue_copies(queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
+                cache.queue_sources(queue, &claim);
+                if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
+                    // A snapshot may be waiting for the end of what was done to it.
+                    cache.snapshots.queue(queue, Some(volume));
+                }
+            }
+            Event::Delete(claim) => {
+                cache.note_copy(&claim, false);
+                cache.queue_copies(queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
+                cache.queue_sources(queue, &claim);
+                cache.forget_departed(&claim);
+                self.claim_gone(claim.metadata.uid.as_deref().unwrap_or_default());
+            }
+            // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
+            Event::InitDone => {
+                cache.queue_claims(queue, |_| true);
+                cache.queue_all(queue);
+            }
+            Event::InitApply(claim) => cache.note_copy(&claim, true),
+            Event::Init => {}
+        }
+    }
+
+    fn claim_gone(&self, uid: &str) {
+        self.expectations.gone(uid);
+        for kind in Kind::ALL {
+            self.limiter.forget(&RunId::new(kind, uid).name());
+        }
+        // What was behind it may be the next.
+        for target in self.limiter.next() {
+            self.queue.add(&target);
+        }
+        // Its volume may be waiting for it to go.
+        for volume in self.cache.volumes_of(uid) {
+            self.queue.add(&WorkItem::Volume(volume.name_any()));
+        }
+    }
+
+    fn volume(&self, event: Event<PersistentVolume>) {
+        let Self { cache, queue, .. } = self;
+        let there = !matches!(event, Event::Delete(_));
+        match event {
+            Event::Apply(volume) | Event::Delete(volume) => {
+                cache.note_volume(&volume, there);
+                if !there {
+                    self.expectations
+                        .gone(volume.metadata.uid.as_deref().unwrap_or_default());
+                }
+                queue.add(&WorkItem::Volume(volume.name_any()));
+                if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
+                    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+                    queue.add(&WorkItem::Claim(part(&claim.namespace), part(&claim.name)));
+                    cache.queue_copies(queue, &part(&claim.namespace), &part(&claim.name));
+                }
+            }
+            Event::InitApply(volume) => cache.note_volume(&volume, true),
+            Event::InitDone => {
+                let volumes = cache.volumes.state();
+                self.expectations
+                    .keep_volumes(&volumes.iter().filter_map(|volume| volume.uid()).collect());
+                cache.queue_all(queue);
+            }
+            Event::Init => {}
+        }
+    }
+
+    fn run(&self, namespace: &str, event: Event<Carrier>) {
+        let Self { cache, queue, .. } = self;
+        let gone = matches!(event, Event::Delete(_));
+        match event {
+            Event::Apply(carrier) | Event::Delete(carrier) => {
+                let run = Run::of(carrier);
+                cache.note_run(&run, gone);
+                self.limiter.seen(&run.place());
+                if gone {
+                    self.expectations.gone(run.uid());
+                }
+                let next = self.limiter.next();
+                for target in targets(&run).iter().chain(&next) {
+                    queue.add(target);
+                }
+            }
+            Event::InitDone => {
+                let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
+                listed.insert(namespace.to_owned());
+                drop(listed);
+                self.expectations
+                    .keep_runs(&cache.runs().map(|run| run.uid().to_owned()).collect());
+                cache.queue_all(queue);
+            }
+            Event::Init | Event::InitApply(_) => {}
+        }
+        cache.changed.notify_one();
+        self.count();
+    }
+
+    fn class(&self, event: Event<StorageClass>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(class) | Event::Delete(class) => {
+                let name = class.name_any();
+                if is_discovered(&class) {
+                    queue.add(&WorkItem::Configs);
+                }
+                cache.queue_claims(queue, |claim| {
+                    let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+                    of == Some(&name) && is_open(claim)
+                });
+            }
+            Event::InitDone => cache.queue_all(queue),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    fn attributes(&self, event: Event<VolumeAttributesClass>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(class) => {
+                let name = class.name_any();
+                cache.queue_claims(queue, |claim| modify::names(claim, &name) && is_open(claim));
+            }
+            Event::InitDone => cache.queue_all(queue),
+            // What goes by it is waited for as if it had never been there.
+            Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // as the others
+    fn node(&self, event: Event<PartialObjectMeta<ApiNode>>) {
+        // Nodes change all the time; only their going matters here.
+        if let Event::Delete(_) | Event::InitDone = event {
+            self.cache.queue_all(&self.queue);
+        }
+    }
+
+    fn count(&self) {
+        for kind in Kind::ALL {
+            let runs = self.cache.runs();
+            let in_flight = runs.filter(|run| run.kind() == Some(kind) && !run.is_over());
+            self.metrics.set_in_flight(kind.into(), in_flight.count());
+        }
+        self.metrics.set_queued(Kind::Provision.into(), self.limiter.waiting());
+    }
 }
 
 /// What a run was begun for.
 fn targets(run: &Run) -> Vec<WorkItem> {
-    // What was copied may be waiting for the end of that.
-    let copied = match run.kind() {
-        Some(Kind::Clone) => run.request().ok().and_then(|request| request.source),
-        _ => None,
-    };
-    if run.kind() == Some(Kind::Discover) {
+    let kind = run.kind().map(describe);
+    if kind.is_some_and(|kind| kind.subject == SubjectKind::Config) {
         return vec![WorkItem::Configs];
     }
-    let snapshot = match run.kind() {
-        Some(Kind::Snapshot | Kind::DeleteSnapshot | Kind::Restore | Kind::Backup | Kind::DeleteBackup) => {
-            run.request().ok()
-        }
-        _ => None,
-    };
+    // What was copied may be waiting for the end of that.
+    let copied = kind.filter(|kind| kind.reads == Reads::SourceVolume);
+    let copied = copied.and_then(|_| run.request().ok()?.source);
+    let snapshot = kind.filter(|kind| kind.is_about_snapshot());
+    let snapshot = snapshot.and_then(|_| run.request().ok());
     run.claim()
         .map(|(namespace, name)| WorkItem::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
@@ -259,18 +315,10 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         .collect()
 }
 
-fn count(cache: &Cache, limiter: &Limiter, metrics: &Metrics) {
-    for kind in Kind::ALL {
-        let in_flight = cache.runs().filter(|run| run.kind() == Some(kind) && !run.is_over());
-        metrics.set_in_flight(kind.into(), in_flight.count());
-    }
-    metrics.set_queued(Kind::Provision.into(), limiter.waiting());
-}
-
 /// Runs one watch for good: what it sees goes into the store, then to `seen`.
 fn drive<K>(
     kind: &'static str,
-    events: impl futures::Stream<Item = Result<Event<K>, WatchError>> + Send + 'static,
+    events: impl Stream<Item = Result<Event<K>, WatchError>> + Send + 'static,
     writer: Writer<K>,
     mut seen: impl FnMut(Event<K>) + Send + 'static,
 ) -> impl Future<Output = ()> + Send

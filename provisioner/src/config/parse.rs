@@ -72,34 +72,11 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     };
     let reference = ConfigRef::of(config_map);
 
-    if let Err(error) = trust.check_namespace(&reference.namespace) {
-        reader.error(ProblemKind::Untrusted, "metadata.namespace", error.to_string());
-    }
-    if let Some(key) = config_map.binary_data.iter().flatten().map(|(key, _)| key).next() {
-        reader.error(
-            ProblemKind::BadValue,
-            key,
-            "stands under binaryData, which no property can hold: move it to data, or into a Secret named by \
-             secret-name",
-        );
-    }
-    let length = serde_json::to_string(data).map_or(usize::MAX, |text| text.len());
-    if length > MAX_DATA {
-        let message = format!(
-            "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a \
-             Secret and name that in secret-name, or into the image"
-        );
-        reader.error(ProblemKind::TooLong, "data", message);
-    }
+    reader.whole(config_map, trust);
     let class_name = reader.class_name(config_map);
     reader.plugin_name();
     let image = reader.image(trust);
-    let service_account = reader.read(keys::SERVICE_ACCOUNT_NAME, values::object_name);
-    if let Some(account) = &service_account
-        && let Err(error) = trust.check_service_account(&reference.namespace, account)
-    {
-        reader.error(ProblemKind::Untrusted, keys::SERVICE_ACCOUNT_NAME, error.to_string());
-    }
+    let service_account = reader.service_account(trust, &reference.namespace);
     let service_token = reader
         .filled(keys::SERVICE_TOKEN)
         .map(|token| SecretString::from(token.to_owned()));
@@ -111,14 +88,9 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let operations = reader.operations();
     let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
     let volume_source = reader.volume_source();
-    let backend_volume = reader.read(keys::BACKEND_VOLUME, |text| {
-        let volume = Volume::from_line(text)?;
-        volume.check(Speaker::Image, &[])?;
-        Ok::<_, RunVolumeError>(volume)
-    });
+    let backend_volume = reader.read(keys::BACKEND_VOLUME, run_volume);
     let backup_volume = reader.read(keys::BACKUP_VOLUME, |text| {
-        let volume = Volume::from_line(text)?;
-        volume.check(Speaker::Image, &[])?;
+        let volume = run_volume(text)?;
         match volume.client.as_str() {
             client @ (ClientName::POOL | ClientName::LOCAL) => Err(RunVolumeError::OnNode(client.to_owned())),
             _ => Ok(volume),
@@ -164,6 +136,13 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     }
 }
 
+/// A volume that runs of the image get.
+fn run_volume(line: &str) -> Result<Volume, RunVolumeError> {
+    let volume = Volume::from_line(line)?;
+    volume.check(Speaker::Image, &[])?;
+    Ok(volume)
+}
+
 /// Hash of what a ConfigMap means: its data, its labels and the annotation that [`parse`] reads.
 pub fn fingerprint(config_map: &ConfigMap) -> String {
     let read = (
@@ -203,6 +182,38 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// What is to be said of a ConfigMap as a whole.
+    fn whole(&mut self, config_map: &ConfigMap, trust: &Trust) {
+        let namespace = config_map.metadata.namespace.as_deref().unwrap_or_default();
+        if let Err(error) = trust.check_namespace(namespace) {
+            self.error(ProblemKind::Untrusted, "metadata.namespace", error.to_string());
+        }
+        if let Some(key) = config_map.binary_data.iter().flatten().map(|(key, _)| key).next() {
+            self.error(
+                ProblemKind::BadValue,
+                key,
+                "stands under binaryData, which no property can hold: move it to data, or into a Secret named by \
+                 secret-name",
+            );
+        }
+        let length = serde_json::to_string(self.data).map_or(usize::MAX, |text| text.len());
+        if length > MAX_DATA {
+            let message = format!(
+                "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a \
+                 Secret and name that in secret-name, or into the image"
+            );
+            self.error(ProblemKind::TooLong, "data", message);
+        }
+    }
+
+    fn service_account(&mut self, trust: &Trust, namespace: &str) -> Option<String> {
+        let account = self.read(keys::SERVICE_ACCOUNT_NAME, values::object_name)?;
+        if let Err(error) = trust.check_service_account(namespace, &account) {
+            self.error(ProblemKind::Untrusted, keys::SERVICE_ACCOUNT_NAME, error.to_string());
+        }
+        Some(account)
+    }
+
     fn error(&mut self, kind: ProblemKind, key: impl Into<String>, message: impl Into<String>) {
         self.problems.push(ConfigProblem::error(kind, key, message));
     }

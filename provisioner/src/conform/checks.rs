@@ -12,9 +12,9 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request, Snapshot};
 
-use super::error::Fault;
-use super::report::Report;
-use super::runs::{Ask, Made, Runs, kinds};
+use super::error::CheckError;
+use super::report::ConformReport;
+use super::runs::{Ask, MadeVolume, Runs, kinds};
 use crate::operation::discover;
 use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
@@ -37,11 +37,11 @@ const MOST_CLASSES: usize = 8;
 /// At which parts of its usual time a run is cut off.
 const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
 
-fn fault(text: impl Into<String>) -> Fault {
-    Fault::Image(text.into())
+fn fault(text: impl Into<String>) -> CheckError {
+    CheckError::Image(text.into())
 }
 
-type Passed = Result<(), Fault>;
+type Passed = Result<(), CheckError>;
 
 /// How many things are tried at once, each with volumes of its own.
 const AT_ONCE: usize = 4;
@@ -86,7 +86,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// Tries all that the ConfigMap promises.
-    pub(super) async fn try_all(&mut self, report: &mut Report) {
+    pub(super) async fn try_all(&mut self, report: &mut ConformReport) {
         let promised = self.rig.promised();
         let begin = Instant::now();
         let first = self.makes_a_volume().await;
@@ -310,7 +310,12 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// Reads the volume that a run has made; an error if the controller would not take it.
-    fn volume(&self, claim: &PersistentVolumeClaim, request: Request, finish: &Finish) -> Result<Made, Fault> {
+    fn volume(
+        &self,
+        claim: &PersistentVolumeClaim,
+        request: Request,
+        finish: &Finish,
+    ) -> Result<MadeVolume, CheckError> {
         done(finish)?;
         let config = self.rig.config();
         let Some(source) = config.volume_source else {
@@ -331,7 +336,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         };
         let refusals: Vec<_> = check(&volume, &expected).iter().map(ToString::to_string).collect();
         if refusals.is_empty() {
-            Ok(Made {
+            Ok(MadeVolume {
                 claim: claim.clone(),
                 options: persistent_volume::options(&volume),
                 request,
@@ -341,14 +346,14 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    async fn made_by(&self, ask: &Ask<'_>) -> Result<Made, Fault> {
+    async fn made_by(&self, ask: &Ask<'_>) -> Result<MadeVolume, CheckError> {
         let request = self.rig.asked(ask)?;
         let finish = self.rig.run(ask).await?;
         self.volume(ask.claim, request, &finish)
     }
 
     /// A volume of a new claim.
-    async fn new_volume(&self) -> Result<Made, Fault> {
+    async fn new_volume(&self) -> Result<MadeVolume, CheckError> {
         let claim = self.rig.claim().await?;
         self.made_by(&Ask::of(Kind::Provision, &claim)).await
     }
@@ -357,14 +362,14 @@ impl<'r, R: Runs> Kit<'r, R> {
         done(&self.rig.run(ask).await?)
     }
 
-    async fn remove(&self, made: &Made) -> Passed {
+    async fn remove(&self, made: &MadeVolume) -> Passed {
         if !self.rig.promised().contains(&Operation::Delete) {
             return Ok(());
         }
         let gone = self.must_be_done(&Ask::on(Kind::Delete, made)).await;
         gone.map_err(|error| match error {
-            Fault::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
-            rig @ Fault::Rig(_) => rig,
+            CheckError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
+            rig @ CheckError::Rig(_) => rig,
         })
     }
 
@@ -381,7 +386,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// Both runs of an ask at once, the second to the name of a claim of its own.
-    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), Fault> {
+    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), CheckError> {
         let other = self.rig.claim().await?;
         let beside = Ask {
             beside: Some(&other),
@@ -470,7 +475,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         self.remove(&anew).await
     }
 
-    fn larger(made: &Made) -> Ask<'_> {
+    fn larger(made: &MadeVolume) -> Ask<'_> {
         Ask {
             size: Some(made.request.size * 2),
             ..Ask::on(Kind::Expand, made)
@@ -506,7 +511,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         must_fail(&self.rig.run(&Self::larger(&made)).await?, "the volume is gone")
     }
 
-    fn modified<'a>(made: &'a Made, parameters: &BTreeMap<String, String>) -> Ask<'a> {
+    fn modified<'a>(made: &'a MadeVolume, parameters: &BTreeMap<String, String>) -> Ask<'a> {
         Ask {
             attributes: Some(Attributes {
                 class: ATTRIBUTES_CLASS.to_owned(),
@@ -561,7 +566,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         verdict
     }
 
-    fn copy<'a>(claim: &'a PersistentVolumeClaim, source: &'a Made) -> Ask<'a> {
+    fn copy<'a>(claim: &'a PersistentVolumeClaim, source: &'a MadeVolume) -> Ask<'a> {
         Ask {
             source: Some(source),
             ..Ask::of(Kind::Clone, claim)
@@ -595,7 +600,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// What a discovery lists.
-    async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, Fault> {
+    async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, CheckError> {
         listed(&self.rig.run(ask).await?)
     }
 
@@ -653,7 +658,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// The snapshot or backup of a volume that the contract has one name for.
-    fn taken_of(form: Form, made: &Made) -> Snapshot {
+    fn taken_of(form: Form, made: &MadeVolume) -> Snapshot {
         let uid = made.claim.uid().unwrap_or_default();
         Snapshot {
             name: format!("{}-{uid}", form.noun()),
@@ -663,21 +668,21 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    fn take(form: Form, made: &Made) -> Ask<'_> {
+    fn take(form: Form, made: &MadeVolume) -> Ask<'_> {
         Ask {
             snapshot: Some(Self::taken_of(form, made)),
             ..Ask::on(form.take(), made)
         }
     }
 
-    fn delete_taken(form: Form, made: &Made) -> Ask<'_> {
+    fn delete_taken(form: Form, made: &MadeVolume) -> Ask<'_> {
         Ask {
             snapshot: Some(Self::taken_of(form, made)),
             ..Ask::on(form.delete(), made)
         }
     }
 
-    fn restore<'m>(form: Form, claim: &'m PersistentVolumeClaim, source: &'m Made) -> Ask<'m> {
+    fn restore<'m>(form: Form, claim: &'m PersistentVolumeClaim, source: &'m MadeVolume) -> Ask<'m> {
         Ask {
             source: Some(source),
             snapshot: Some(Self::taken_of(form, source)),
@@ -685,13 +690,13 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    async fn new_taken(&self, form: Form) -> Result<Made, Fault> {
+    async fn new_taken(&self, form: Form) -> Result<MadeVolume, CheckError> {
         let made = self.new_volume().await?;
         self.must_be_done(&Self::take(form, &made)).await?;
         Ok(made)
     }
 
-    async fn remove_taken(&self, form: Form, made: &Made) -> Passed {
+    async fn remove_taken(&self, form: Form, made: &MadeVolume) -> Passed {
         if !self.rig.promised().contains(&form.delete().into()) {
             return Ok(());
         }
@@ -804,7 +809,7 @@ fn done(finish: &Finish) -> Passed {
 }
 
 /// What a run has listed; an error if the controller would not take it.
-fn listed(finish: &Finish) -> Result<Discovered, Fault> {
+fn listed(finish: &Finish) -> Result<Discovered, CheckError> {
     done(finish)?;
     discover::read(&finish.message).map_err(fault)
 }
@@ -828,10 +833,10 @@ fn same_list(first: &Discovered, second: &Discovered) -> Passed {
 }
 
 /// A fault of a class that was listed.
-fn of_listed(class: &str, error: Fault) -> Fault {
+fn of_listed(class: &str, error: CheckError) -> CheckError {
     match error {
-        Fault::Image(text) => fault(format!("class {class:?} is listed, but {text}")),
-        rig @ Fault::Rig(_) => rig,
+        CheckError::Image(text) => fault(format!("class {class:?} is listed, but {text}")),
+        rig @ CheckError::Rig(_) => rig,
     }
 }
 
@@ -886,7 +891,7 @@ fn words(finish: &Finish) -> &str {
 }
 
 /// Whether two runs gave the same volume.
-fn same(first: &Made, second: &Made) -> Passed {
+fn same(first: &MadeVolume, second: &MadeVolume) -> Passed {
     if first.options == second.options {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use crate::volume::capacity::CapacityError;
 
 /// Why something did not pass.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum CheckError {
     /// The image's.
     #[error("{0}")]
     Image(String),

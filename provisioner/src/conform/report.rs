@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mooring_contract::operation::Operation;
 
-use super::error::Fault;
+use super::error::CheckError;
 use mooring_program::error::chain;
 
 /// How one thing ended.
@@ -27,11 +27,11 @@ struct Tried {
 
 /// What was found so far.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct ConformReport {
     tried: Vec<Tried>,
 }
 
-impl Report {
+impl ConformReport {
     /// Says what is about to be tried.
     pub(super) fn begin(image: &str, promised: &[Operation]) -> Self {
         let promised: Vec<_> = promised.iter().map(|operation| operation.as_str()).collect();
@@ -44,7 +44,7 @@ impl Report {
     }
 
     /// Notes and tells how something ended.
-    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), Fault>, took: Duration) {
+    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), CheckError>, took: Duration) {
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(chain(&error)),
@@ -164,15 +164,15 @@ mod tests {
 
     use mooring_contract::operation::Operation;
 
-    use super::Report;
-    use crate::conform::error::Fault;
+    use super::ConformReport;
+    use crate::conform::error::CheckError;
 
     #[test]
     fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {
-        let mut report = Report::new();
+        let mut report = ConformReport::new();
         report.tried(Operation::Provision, "makes", Ok(()), Duration::ZERO);
         assert!(report.passed());
-        let said = Fault::Image("\"a\" < b & c\u{7}\nd".to_owned());
+        let said = CheckError::Image("\"a\" < b & c\u{7}\nd".to_owned());
         report.tried(Operation::Delete, "removes", Err(said), Duration::ZERO);
         report.skipped(Operation::Clone, "why");
         assert!(!report.passed());

@@ -23,7 +23,7 @@ pub(super) struct Ask<'a> {
     pub(super) volume: BTreeMap<String, String>,
     /// In place of the claim's.
     pub(super) size: Option<u64>,
-    pub(super) source: Option<&'a Made>,
+    pub(super) source: Option<&'a MadeVolume>,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) attributes: Option<Attributes>,
     /// Those of a class that the image has listed.
@@ -47,7 +47,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    pub(super) fn on(kind: Kind, made: &'a Made) -> Self {
+    pub(super) fn on(kind: Kind, made: &'a MadeVolume) -> Self {
         Self {
             volume: made.options.clone(),
             ..Self::of(kind, &made.claim)
@@ -86,7 +86,7 @@ pub(super) trait Runs {
 
 /// A volume that the image has made.
 #[derive(Debug, Clone)]
-pub(super) struct Made {
+pub(super) struct MadeVolume {
     pub(super) claim: PersistentVolumeClaim,
     pub(super) request: Request,
     pub(super) options: BTreeMap<String, String>,

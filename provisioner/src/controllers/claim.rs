@@ -1,8 +1,10 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -14,10 +16,16 @@ use super::serving::{config_for, config_of, not_known, runs_in};
 use crate::apply::live::{copied_by, look_up, make};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::store::key;
-use crate::operation::decision::First;
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::operation::content::ObservedSource;
+use crate::operation::decision::{ClaimDecision, First};
+use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
+use crate::operation::record::Record;
 use crate::operation::{content, is_change_asked, provision, standing};
-use crate::run::{Kind, RunId};
+use crate::run::departed::Departed;
+use crate::run::{Kind, Run, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
     const CONTROLLER: &'static str = "claims";
@@ -49,22 +57,11 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         .and_then(|spec| spec.storage_class_name.as_deref())
         .unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(class_name));
-    let mut volumes = cache.volumes_of(&uid);
+    let volumes = cache.volumes_of(&uid);
     // Of a claim that has its volume, that one says it.
-    let is_standing = match record.as_ref().map(|record| record.operation) {
-        None | Some(Kind::Expand | Kind::Modify) => true,
-        Some(
-            Kind::Provision
-            | Kind::Clone
-            | Kind::Restore
-            | Kind::Delete
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover,
-        ) => false,
-    };
+    let is_standing = record
+        .as_ref()
+        .is_none_or(|record| describe(record.operation).effect.changes_volume());
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
         Some(volume) => config_of(shared, volume, class.as_deref(), class_name, record.as_ref()),
@@ -78,75 +75,113 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (provision_run, delete_run) = (find(content::making(claim)), find(Kind::Delete));
-    let (expand_run, modify_run) = (find(Kind::Expand), find(Kind::Modify));
-    let from = cache.source_of(claim);
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
         None => None,
     };
-    let departed = cache.departed(&uid);
-    let nodes = |name: &str| cache.node(name);
-    let by_host = |host: &str| cache.node_by_host(host);
-    let attributes = |name: &str| cache.attributes(name);
-    let (mut looked_up, mut made) = (false, false);
-    loop {
-        let now = Timestamp::now();
-        let planned = {
-            let mut seen = ObservedClaim {
-                claim,
-                record: record.as_ref(),
-                class: class.as_deref(),
-                config: &config,
-                unserved_since: now,
-                provision_run: provision_run.as_ref(),
-                delete_run: delete_run.as_ref(),
-                expand_run: expand_run.as_ref(),
-                modify_run: modify_run.as_ref(),
-                departed: departed.as_ref(),
-                volumes: &volumes,
-                looked_up,
-                nodes: &nodes,
-                by_host: &by_host,
-                attributes: &attributes,
-                source: &from,
-                copied_by: copied_by.as_deref(),
-                kube_api: &shared.context.settings.kube_api,
-                limits: &shared.limits,
+    let known = Known {
+        provision_run: find(content::making(claim)),
+        delete_run: find(Kind::Delete),
+        expand_run: find(Kind::Expand),
+        modify_run: find(Kind::Modify),
+        departed: cache.departed(&uid),
+        source: cache.source_of(claim),
+        claim,
+        uid,
+        record,
+        class,
+        config,
+        copied_by,
+    };
+    known.settle(volumes, shared).await
+}
+
+/// What is known of a claim before anything is read from the API.
+struct Known<'a> {
+    claim: &'a PersistentVolumeClaim,
+    uid: String,
+    record: Option<Record>,
+    class: Option<Arc<StorageClass>>,
+    config: Result<Arc<ProvisionerConfig>, NoConfig>,
+    provision_run: Option<Run>,
+    delete_run: Option<Run>,
+    expand_run: Option<Run>,
+    modify_run: Option<Run>,
+    departed: Option<Departed>,
+    source: ObservedSource,
+    copied_by: Option<String>,
+}
+
+impl Known<'_> {
+    /// Decides, after what has to be done first, and does what was decided.
+    async fn settle(self, mut volumes: Vec<Arc<PersistentVolume>>, shared: &Shared) -> Result<Action, ApplyError> {
+        let (claim, uid) = (self.claim, &self.uid);
+        let (mut looked_up, mut made) = (false, false);
+        loop {
+            let decision = match self.plan(&volumes, looked_up, shared) {
+                Ok(decision) => decision,
+                Err(First::LookUp) if !looked_up => {
+                    volumes = look_up(shared, uid, volumes).await?;
+                    looked_up = true;
+                    continue;
+                }
+                // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole
+                // cluster.
+                Err(First::MakeVolume(volume)) if !made => {
+                    volumes = make(shared, &volume, uid).await?;
+                    looked_up = true;
+                    made = true;
+                    continue;
+                }
+                // Done already, and not seen yet.
+                Err(first @ (First::LookUp | First::MakeVolume(_))) => {
+                    forget_places(shared, uid, None);
+                    tracing::debug!(claim = key(claim), decision = ?first);
+                    return Ok(Action::requeue(Duration::from_secs(1)));
+                }
             };
-            if provision::is_unserved(&seen) {
-                seen.unserved_since = shared.expectations.unserved_since(&uid, now);
-            } else {
-                shared.expectations.served(&uid);
-            }
-            provision::plan(&seen, now)
+            forget_places(shared, uid, decision.begins());
+            tracing::debug!(claim = key(claim), ?decision);
+            return apply::claim(shared, claim, self.record, decision).await;
+        }
+    }
+
+    /// What to do, by what is known, with these PVs for the claim.
+    fn plan(
+        &self,
+        volumes: &[Arc<PersistentVolume>],
+        looked_up: bool,
+        shared: &Shared,
+    ) -> Result<ClaimDecision, First> {
+        let (cache, now) = (&shared.cache, Timestamp::now());
+        let mut seen = ObservedClaim {
+            claim: self.claim,
+            record: self.record.as_ref(),
+            class: self.class.as_deref(),
+            config: &self.config,
+            unserved_since: now,
+            provision_run: self.provision_run.as_ref(),
+            delete_run: self.delete_run.as_ref(),
+            expand_run: self.expand_run.as_ref(),
+            modify_run: self.modify_run.as_ref(),
+            departed: self.departed.as_ref(),
+            volumes,
+            looked_up,
+            nodes: &|name| cache.node(name),
+            by_host: &|host| cache.node_by_host(host),
+            attributes: &|name| cache.attributes(name),
+            source: &self.source,
+            copied_by: self.copied_by.as_deref(),
+            kube_api: &shared.context.settings.kube_api,
+            limits: &shared.limits,
         };
-        let decision = match planned {
-            Ok(decision) => decision,
-            Err(First::LookUp) if !looked_up => {
-                volumes = look_up(shared, &uid, volumes).await?;
-                looked_up = true;
-                continue;
-            }
-            // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole
-            // cluster.
-            Err(First::MakeVolume(volume)) if !made => {
-                volumes = make(shared, &volume, &uid).await?;
-                looked_up = true;
-                made = true;
-                continue;
-            }
-            // Done already, and not seen yet.
-            Err(first @ (First::LookUp | First::MakeVolume(_))) => {
-                forget_places(shared, &uid, None);
-                tracing::debug!(claim = key(claim), decision = ?first);
-                return Ok(Action::requeue(Duration::from_secs(1)));
-            }
-        };
-        forget_places(shared, &uid, decision.begins());
-        tracing::debug!(claim = key(claim), ?decision);
-        return apply::claim(shared, claim, record, decision).await;
+        if provision::is_unserved(&seen) {
+            seen.unserved_since = shared.expectations.unserved_since(&self.uid, now);
+        } else {
+            shared.expectations.served(&self.uid);
+        }
+        provision::plan(&seen, now)
     }
 }
 

@@ -65,7 +65,7 @@ enum Seen {
 pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
     let mut seen = watches(&context, &trust).ready_chunks(BURST);
     let mut answers = context.discoveries.subscribe();
-    let mut state = State::new(context, trust);
+    let mut state = ConfigLoop::new(context, trust);
     let started = Instant::now();
     let mut next_turn = started + PATIENCE;
     let mut wait = RETRY.0;
@@ -135,7 +135,7 @@ fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
 }
 
 /// What the loop knows.
-pub(super) struct State {
+pub(super) struct ConfigLoop {
     context: Context,
     trust: Trust,
     config_maps: BTreeMap<String, Mirror<ConfigMap>>,
@@ -158,7 +158,7 @@ struct Waiting {
     _task: AbortOnDropHandle<()>,
 }
 
-impl State {
+impl ConfigLoop {
     fn new(context: Context, trust: Trust) -> Self {
         let client = context.client.clone();
         let follow = move |names| {
@@ -435,7 +435,7 @@ fn kept(class: &StorageClass) -> Note {
 }
 
 #[cfg(test)]
-impl State {
+impl ConfigLoop {
     /// Knows nothing yet. How often classes are used, `follow` says.
     pub(super) fn rehearsed(
         context: Context,

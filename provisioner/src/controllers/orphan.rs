@@ -18,6 +18,7 @@ use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::describe::{Description, Effect, SubjectKind, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
 use crate::operation::record::Record;
@@ -127,18 +128,13 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 /// Looks at the runs of one claim that is gone, and does the next thing.
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
-    let of = |kind: Kind| runs.iter().find(|run| run.kind() == Some(kind));
-    let made = [
-        Kind::Provision,
-        Kind::Clone,
-        Kind::Restore,
-        Kind::Snapshot,
-        Kind::Backup,
-    ];
-    let made = made.into_iter().find_map(of);
-    let delete = [Kind::Delete, Kind::DeleteSnapshot, Kind::DeleteBackup];
-    let delete = delete.into_iter().find_map(of);
-    let change = [Kind::Expand, Kind::Modify].into_iter().find_map(of);
+    let of = |wanted: &dyn Fn(&Description) -> bool| {
+        let mut all = Kind::ALL.into_iter().filter(|kind| wanted(describe(*kind)));
+        all.find_map(|kind| runs.iter().find(|run| run.kind() == Some(kind)))
+    };
+    let made = of(&|of| of.undone_by.is_some());
+    let delete = of(&|of| matches!(of.effect, Effect::RemovesVolume | Effect::RemovesSnapshot));
+    let change = of(&|of| of.effect.changes_volume());
     let decided = plan(made, delete, change, &shared.limits, Timestamp::now());
     let Some(run) = made.or(delete).or(change) else {
         return Ok(());
@@ -172,19 +168,7 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
     let reference = provision.config()?.parse().ok()?;
     let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
     let made_by = provision.request().ok()?;
-    let kind = match provision.kind()? {
-        Kind::Snapshot => Kind::DeleteSnapshot,
-        Kind::Backup => Kind::DeleteBackup,
-        Kind::Provision
-        | Kind::Clone
-        | Kind::Restore
-        | Kind::Delete
-        | Kind::Expand
-        | Kind::Modify
-        | Kind::DeleteSnapshot
-        | Kind::DeleteBackup
-        | Kind::Discover => Kind::Delete,
-    };
+    let kind = describe(provision.kind()?).undone_by?;
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
         attempt,
@@ -198,9 +182,10 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
         kube_api: &shared.context.settings.kube_api,
     };
     let run = RunId::new(kind, provision.claim_uid()?);
-    let (snapshot, volume) = match kind {
-        Kind::DeleteSnapshot | Kind::DeleteBackup => (made_by.snapshot.clone(), made_by.volume.clone()),
-        _ => (None, BTreeMap::new()),
+    let (snapshot, volume) = match describe(kind).subject {
+        SubjectKind::Snapshot => (made_by.snapshot.clone(), made_by.volume.clone()),
+        // What was made of it is not known.
+        SubjectKind::Claim | SubjectKind::Volume | SubjectKind::Config => (None, BTreeMap::new()),
     };
     let request = Request {
         snapshot,

@@ -10,8 +10,8 @@ use mooring_contract::names::labels;
 use serde_json::json;
 
 use super::door::SecretSeen;
-use super::plan::{Seen, Step};
-use super::record::{ClaimKey, Record, RecordError};
+use super::plan::{MoveStep, Seen};
+use super::record::{ClaimKey, MoveRecord, MoveRecordError};
 use super::users::{self, User};
 use crate::process::call::{CallError, is_conflict, is_not_found};
 
@@ -32,7 +32,7 @@ pub(crate) enum MoveError {
         /// Its name.
         name: String,
         /// What is wrong.
-        source: RecordError,
+        source: MoveRecordError,
     },
     /// Something did not come about.
     #[error("{what} was waited for in vain: is kube-controller-manager at work? Then run this again")]
@@ -88,7 +88,7 @@ impl Cluster {
     }
 
     /// The moves that have begun, and what is wrong with records that can't be read.
-    pub(crate) async fn records(&self) -> Result<Vec<Result<Record, MoveError>>, CallError> {
+    pub(crate) async fn records(&self) -> Result<Vec<Result<MoveRecord, MoveError>>, CallError> {
         let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_MIGRATION);
         let all = self.maps().list(&ListParams::default().labels(&selector)).await;
         let all = all.map_err(|source| CallError::new("list", RECORD, "objects", source))?;
@@ -98,7 +98,7 @@ impl Cluster {
     /// What there is. The Pods come last: so those are known that were on a node while the volume was as it is here.
     /// `hopeless` are uids of Pods that do not end.
     pub(crate) async fn look(&self, target: &Target, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
-        let name = Record::name_for(&target.claim.uid);
+        let name = MoveRecord::name_for(&target.claim.uid);
         let map = self.maps().get_opt(&name).await;
         let map = map.map_err(|source| CallError::new("read", RECORD, &name, source))?;
         let record = map.as_ref().map(read).transpose()?;
@@ -154,11 +154,11 @@ impl Cluster {
     }
 
     /// Carries a step out. What has changed since it was seen is left as it is: the next look tells.
-    pub(crate) async fn take(&self, target: &Target, seen: &Seen, step: &Step) -> Result<(), MoveError> {
+    pub(crate) async fn take(&self, target: &Target, seen: &Seen, step: &MoveStep) -> Result<(), MoveError> {
         let post = PostParams::default();
         let (done, verb, what, name) = match step {
-            Step::Rest(_) | Step::Await(_) | Step::AwaitEnd => return Ok(()),
-            Step::Note(record) => {
+            MoveStep::Rest(_) | MoveStep::Await(_) | MoveStep::AwaitEnd => return Ok(()),
+            MoveStep::Note(record) => {
                 let map = record.to_config_map(&self.namespace);
                 let name = map.name_any();
                 let done = if record.version.is_some() {
@@ -168,19 +168,19 @@ impl Cluster {
                 };
                 (done, "write", RECORD, name)
             }
-            Step::Hold => (
+            MoveStep::Hold => (
                 self.hold(target, seen, true).await,
                 "hold",
                 CLAIM,
                 target.claim.name.clone(),
             ),
-            Step::Release => (
+            MoveStep::Release => (
                 self.hold(target, seen, false).await,
                 "release",
                 CLAIM,
                 target.claim.name.clone(),
             ),
-            Step::Delete => {
+            MoveStep::Delete => {
                 let meta = seen.volume.as_ref().map(|volume| &volume.metadata);
                 let expected = Preconditions {
                     uid: meta.and_then(|meta| meta.uid.clone()),
@@ -190,7 +190,7 @@ impl Cluster {
                 let done = self.volumes().delete(&target.volume, &how).await.map(drop);
                 (done, "delete", VOLUME, target.volume.clone())
             }
-            Step::Free => {
+            MoveStep::Free => {
                 let meta = seen.volume.as_ref().map(|volume| &volume.metadata);
                 let patch = json!({"metadata": {
                     "uid": meta.and_then(|meta| meta.uid.as_deref()),
@@ -201,12 +201,12 @@ impl Cluster {
                 let done = self.volumes().patch(&target.volume, &how, &Patch::Merge(&patch)).await;
                 (done.map(drop), "free", VOLUME, target.volume.clone())
             }
-            Step::Make(volume) => {
+            MoveStep::Make(volume) => {
                 let done = self.volumes().create(&post, volume).await.map(drop);
                 (done, "create", VOLUME, target.volume.clone())
             }
-            Step::Forget => {
-                let name = Record::name_for(&target.claim.uid);
+            MoveStep::Forget => {
+                let name = MoveRecord::name_for(&target.claim.uid);
                 let done = self.maps().delete(&name, &DeleteParams::default()).await.map(drop);
                 (done, "delete", RECORD, name)
             }
@@ -237,8 +237,8 @@ impl Cluster {
     }
 }
 
-fn read(map: &ConfigMap) -> Result<Record, MoveError> {
-    Record::of(map).map_err(|source| MoveError::Record {
+fn read(map: &ConfigMap) -> Result<MoveRecord, MoveError> {
+    MoveRecord::of(map).map_err(|source| MoveError::Record {
         name: map.name_any(),
         source,
     })

@@ -18,8 +18,8 @@ use super::MigrateError;
 use super::args::MigrateArgs;
 use super::cluster::{Cluster, MoveError, Target};
 use super::door;
-use super::plan::{Goal, Seen, Standing, Step, plan};
-use super::report::{Fate, Report};
+use super::plan::{Goal, MoveStep, Seen, Standing, plan};
+use super::report::{Fate, MoveReport};
 use super::select::{Selected, select};
 use super::users;
 
@@ -54,7 +54,7 @@ pub(super) async fn all(cluster: &Cluster, goal: Goal, args: &MigrateArgs) -> Re
             "error: claim {name} is bound to no volume, or not there"
         );
     }
-    let mut report = Report::default();
+    let mut report = MoveReport::default();
     report.expect(targets.iter());
     if args.dry_run {
         for target in &targets {
@@ -99,7 +99,7 @@ async fn foreseen(cluster: &Cluster, target: &Target, goal: Goal) -> Fate {
     match cluster.look(target, &BTreeSet::new()).await {
         Ok(seen) if seen.record.is_some() => Fate::Begun,
         Ok(seen) => match plan(&seen, goal) {
-            Step::Rest(standing) => Fate::Stood(standing),
+            MoveStep::Rest(standing) => Fate::Stood(standing),
             _ => Fate::Would,
         },
         Err(error) => Fate::Failed(chain(&error)),
@@ -129,9 +129,9 @@ pub(crate) async fn step(
     let next = plan(&seen, goal);
     cluster.take(target, &seen, &next).await?;
     let moved = match &next {
-        Step::Rest(standing) => Moved::At(standing.clone()),
-        Step::Await(what) => Moved::Soon(what),
-        Step::AwaitEnd => Moved::Held(
+        MoveStep::Rest(standing) => Moved::At(standing.clone()),
+        MoveStep::Await(what) => Moved::Soon(what),
+        MoveStep::AwaitEnd => Moved::Held(
             seen.users.iter().map(|user| user.uid.clone()).collect(),
             seen.users
                 .iter()
@@ -139,11 +139,15 @@ pub(crate) async fn step(
                 .max()
                 .unwrap_or_default(),
         ),
-        Step::Note(_) | Step::Hold | Step::Delete | Step::Free | Step::Make(_) | Step::Release | Step::Forget => {
-            Moved::On
-        }
+        MoveStep::Note(_)
+        | MoveStep::Hold
+        | MoveStep::Delete
+        | MoveStep::Free
+        | MoveStep::Make(_)
+        | MoveStep::Release
+        | MoveStep::Forget => Moved::On,
     };
-    Ok((moved, (next == Step::Forget).then(|| outcome(&seen))))
+    Ok((moved, (next == MoveStep::Forget).then(|| outcome(&seen))))
 }
 
 /// What has become of a move that is over.
@@ -160,7 +164,7 @@ fn outcome(seen: &Seen) -> Fate {
 struct Round<'a> {
     cluster: &'a Cluster,
     goal: Goal,
-    report: &'a mut Report,
+    report: &'a mut MoveReport,
     /// Since when a volume is held for Pods that end.
     held: BTreeMap<Target, Instant>,
     /// Pods that were waited for in vain.

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 
 use super::door::{self, SecretSeen};
-use super::record::{ClaimKey, Record};
+use super::record::{ClaimKey, MoveRecord};
 use super::users::User;
 use crate::config::VolumeSourceKind;
 use crate::operation::record::is_busy;
@@ -18,7 +18,7 @@ use crate::operation::record::is_busy;
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// The record of a move.
-    pub(crate) record: Option<Record>,
+    pub(crate) record: Option<MoveRecord>,
     /// The PersistentVolume of the name.
     pub(crate) volume: Option<PersistentVolume>,
     /// The claim, if it is the one that the volume is for.
@@ -55,11 +55,11 @@ pub(crate) enum Standing {
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum MoveStep {
     /// None.
     Rest(Standing),
     /// Write down the move, or write it down anew.
-    Note(Box<Record>),
+    Note(Box<MoveRecord>),
     /// Have the claim stay.
     Hold,
     /// Delete the PersistentVolume.
@@ -79,9 +79,9 @@ pub(crate) enum Step {
 }
 
 /// What to do next.
-pub(crate) fn plan(seen: &Seen, goal: Goal) -> Step {
+pub(crate) fn plan(seen: &Seen, goal: Goal) -> MoveStep {
     match (&seen.record, &seen.volume) {
-        (None, None) => Step::Rest(Standing::Gone),
+        (None, None) => MoveStep::Rest(Standing::Gone),
         (None, Some(volume)) => fresh(seen, volume, goal),
         (Some(record), None) => absent(seen, record, goal),
         (Some(record), Some(volume)) if volume.metadata.uid.as_deref() == Some(&record.uid) => {
@@ -92,80 +92,88 @@ pub(crate) fn plan(seen: &Seen, goal: Goal) -> Step {
 }
 
 /// No move has begun.
-fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> Step {
+fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
     if is_held(seen) {
-        return Step::Release;
+        return MoveStep::Release;
     }
     let Some(to) = goal.to else {
-        return Step::Rest(Standing::Idle);
+        return MoveStep::Rest(Standing::Idle);
     };
     if door::of(volume) == Some(to) {
-        return Step::Rest(Standing::There);
+        return MoveStep::Rest(Standing::There);
     }
     match (hindrance(seen, volume, to, goal), ClaimKey::of(volume)) {
-        (None, Some(claim)) => Step::Note(Box::new(Record::new(volume, claim, to))),
-        (Some(standing), _) => Step::Rest(standing),
-        (None, None) => Step::Rest(unbound()),
+        (None, Some(claim)) => MoveStep::Note(Box::new(MoveRecord::new(volume, claim, to))),
+        (Some(standing), _) => MoveStep::Rest(standing),
+        (None, None) => MoveStep::Rest(unbound()),
     }
 }
 
 /// It is written down, and the PersistentVolume is still the old one.
-fn begun(seen: &Seen, record: &Record, volume: &PersistentVolume, goal: Goal) -> Step {
+fn begun(seen: &Seen, record: &MoveRecord, volume: &PersistentVolume, goal: Goal) -> MoveStep {
     let changed = door::plain(volume) != record.old;
     let anew = || {
-        Step::Note(Box::new(Record {
+        MoveStep::Note(Box::new(MoveRecord {
             version: record.version.clone(),
-            ..Record::new(volume, record.claim.clone(), record.to)
+            ..MoveRecord::new(volume, record.claim.clone(), record.to)
         }))
     };
     if volume.metadata.deletion_timestamp.is_some() {
         // There is no way back but by creating it again.
-        return if changed { anew() } else { Step::Free };
+        return if changed { anew() } else { MoveStep::Free };
     }
     if goal.to != Some(record.to) || hindrance(seen, volume, record.to, goal).is_some() {
-        return if is_held(seen) { Step::Release } else { Step::Forget };
+        return if is_held(seen) {
+            MoveStep::Release
+        } else {
+            MoveStep::Forget
+        };
     }
     if changed {
         return anew();
     }
-    if is_held(seen) { Step::Delete } else { Step::Hold }
+    if is_held(seen) {
+        MoveStep::Delete
+    } else {
+        MoveStep::Hold
+    }
 }
 
 /// There is no PersistentVolume: only now nobody can begin to use it.
-fn absent(seen: &Seen, record: &Record, goal: Goal) -> Step {
-    let old = || Step::Make(Box::new(record.old.clone()));
+fn absent(seen: &Seen, record: &MoveRecord, goal: Goal) -> MoveStep {
+    let old = || MoveStep::Make(Box::new(record.old.clone()));
     if goal.to != Some(record.to) || seen.claim.is_none() {
         return old();
     }
     if seen.users.is_empty() {
-        return door::through(&record.old, record.to).map_or_else(|_| old(), |new| Step::Make(Box::new(new)));
+        return door::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
     }
     let all_end = seen.users.iter().all(|user| user.ending.is_some());
     if all_end && goal.may_hold {
-        Step::AwaitEnd
+        MoveStep::AwaitEnd
     } else {
         old()
     }
 }
 
 /// There is a PersistentVolume again.
-fn exchanged(seen: &Seen, volume: &PersistentVolume) -> Step {
+fn exchanged(seen: &Seen, volume: &PersistentVolume) -> MoveStep {
     let phase = |status: Option<&String>| status.map(String::as_str) == Some("Bound");
     if seen.claim.is_none() {
-        return Step::Forget;
+        return MoveStep::Forget;
     }
     // What binds has seen it then, and finds the claim in order when it looks.
     if !phase(volume.status.as_ref().and_then(|status| status.phase.as_ref())) {
-        return Step::Await("the PersistentVolume to be bound to its claim");
+        return MoveStep::Await("the PersistentVolume to be bound to its claim");
     }
     if is_held(seen) {
-        return Step::Release;
+        return MoveStep::Release;
     }
     let claim = seen.claim.as_ref().and_then(|claim| claim.status.as_ref());
     if !phase(claim.and_then(|status| status.phase.as_ref())) {
-        return Step::Await("the claim to be bound to its PersistentVolume");
+        return MoveStep::Await("the claim to be bound to its PersistentVolume");
     }
-    Step::Forget
+    MoveStep::Forget
 }
 
 fn is_held(seen: &Seen) -> bool {
@@ -237,7 +245,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Goal, Seen, Standing, Step, plan};
+    use super::{Goal, MoveStep, Seen, Standing, plan};
     use crate::config::VolumeSourceKind::{Csi, FlexVolume};
     use crate::migrate::door::{self, SecretSeen};
     use crate::migrate::record::tests::record;
@@ -291,11 +299,11 @@ mod tests {
 
     fn word(seen: &Seen, goal: Goal) -> String {
         match plan(seen, goal) {
-            Step::Rest(Standing::Stays(text)) => format!("stays: {text}"),
-            Step::Rest(Standing::Waits(text)) => format!("waits: {text}"),
-            Step::Rest(standing) => format!("{standing:?}"),
-            Step::Note(record) => format!("note {}", door::word(record.to)),
-            Step::Make(volume) => format!("make {}", door::word(door::of(&volume).unwrap())),
+            MoveStep::Rest(Standing::Stays(text)) => format!("stays: {text}"),
+            MoveStep::Rest(Standing::Waits(text)) => format!("waits: {text}"),
+            MoveStep::Rest(standing) => format!("{standing:?}"),
+            MoveStep::Note(record) => format!("note {}", door::word(record.to)),
+            MoveStep::Make(volume) => format!("make {}", door::word(door::of(&volume).unwrap())),
             step => format!("{step:?}"),
         }
     }

@@ -44,7 +44,7 @@ impl ClaimKey {
 
 /// Why a record can't be gone by.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RecordError {
+pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.
     #[error("key {0:?} of the record is missing or wrong")]
     Key(&'static str),
@@ -55,7 +55,7 @@ pub(crate) enum RecordError {
 
 /// A move that has begun.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct MoveRecord {
     /// The claim.
     pub(crate) claim: ClaimKey,
     /// Where the volume goes.
@@ -68,7 +68,7 @@ pub(crate) struct Record {
     pub(crate) version: Option<String>,
 }
 
-impl Record {
+impl MoveRecord {
     /// Of a move that is to begin.
     pub(crate) fn new(volume: &PersistentVolume, claim: ClaimKey, to: VolumeSourceKind) -> Self {
         Self {
@@ -111,21 +111,21 @@ impl Record {
 
     /// Reads a ConfigMap. Its PersistentVolume is one of Mooring's, for the claim that the record is of: nothing else
     /// is ever created from it.
-    pub(crate) fn of(map: &ConfigMap) -> Result<Self, RecordError> {
+    pub(crate) fn of(map: &ConfigMap) -> Result<Self, MoveRecordError> {
         let get = |key: &'static str| {
             let value = map.data.as_ref().and_then(|data| data.get(key));
-            value.ok_or(RecordError::Key(key))
+            value.ok_or(MoveRecordError::Key(key))
         };
-        let to = door::parse(get(keys::TO)?).map_err(|_| RecordError::Key(keys::TO))?;
+        let to = door::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
         let old: PersistentVolume = serde_json::from_str(get(keys::VOLUME)?)?;
-        let claim = ClaimKey::of(&old).ok_or(RecordError::Key(keys::VOLUME))?;
+        let claim = ClaimKey::of(&old).ok_or(MoveRecordError::Key(keys::VOLUME))?;
         let same = *get(keys::CLAIM)? == format!("{}/{}", claim.namespace, claim.name)
             && map.name_any() == Self::name_for(&claim.uid);
         if !same {
-            return Err(RecordError::Key(keys::CLAIM));
+            return Err(MoveRecordError::Key(keys::CLAIM));
         }
         if old.metadata.name.is_none() || door::of(&old).is_none_or(|from| from == to) {
-            return Err(RecordError::Key(keys::VOLUME));
+            return Err(MoveRecordError::Key(keys::VOLUME));
         }
         Ok(Self {
             claim,
@@ -139,22 +139,22 @@ impl Record {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{ClaimKey, Record, RecordError};
+    use super::{ClaimKey, MoveRecord, MoveRecordError};
     use crate::config::VolumeSourceKind::Csi;
     use crate::volume::acceptance::tests::volume;
     use serde_json::json;
 
-    pub(crate) fn record() -> Record {
+    pub(crate) fn record() -> MoveRecord {
         let volume = serde_json::from_value(volume()).unwrap();
         let claim = ClaimKey::of(&volume).unwrap();
-        Record::new(&volume, claim, Csi)
+        MoveRecord::new(&volume, claim, Csi)
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let map = record().to_config_map("mooring");
         assert_eq!(map.metadata.name.as_deref(), Some("migration-u1"));
-        assert_eq!(Record::of(&map).unwrap(), record());
+        assert_eq!(MoveRecord::of(&map).unwrap(), record());
     }
 
     #[test]
@@ -162,30 +162,33 @@ pub(super) mod tests {
         let changed = |key: &str, value: String| {
             let mut map = record().to_config_map("mooring");
             map.data.as_mut().unwrap().insert(key.to_owned(), value);
-            Record::of(&map)
+            MoveRecord::of(&map)
         };
         assert!(matches!(
             changed("claim", "kube-system/x".into()),
-            Err(RecordError::Key("claim"))
+            Err(MoveRecordError::Key("claim"))
         ));
-        assert!(matches!(changed("to", "hostPath".into()), Err(RecordError::Key("to"))));
+        assert!(matches!(
+            changed("to", "hostPath".into()),
+            Err(MoveRecordError::Key("to"))
+        ));
         assert!(matches!(
             changed("to", "flexVolume".into()),
-            Err(RecordError::Key("volume.json"))
+            Err(MoveRecordError::Key("volume.json"))
         ));
         assert!(matches!(
             changed("volume.json", "{".into()),
-            Err(RecordError::Volume(_))
+            Err(MoveRecordError::Volume(_))
         ));
         let mut other = volume();
         other["spec"]["flexVolume"] = json!(null);
         other["spec"]["hostPath"] = json!({"path": "/"});
         assert!(matches!(
             changed("volume.json", other.to_string()),
-            Err(RecordError::Key("volume.json"))
+            Err(MoveRecordError::Key("volume.json"))
         ));
         let mut map = record().to_config_map("mooring");
         map.metadata.name = Some("migration-u2".into());
-        assert!(matches!(Record::of(&map), Err(RecordError::Key("claim"))));
+        assert!(matches!(MoveRecord::of(&map), Err(MoveRecordError::Key("claim"))));
     }
 }

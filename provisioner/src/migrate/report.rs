@@ -70,14 +70,14 @@ impl Fate {
 
 /// What is known so far.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct MoveReport {
     fates: BTreeMap<Target, Fate>,
     /// Width of the first column.
     width: usize,
     told: bool,
 }
 
-impl Report {
+impl MoveReport {
     /// Makes room for these in the table.
     pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a Target>) {
         let widths = targets.map(|target| key(target).chars().count());
@@ -162,7 +162,7 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fate, Report};
+    use super::{Fate, MoveReport};
     use crate::migrate::cluster::Target;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
@@ -177,7 +177,7 @@ mod tests {
             },
             volume: name.into(),
         };
-        let mut report = Report::default();
+        let mut report = MoveReport::default();
         report.note(&target("raw"), Fate::Stood(Standing::Stays("it is raw".into())));
         report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
         assert_eq!(report.left().count(), 1);

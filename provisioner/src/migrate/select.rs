@@ -12,7 +12,7 @@ use super::MigrateError;
 use super::args::MigrateArgs;
 use super::cluster::{Cluster, MoveError, Target};
 use super::door;
-use super::record::{ClaimKey, Record};
+use super::record::{ClaimKey, MoveRecord};
 use crate::config::VolumeSourceKind;
 use crate::process::call::CallError;
 
@@ -77,7 +77,7 @@ pub(super) async fn select(cluster: &Cluster, args: &MigrateArgs) -> Result<Sele
     })
 }
 
-fn choose(args: &MigrateArgs, volumes: &[PersistentVolume], records: &[Record]) -> Selected {
+fn choose(args: &MigrateArgs, volumes: &[PersistentVolume], records: &[MoveRecord]) -> Selected {
     let begun = records.iter().map(|record| (&record.old, true));
     let there = volumes.iter().map(|volume| (volume, false));
     // Nobody asks about all volumes of other drivers.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
 use mooring_contract::request::Request;
 use serde_json::Value;
 
+pub use super::describe::Intent;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
@@ -172,22 +173,6 @@ impl<Own> Decision<Own> {
             say,
         }
     }
-}
-
-/// Where it is written, before a run is made, that it is to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Intent {
-    /// In the record, which has to be written first: it is new or has changed.
-    ToRecord,
-    /// In the record, as it stands.
-    Recorded,
-    /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it
-    /// needs; a record begins with the first failure.
-    Released,
-    /// In another run, which is the record: see `controllers/orphan.rs`.
-    Run,
-    /// In the ConfigMap itself: it promises the operation, and no run of it is there.
-    Configured,
 }
 
 /// A run to be begun.

@@ -31,90 +31,58 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !is_ours(seen.volume) {
         return Decision::Rest;
     }
-    let spec = seen.volume.spec.clone().unwrap_or_default();
+    let spec = seen.volume.spec.as_ref();
     let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    let released = matches!(phase, Some("Released" | "Failed"));
-    let uid = persistent_volume::made_for(seen.volume).unwrap_or_default().to_owned();
-    if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") {
-        let going = seen.volume.metadata.deletion_timestamp.is_some();
-        return if going && phase != Some("Bound") {
-            Decision::Own(ForVolume::LetGo(Box::new(LetGo {
-                delete: false,
-                runs: left_behind(seen),
-                say: None,
-                took: None,
-            })))
+    if spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) != Some("Delete") {
+        let going = seen.volume.metadata.deletion_timestamp.is_some() && phase != Some("Bound");
+        return if going {
+            let_go(seen, false, None, None)
         } else {
             Decision::Rest
         };
     }
+    let released = matches!(phase, Some("Released" | "Failed"));
+    let uid = persistent_volume::made_for(seen.volume).unwrap_or_default();
     if !released || seen.claimed || uid.is_empty() {
         return Decision::Rest;
     }
+    match deletion(seen, uid, now) {
+        Err(decision) => *decision,
+        Ok(deletion) => match deletion.plan(now) {
+            Ok(decision) => decision,
+            Err(took) => let_go(seen, true, None, took),
+        },
+    }
+}
+
+/// The PV's finalizer goes; where it is to be deleted, the PV with it.
+fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Option<Duration>) -> VolumeDecision {
+    Decision::Own(ForVolume::LetGo(Box::new(LetGo {
+        delete,
+        runs: left_behind(seen),
+        say,
+        took,
+    })))
+}
+
+/// The deletion of a volume that nobody wants any more; `Err` with what comes before it, or in place of it.
+fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<Deletion<'a>, Box<VolumeDecision>> {
     if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
         // Whatever becomes of the copy, its change wakes this.
         let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
-        return Decision::wait_for(waiting(Kind::Delete, text));
+        return Err(Box::new(Decision::wait_for(waiting(Kind::Delete, text))));
     }
-    let let_go = |text: String| {
-        Decision::Own(ForVolume::LetGo(Box::new(LetGo {
-            delete: true,
-            runs: left_behind(seen),
-            say: Some(Note::warning(reasons::NODE_GONE, action(Kind::Delete), text)),
-            took: None,
-        })))
-    };
-    let config = match seen.config {
-        Ok(config) => config,
-        Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error @ NoConfig::Elsewhere { .. }) => {
-            let status = seen.volume.status.as_ref();
-            let since = status.and_then(|status| status.last_phase_transition_time.as_ref());
-            let left = since.map_or(Duration::ZERO, |since| {
-                seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
-            });
-            return if left.is_zero() {
-                Decision::wait_for(waiting(Kind::Delete, error.to_string()))
-            } else {
-                Decision::wait(left)
-            };
-        }
-        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
-    };
-    let host = persistent_volume::host_of(seen.volume);
-    let node = match host {
-        Some(host) if config.is_node_local() => {
-            let Some(node) = (seen.by_host)(host) else {
-                let away = seen.away_since.map_or(Duration::ZERO, |since| elapsed(since, now));
-                let left = seen.limits.node_grace.saturating_sub(away);
-                if left.is_zero() {
-                    return let_go(format!(
-                        "node {host} ({HOSTNAME}) has left the cluster, and the volume with it"
-                    ));
-                }
-                let text = format!(
-                    "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within \
-                     {} minutes, Mooring considers the volume lost",
-                    seen.limits.node_grace.as_secs() / 60
-                );
-                return Decision::Wait {
-                    after: Some(left.min(NODE_PERIOD)),
-                    say: Some(waiting(Kind::Delete, text)),
-                };
-            };
-            Some(node.name)
-        }
-        _ => None,
-    };
+    let config = config(seen, now)?;
+    let node = node(seen, config, now)?;
     if let Some(run) = seen.expand_run.or(seen.modify_run) {
         // The claim was held until it had ended, unless somebody took the finalizer off.
-        return match run.leaving_since() {
+        return Err(Box::new(match run.leaving_since() {
             Some(_) => Decision::wait(seen.limits.overdue),
             None => Decision::Stop(run.to_remove()),
-        };
+        }));
     }
-    let Some(made_by) = request::made_by(seen.volume, &uid) else {
-        return Decision::wait_for(waiting(
+    let Some(made_by) = request::made_by(seen.volume, uid) else {
+        return Err(Box::new(Decision::wait_for(waiting(
             Kind::Delete,
             format!(
                 "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or \
@@ -122,10 +90,10 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
                 annotations::REQUEST,
                 finalizers::VOLUME
             ),
-        ));
+        ))));
     };
-    let deletion = Deletion {
-        run: RunId::new(Kind::Delete, &uid),
+    Ok(Deletion {
+        run: RunId::new(Kind::Delete, uid),
         asked_by: SubjectKind::Volume,
         config,
         record: seen.record.filter(|record| record.is_delete()),
@@ -146,16 +114,59 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         refused: false,
         before: None,
         owner: Some(name_and_uid(seen.volume)),
+    })
+}
+
+/// The ConfigMap that the deletion goes by; `Err` with what to do without one.
+fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<ProvisionerConfig>, Box<VolumeDecision>> {
+    let without = match seen.config {
+        Ok(config) => return Ok(config),
+        Err(NoConfig::NotReadYet) => Decision::Rest,
+        Err(error @ NoConfig::Elsewhere { .. }) => {
+            let status = seen.volume.status.as_ref();
+            let since = status.and_then(|status| status.last_phase_transition_time.as_ref());
+            let left = since.map_or(Duration::ZERO, |since| {
+                seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
+            });
+            if left.is_zero() {
+                Decision::wait_for(waiting(Kind::Delete, error.to_string()))
+            } else {
+                Decision::wait(left)
+            }
+        }
+        Err(error) => Decision::wait_for(waiting(Kind::Delete, error.to_string())),
     };
-    match deletion.plan(now) {
-        Ok(decision) => decision,
-        Err(took) => Decision::Own(ForVolume::LetGo(Box::new(LetGo {
-            delete: true,
-            runs: left_behind(seen),
-            say: None,
-            took,
-        }))),
+    Err(Box::new(without))
+}
+
+/// The node that the volume lives on, if it lives on one; `Err` with what to do while that is away.
+fn node(
+    seen: &ObservedVolume<'_>,
+    config: &ProvisionerConfig,
+    now: Timestamp,
+) -> Result<Option<String>, Box<VolumeDecision>> {
+    let Some(host) = persistent_volume::host_of(seen.volume).filter(|_| config.is_node_local()) else {
+        return Ok(None);
+    };
+    if let Some(node) = (seen.by_host)(host) {
+        return Ok(Some(node.name));
     }
+    let away = seen.away_since.map_or(Duration::ZERO, |since| elapsed(since, now));
+    let left = seen.limits.node_grace.saturating_sub(away);
+    if left.is_zero() {
+        let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the volume with it");
+        let say = Note::warning(reasons::NODE_GONE, action(Kind::Delete), text);
+        return Err(Box::new(let_go(seen, true, Some(say), None)));
+    }
+    let text = format!(
+        "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within {} \
+         minutes, Mooring considers the volume lost",
+        seen.limits.node_grace.as_secs() / 60
+    );
+    Err(Box::new(Decision::Wait {
+        after: Some(left.min(NODE_PERIOD)),
+        say: Some(waiting(Kind::Delete, text)),
+    }))
 }
 
 /// The run of a PV that is released, unless it goes with its PV anyway: Kubernetes collects what belongs to it.

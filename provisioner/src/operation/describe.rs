@@ -1,12 +1,14 @@
 //! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
-//! becomes of the answer, and how Events name it. Whatever serves several operations reads it here.
+//! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
+//! here, and matches on no [`Kind`].
 //!
-//! A new operation is a [`Kind`], a description here, and a file beside this one with its plan, unless it shares that
-//! of another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a
+//! A new operation is a [`Kind`], a description here, what the vendor's kit tries of it
+//! ([`crate::conform::checks`]), and a file beside this one with its plan, unless it shares that of another: a clone
+//! and a restore are provisioned as any volume. If it is asked for by another object, such as a
 //! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.
-//! The compiler then names what is left to decide.
+//! The compiler then names what is left to decide. So each description is written in full: a struct update would decide
+//! silently what a new field means for it.
 
-use super::decision::Intent;
 use crate::process::events::{Note, reasons};
 use crate::run::Kind;
 use mooring_contract::names::finalizers;
@@ -22,11 +24,22 @@ pub struct Description {
     pub given: Given,
     /// What becomes of the image's answer that it is done.
     pub answer: Answer,
+    /// What is different once it is done.
+    pub effect: Effect,
+    /// What undoes it, where nobody is left who wants what it made.
+    pub undone_by: Option<Kind>,
+    /// What has to be there, and to stay, for as long as it is run.
+    pub reads: Reads,
     /// How users are told of it.
     pub words: Words,
 }
 
 impl Description {
+    /// Whether a request for it names a snapshot or backup.
+    pub fn is_about_snapshot(&self) -> bool {
+        self.subject == SubjectKind::Snapshot || self.reads == Reads::Snapshot
+    }
+
     /// Where the intent stands before a first run, if it is this object that asks for it. Only of the operation's own
     /// subject the state can say it; any other gets a record.
     pub fn intent_on(&self, asked_by: SubjectKind) -> Intent {
@@ -36,6 +49,22 @@ impl Description {
             Intent::ToRecord
         }
     }
+}
+
+/// Where it is written, before a run is made, that it is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intent {
+    /// In the record, which has to be written first: it is new or has changed.
+    ToRecord,
+    /// In the record, as it stands.
+    Recorded,
+    /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it
+    /// needs; a record begins with the first failure.
+    Released,
+    /// In another run, which is the record: see `controllers/orphan.rs`.
+    Run,
+    /// In the ConfigMap itself: it promises the operation, and no run of it is there.
+    Configured,
 }
 
 /// A kind of object that asks for operations, by its own state.
@@ -92,6 +121,50 @@ pub enum Answer {
     Believed,
 }
 
+/// What is different once an operation is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// There is one volume more.
+    MakesVolume,
+    /// There is one volume less.
+    RemovesVolume,
+    /// A volume is larger.
+    ExpandsVolume,
+    /// A volume has other attributes.
+    ModifiesVolume,
+    /// There is one snapshot or backup more.
+    TakesSnapshot,
+    /// There is one snapshot or backup less.
+    RemovesSnapshot,
+    /// No volume and no snapshot came, went or changed.
+    KeepsAll,
+}
+
+impl Effect {
+    /// Whether a volume that stands is no more as it was.
+    pub fn changes_volume(self) -> bool {
+        match self {
+            Self::ExpandsVolume | Self::ModifiesVolume => true,
+            Self::MakesVolume | Self::RemovesVolume | Self::TakesSnapshot | Self::RemovesSnapshot | Self::KeepsAll => {
+                false
+            }
+        }
+    }
+}
+
+/// What a run reads, so that it must neither be deleted nor change meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Nothing but what it is about.
+    Nothing,
+    /// The volume that is copied: that of another claim (properties `source-…`).
+    SourceVolume,
+    /// The snapshot or backup that the volume is made of.
+    Snapshot,
+    /// The volume that the snapshot or backup is taken of.
+    SnapshotVolume,
+}
+
 /// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
@@ -128,6 +201,9 @@ const PROVISION: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Asked,
     answer: Answer::Judged,
+    effect: Effect::MakesVolume,
+    undone_by: Some(Kind::Delete),
+    reads: Reads::Nothing,
     words: Words {
         action: "Provision",
         doing: "provisioning",
@@ -142,6 +218,9 @@ const DELETE: Description = Description {
     intent: Intent::Released,
     given: Given::Standing,
     answer: Answer::Believed,
+    effect: Effect::RemovesVolume,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "Delete",
         doing: "deleting",
@@ -156,6 +235,9 @@ const EXPAND: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Standing,
     answer: Answer::Believed,
+    effect: Effect::ExpandsVolume,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "Expand",
         doing: "expanding",
@@ -170,6 +252,9 @@ const MODIFY: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Standing,
     answer: Answer::Believed,
+    effect: Effect::ModifiesVolume,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "Modify",
         doing: "modifying",
@@ -184,6 +269,9 @@ const CLONE: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Asked,
     answer: Answer::Judged,
+    effect: Effect::MakesVolume,
+    undone_by: Some(Kind::Delete),
+    reads: Reads::SourceVolume,
     words: Words {
         action: "Clone",
         doing: "cloning",
@@ -198,6 +286,9 @@ const SNAPSHOT: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Standing,
     answer: Answer::Believed,
+    effect: Effect::TakesSnapshot,
+    undone_by: Some(Kind::DeleteSnapshot),
+    reads: Reads::SnapshotVolume,
     words: Words {
         action: "Snapshot",
         doing: "taking the snapshot",
@@ -213,6 +304,9 @@ const DELETE_SNAPSHOT: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Standing,
     answer: Answer::Believed,
+    effect: Effect::RemovesSnapshot,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
@@ -227,6 +321,9 @@ const RESTORE: Description = Description {
     intent: Intent::ToRecord,
     given: Given::Asked,
     answer: Answer::Judged,
+    effect: Effect::MakesVolume,
+    undone_by: Some(Kind::Delete),
+    reads: Reads::Snapshot,
     words: Words {
         action: "Restore",
         doing: "restoring",
@@ -237,22 +334,36 @@ const RESTORE: Description = Description {
 
 /// From a content without a backup to one that says which backup it is.
 const BACKUP: Description = Description {
+    subject: SubjectKind::Snapshot,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::TakesSnapshot,
+    undone_by: Some(Kind::DeleteBackup),
+    reads: Reads::SnapshotVolume,
     words: Words {
         action: "Backup",
         doing: "backing up the volume",
-        ..SNAPSHOT.words
+        failed: reasons::SNAPSHOT_FAILED,
+        begun: None,
     },
-    ..SNAPSHOT
 };
 
 /// From a backup that is not wanted any more to none.
 const DELETE_BACKUP: Description = Description {
+    subject: SubjectKind::Snapshot,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::RemovesSnapshot,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "DeleteBackup",
         doing: "deleting the backup",
-        ..DELETE_SNAPSHOT.words
+        failed: reasons::SNAPSHOT_DELETE_FAILED,
+        begun: None,
     },
-    ..DELETE_SNAPSHOT
 };
 
 /// From a ConfigMap to the classes of what its storage can serve.
@@ -262,6 +373,9 @@ const DISCOVER: Description = Description {
     given: Given::Asked,
     // Its run stays until the next one is due, and is looked at again and again until then.
     answer: Answer::Believed,
+    effect: Effect::KeepsAll,
+    undone_by: None,
+    reads: Reads::Nothing,
     words: Words {
         action: "Discover",
         doing: "discovering",
@@ -282,8 +396,28 @@ pub(crate) fn waiting(kind: Kind, text: impl Into<String>) -> Note {
 
 #[cfg(test)]
 mod tests {
-    use super::{Intent, SubjectKind, describe};
+    use super::{Effect, Intent, SubjectKind, describe};
     use crate::run::Kind;
+
+    #[test]
+    fn what_one_operation_makes_another_removes_for_the_same_object() {
+        for kind in Kind::ALL {
+            let made = describe(kind);
+            let removed = match made.effect {
+                Effect::MakesVolume => Some(Effect::RemovesVolume),
+                Effect::TakesSnapshot => Some(Effect::RemovesSnapshot),
+                Effect::RemovesVolume
+                | Effect::ExpandsVolume
+                | Effect::ModifiesVolume
+                | Effect::RemovesSnapshot
+                | Effect::KeepsAll => None,
+            };
+            let undone_by = made.undone_by.map(describe);
+            assert_eq!(undone_by.map(|undo| undo.effect), removed, "{kind:?}");
+            let about = |undo: &super::Description| undo.subject == SubjectKind::Snapshot;
+            assert!(undone_by.is_none_or(|undo| about(undo) == about(made)), "{kind:?}");
+        }
+    }
 
     #[test]
     fn a_released_pv_says_itself_that_it_is_to_be_deleted_and_a_claim_needs_a_record() {

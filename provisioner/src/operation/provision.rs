@@ -19,7 +19,7 @@ use super::decision::{
     Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, Refuse, Reschedule, Start, name_and_uid,
     removable,
 };
-use super::describe::{action, describe, waiting};
+use super::describe::{Effect, action, describe, waiting};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use super::source::{self, Found};
@@ -31,7 +31,7 @@ use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Kind, Run, RunRef};
+use crate::run::{Run, RunRef};
 use crate::time::{elapsed, later};
 use crate::volume::acceptance::{Expected, Refusal, check};
 use crate::volume::persistent_volume::{self, Printed};
@@ -46,32 +46,27 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
         // What would change the volume would change a PersistentVolume that is about to be replaced.
         return Ok(Decision::Rest);
     }
-    match seen.record.map(|record| (record, record.operation)) {
-        Some((record, Kind::Expand)) => {
-            return Ok(match expand::ongoing(seen, record, now) {
-                Decision::Rest if modify::is_next(seen, now) => set_aside(seen, record),
-                expansion => expansion,
-            });
+    if let Some(record) = seen.record {
+        match describe(record.operation).effect {
+            Effect::ExpandsVolume => {
+                return Ok(match expand::ongoing(seen, record, now) {
+                    Decision::Rest if modify::is_next(seen, now) => set_aside(seen, record),
+                    expansion => expansion,
+                });
+            }
+            Effect::ModifiesVolume => {
+                return Ok(match modify::ongoing(seen, record, now) {
+                    Decision::Rest if expand::is_next(seen, now) => set_aside(seen, record),
+                    modification => modification,
+                });
+            }
+            // The claim has no volume of its own yet, or none any more.
+            Effect::MakesVolume
+            | Effect::RemovesVolume
+            | Effect::TakesSnapshot
+            | Effect::RemovesSnapshot
+            | Effect::KeepsAll => {}
         }
-        Some((record, Kind::Modify)) => {
-            return Ok(match modify::ongoing(seen, record, now) {
-                Decision::Rest if expand::is_next(seen, now) => set_aside(seen, record),
-                modification => modification,
-            });
-        }
-        Some((
-            _,
-            Kind::Provision
-            | Kind::Clone
-            | Kind::Restore
-            | Kind::Delete
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover,
-        ))
-        | None => {}
     }
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return Ok(undo::plan_undo(seen, now));

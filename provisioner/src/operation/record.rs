@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 use serde::{Deserialize, Serialize};
 
+use super::describe::{Effect, Reads, describe};
 use crate::config::ProvisionerConfig;
 use crate::run::Kind;
 use crate::time::whole_seconds;
@@ -117,57 +118,24 @@ impl Record {
     /// Whether it is one of a change that the image has refused: the volume is as it was, and nothing is run until the
     /// claim or the ConfigMap changes.
     pub fn is_refused_change(&self) -> bool {
-        let is_change = match self.operation {
-            Kind::Expand | Kind::Modify => true,
-            Kind::Provision
-            | Kind::Delete
-            | Kind::Clone
-            | Kind::Restore
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover => false,
-        };
+        let is_change = describe(self.operation).effect.changes_volume();
         is_change && self.gave_up && !self.uncertain
     }
 
     /// Whether it is one of making a volume.
     pub fn is_provision(&self) -> bool {
-        match self.operation {
-            Kind::Provision | Kind::Clone | Kind::Restore => true,
-            Kind::Delete
-            | Kind::Expand
-            | Kind::Modify
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover => false,
-        }
+        describe(self.operation).effect == Effect::MakesVolume
     }
 
     /// Whether it is one of removing a volume.
     pub fn is_delete(&self) -> bool {
-        match self.operation {
-            Kind::Provision
-            | Kind::Expand
-            | Kind::Modify
-            | Kind::Clone
-            | Kind::Restore
-            | Kind::Snapshot
-            | Kind::DeleteSnapshot
-            | Kind::Backup
-            | Kind::DeleteBackup
-            | Kind::Discover => false,
-            Kind::Delete => true,
-        }
+        describe(self.operation).effect == Effect::RemovesVolume
     }
 
     /// Whether a copy of this PV is being made by it now: a run of it may be there, or is about to be.
     pub fn copies(&self, pv_name: &str) -> bool {
         let begun = self.not_before.is_none() && !self.gave_up && !self.cancelled && !self.refused;
-        self.operation == Kind::Clone && begun && self.source == pv_name
+        describe(self.operation).reads == Reads::SourceVolume && begun && self.source == pv_name
     }
 
     /// The record on a claim or a PV, if it has one.

@@ -518,29 +518,10 @@ fn deletion(
     now: Timestamp,
 ) -> SnapshotDecision {
     let kind = seen.form.delete();
-    let config = match seen.config {
-        Ok(config) => config,
-        Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(kind, no_config(error))),
-    };
-    if !config.operations.contains(&kind.into()) {
-        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
-        let what = seen.form.noun();
-        let text = format!("{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand");
-        return Decision::wait_for(waiting(kind, text));
-    }
     let recorded = going.or(half_made).map(|record| record.source.as_str());
-    let handle = seen.content.handle().or(recorded).unwrap_or_default();
-    let handle: Handle = match handle.parse() {
-        Ok(handle) => handle,
-        Err(error) => return Decision::wait_for(waiting(kind, error.to_string())),
-    };
-    let node = match handle.host.as_deref().filter(|_| config.is_node_local()) {
-        None => None,
-        Some(host) => match (seen.by_host)(host) {
-            Some(node) => Some(node.name),
-            None => return away(seen, host, now),
-        },
+    let (config, handle, node) = match what_to_delete(seen, recorded, now) {
+        Ok(found) => found,
+        Err(decision) => return *decision,
     };
     let run = seen.run(kind);
     let place = run.in_namespace(&config.reference.namespace);
@@ -610,6 +591,41 @@ fn deletion(
             Decision::Own(let_go(seen, None, Some(elapsed(record.since, now))))
         }
         Step::Ended(finish) => fail(seen, seen.delete_run, record, &finish, now),
+    }
+}
+
+/// The ConfigMap that a removal goes by, what is removed, and the only node that it may run on.
+type Removal<'a> = (&'a Arc<ProvisionerConfig>, Handle, Option<String>);
+
+/// By which ConfigMap which snapshot is removed, and on which node; `Err` with what to do while that is not known.
+/// `recorded` is the handle in the record, if there is one.
+fn what_to_delete<'a>(
+    seen: &ObservedSnapshot<'a>,
+    recorded: Option<&str>,
+    now: Timestamp,
+) -> Result<Removal<'a>, Box<SnapshotDecision>> {
+    let kind = seen.form.delete();
+    let wait = |text: String| Box::new(Decision::wait_for(waiting(kind, text)));
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
+        Err(error) => return Err(wait(no_config(error))),
+    };
+    if !config.operations.contains(&kind.into()) {
+        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
+        let what = seen.form.noun();
+        return Err(wait(format!(
+            "{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand"
+        )));
+    }
+    let handle = seen.content.handle().or(recorded).unwrap_or_default();
+    let handle: Handle = handle.parse().map_err(|error: HandleError| wait(error.to_string()))?;
+    let Some(host) = handle.host.as_deref().filter(|_| config.is_node_local()) else {
+        return Ok((config, handle, None));
+    };
+    match (seen.by_host)(host) {
+        Some(node) => Ok((config, handle, Some(node.name))),
+        None => Err(Box::new(away(seen, host, now))),
     }
 }
 

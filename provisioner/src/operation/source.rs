@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::annotations;
-use mooring_contract::request::{Snapshot, Source};
+use mooring_contract::request::{Request, Snapshot, Source};
 
 use super::content::Content;
 use super::observed::ObservedClaim;
@@ -14,7 +14,7 @@ use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{Form, Handle, HandleError};
+use crate::volume::snapshot::{Form, Handle, HandleError, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
 /// external-snapshotter's own, on a content: volumes of another mode may be made of it
@@ -300,6 +300,51 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
 /// The snapshot that the claim's volume is to be made of.
 fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str) -> Result<Found, SourceError> {
     let named = || name.to_owned();
+    let (content, handle) = ready_content(seen, name)?;
+    let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
+    let taken_by = content.config().unwrap_or(read.config);
+    if taken_by != config.reference {
+        return Err(SourceError::SnapshotOfOtherConfig {
+            snapshot: named(),
+            taken_by: taken_by.to_string(),
+            serves: config.reference.to_string(),
+        });
+    }
+    let taken_by = content.taken_by();
+    let size = fits_snapshot(seen, name, content, taken_by.as_ref())?;
+    let node = match read.host.as_deref().filter(|_| config.is_node_local()) {
+        None => None,
+        Some(host) => {
+            let node = (seen.by_host)(host);
+            Some(node.ok_or_else(|| SourceError::NodeGone(host.to_owned()))?)
+        }
+    };
+    let of = |read: fn(&Request) -> &String| taken_by.as_ref().map(read).cloned();
+    Ok(Found {
+        node,
+        source: Source {
+            pv_name: of(|request| &request.pv_name).unwrap_or_default(),
+            pvc_name: of(|request| &request.pvc_name).unwrap_or_default(),
+            pvc_uid: of(|request| &request.pvc_uid).unwrap_or_default(),
+            size,
+            volume: taken_by.map(|request| request.volume).unwrap_or_default(),
+        },
+        snapshot: Some(Snapshot {
+            name: read.name,
+            content_name: content.metadata.name.clone().unwrap_or_default(),
+            content_uid: content.metadata.uid.clone().unwrap_or_default(),
+            backup: read.form == Form::Backup,
+        }),
+        name: handle.to_owned(),
+    })
+}
+
+/// The content of a snapshot that can be read, with its handle.
+fn ready_content<'a>(
+    seen: &'a ObservedClaim<'_>,
+    name: &str,
+) -> Result<(&'a VolumeSnapshotContent, &'a str), SourceError> {
+    let named = || name.to_owned();
     let from = seen.source.snapshot.as_ref();
     let from = from.ok_or_else(|| SourceError::NoSnapshot(named()))?;
     if from.metadata.deletion_timestamp.is_some() {
@@ -327,18 +372,19 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
     {
         return Err(SourceError::AnotherSnapshot(named(), begun.source.clone()));
     }
-    let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
-    let taken_by = content.config().unwrap_or(read.config);
-    if taken_by != config.reference {
-        return Err(SourceError::SnapshotOfOtherConfig {
-            snapshot: named(),
-            taken_by: taken_by.to_string(),
-            serves: config.reference.to_string(),
-        });
-    }
-    let taken_by = content.taken_by();
+    Ok((content, handle))
+}
+
+/// The size of the snapshot, if the claim asks for a volume that can be made of it.
+fn fits_snapshot(
+    seen: &ObservedClaim<'_>,
+    name: &str,
+    content: &VolumeSnapshotContent,
+    taken_by: Option<&Request>,
+) -> Result<u64, SourceError> {
+    let named = || name.to_owned();
     let size = content.status.as_ref().and_then(|status| status.restore_size);
-    let size = size.or(taken_by.as_ref().map(|request| request.size)).unwrap_or(0);
+    let size = size.or(taken_by.map(|request| request.size)).unwrap_or(0);
     let asked = asked_bytes(seen.claim).unwrap_or(0);
     if asked < size {
         return Err(SourceError::SmallerThanSnapshot {
@@ -347,7 +393,7 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
             size,
         });
     }
-    let mode = taken_by.as_ref().map(|request| request.volume_mode.clone());
+    let mode = taken_by.map(|request| request.volume_mode.clone());
     let mode = content.spec.source_volume_mode.clone().or(mode);
     let may_change = content
         .metadata
@@ -362,31 +408,7 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
             mode,
         });
     }
-    let node = match read.host.as_deref().filter(|_| config.is_node_local()) {
-        None => None,
-        Some(host) => {
-            let node = (seen.by_host)(host);
-            Some(node.ok_or_else(|| SourceError::NodeGone(host.to_owned()))?)
-        }
-    };
-    let of = |read: fn(&mooring_contract::request::Request) -> &String| taken_by.as_ref().map(read).cloned();
-    Ok(Found {
-        node,
-        source: Source {
-            pv_name: of(|request| &request.pv_name).unwrap_or_default(),
-            pvc_name: of(|request| &request.pvc_name).unwrap_or_default(),
-            pvc_uid: of(|request| &request.pvc_uid).unwrap_or_default(),
-            size,
-            volume: taken_by.map(|request| request.volume).unwrap_or_default(),
-        },
-        snapshot: Some(Snapshot {
-            name: read.name,
-            content_name: content.metadata.name.clone().unwrap_or_default(),
-            content_uid: content.metadata.uid.clone().unwrap_or_default(),
-            backup: read.form == Form::Backup,
-        }),
-        name: handle.to_owned(),
-    })
+    Ok(size)
 }
 
 /// The size of the volume, if the claim asks for one that can be a copy of it.

@@ -126,14 +126,15 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     if in_cluster && !held::wait(client.clone(), &namespaces, &health, &stop).await {
         return Ok(());
     }
-    let mut election = Election::new(
-        client::unlimited(&config, &metrics)?,
-        &namespace,
-        &lease_name,
-        &identity,
-        Timing::of(lease_duration),
-    );
-    if leader_elect && !election.win(&stop, || health.set(Phase::StandingBy)).await {
+    let mut election = if leader_elect {
+        let (client, timing) = (client::unlimited(&config, &metrics)?, Timing::of(lease_duration));
+        Some(Election::new(client, &namespace, &lease_name, &identity, timing))
+    } else {
+        None
+    };
+    if let Some(election) = &mut election
+        && !election.win(&stop, || health.set(Phase::StandingBy)).await
+    {
         return Ok(());
     }
     health.set(Phase::Leading);
@@ -141,42 +142,18 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let end_of_events = CancellationToken::new();
     let events_written = tokio::spawn(event_writer.run(client, identity, end_of_events.clone()));
     let working = CancellationToken::new();
-    let mut tasks = JoinSet::new();
-    for (name, controller) in controllers(context, trust, &working) {
-        tasks.spawn(async move {
-            controller.await;
-            name
-        });
-    }
-
-    let lost = async {
-        if leader_elect {
-            election.hold().await;
-        } else {
-            std::future::pending::<()>().await;
-        }
-    };
-    let ended = tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        () = lost => Err(ControllerError::LeaseLost),
-        Some(ended) = tasks.join_next() => Err(ControllerError::Ended(ended.unwrap_or("panicked"))),
-    };
+    let mut tasks = start(controllers(context, trust, &working));
+    let ended = lead(&mut tasks, &mut election, &stop).await;
 
     health.set(Phase::Stopping);
     info!("stopping");
     working.cancel();
-    if timeout(stop_timeout, async { while tasks.join_next().await.is_some() {} })
-        .await
-        .is_err()
-    {
-        warn!("controllers did not end in time: the next leader finds their work in the API");
-        tasks.abort_all();
-    }
+    finish(tasks, stop_timeout).await;
     end_of_events.cancel();
     if timeout(LAST_EVENTS, events_written).await.is_err() {
         warn!("events were not written in time");
     }
-    if leader_elect && !matches!(ended, Err(ControllerError::LeaseLost)) {
+    if let Some(mut election) = election.filter(|_| !matches!(ended, Err(ControllerError::LeaseLost))) {
         // Only now: the next leader finds nobody at work.
         election.release().await;
     }
@@ -184,6 +161,47 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let _ = probes.await;
     info!("stopped");
     ended
+}
+
+/// Returns when this replica is to lead no more.
+async fn lead(
+    tasks: &mut JoinSet<&'static str>,
+    election: &mut Option<Election>,
+    stop: &CancellationToken,
+) -> Result<(), ControllerError> {
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        () = lost(election) => Err(ControllerError::LeaseLost),
+        Some(ended) = tasks.join_next() => Err(ControllerError::Ended(ended.unwrap_or("panicked"))),
+    }
+}
+
+/// Returns when another replica may lead. Who takes no part in the election leads for good.
+async fn lost(election: &mut Option<Election>) {
+    match election {
+        Some(election) => election.hold().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts each controller as a task, which returns its name when it ends.
+fn start(controllers: Vec<(&'static str, Controller)>) -> JoinSet<&'static str> {
+    controllers
+        .into_iter()
+        .map(|(name, controller)| async move {
+            controller.await;
+            name
+        })
+        .collect()
+}
+
+/// Waits for the controllers that were told to end, for so long.
+async fn finish(mut tasks: JoinSet<&'static str>, limit: Duration) {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if timeout(limit, all).await.is_err() {
+        warn!("controllers did not end in time: the next leader finds their work in the API");
+        tasks.abort_all();
+    }
 }
 
 fn stop_on_signal() -> Result<CancellationToken, ControllerError> {

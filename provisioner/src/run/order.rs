@@ -21,7 +21,17 @@ pub struct Order<'a> {
     pub node: Option<&'a str>,
     /// Where else it may run; empty: anywhere.
     pub allowed: &'a [TopologySelectorTerm],
-    /// The PV that it belongs to, or of a discovery the ConfigMap, by name and uid: Kubernetes removes the run when that
-    /// is gone.
-    pub owner: Option<(&'a str, &'a str)>,
+    /// The object that it belongs to: Kubernetes removes the run when that is gone.
+    pub owner: Option<Owner<'a>>,
+}
+
+/// The object that a run belongs to.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    /// Its kind, of API version `v1`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
 }

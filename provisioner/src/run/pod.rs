@@ -20,7 +20,6 @@ use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::operation::Operation;
 use mooring_contract::volume::{self, ClientName, keys};
 
-use crate::run::kind::Kind;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
@@ -84,10 +83,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
             ),
-            owner_references: run
-                .order
-                .owner
-                .map(|(name, uid)| vec![owner(owner_kind(run.order.id.kind), name, uid, None)]),
+            owner_references: run.order.owner.map(|of| vec![owner(of.kind, of.name, of.uid, None)]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -139,15 +135,6 @@ pub(super) fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
         data: Some(data),
         immutable: Some(true),
         ..Secret::default()
-    }
-}
-
-/// What a run belongs to, if it belongs to something.
-fn owner_kind(kind: Kind) -> &'static str {
-    if kind == Kind::Discover {
-        "ConfigMap"
-    } else {
-        "PersistentVolume"
     }
 }
 

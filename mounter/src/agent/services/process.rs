@@ -20,7 +20,7 @@ const REAP: Duration = Duration::from_secs(1);
 
 /// Identifies a process across restarts of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct ProcessIdentity {
     pid: i32,
     /// Its start time, in the kernel's ticks since boot: no two processes share both number and start time.
     began: u64,
@@ -29,7 +29,7 @@ pub(super) struct Identity {
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    pub(super) identity: Identity,
+    pub(super) identity: ProcessIdentity,
     handle: OwnedFd,
 }
 
@@ -44,13 +44,13 @@ impl Process {
         // This reads the start time of the same process: its number is not reused before the process is reaped.
         let began = began(pid)?;
         Ok(Self {
-            identity: Identity { pid, began },
+            identity: ProcessIdentity { pid, began },
             handle,
         })
     }
 
     /// The process with this identity; none if it has ended.
-    pub(super) fn again(identity: Identity) -> Option<Self> {
+    pub(super) fn again(identity: ProcessIdentity) -> Option<Self> {
         Self::of(identity.pid).ok().filter(|found| found.identity == identity)
     }
 
@@ -131,7 +131,7 @@ mod tests {
         let (mut child, process) = sh("exec sleep 70");
         let found = Process::again(process.identity).unwrap();
         assert!(found.is_alive());
-        let another = Identity {
+        let another = ProcessIdentity {
             began: process.identity.began - 1,
             ..process.identity
         };

@@ -9,7 +9,7 @@ use mooring_program::error::chain;
 use tracing::warn;
 
 use super::process::GRACE;
-use super::volume::{Live, Record};
+use super::volume::{Live, ServiceRecord};
 use super::{ServiceError, Services, directory};
 use crate::sys::{loop_device, thread};
 
@@ -56,7 +56,7 @@ impl Services {
                 (last.record.clone(), process)
             };
             match (&record, process) {
-                (Record::Daemon { program, .. }, Some(process)) => {
+                (ServiceRecord::Daemon { program, .. }, Some(process)) => {
                     if !unmounted {
                         // What it has in memory is written through the daemon.
                         self.unmount_on_the_way(volume).await;
@@ -65,10 +65,10 @@ impl Services {
                     let ended = process.end(GRACE).await;
                     ended.map_err(|_| ServiceError::NotEnded(program.clone()))?;
                 }
-                (Record::Loop { device, file }, _) => loop_is_gone(device, file).await?,
+                (ServiceRecord::Loop { device, file }, _) => loop_is_gone(device, file).await?,
                 _ => {}
             }
-            if let Record::Daemon { output: Some(pipe), .. } = &record {
+            if let ServiceRecord::Daemon { output: Some(pipe), .. } = &record {
                 let _ = fs::remove_file(pipe);
             }
             let mut volumes = self.lock();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::process::{GRACE, Identity, Process};
+use super::process::{GRACE, Process, ProcessIdentity};
 use crate::agent::store::{self, StoreError};
 
 /// The purpose of a run of an image's program.
@@ -25,10 +25,10 @@ pub struct ServiceRun {
 /// The record of a service, by which a restarted agent finds it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Record {
+pub(super) enum ServiceRecord {
     Daemon {
         program: String,
-        process: Identity,
+        process: ProcessIdentity,
         /// The pipe with its output, if it is in the foreground.
         output: Option<PathBuf>,
     },
@@ -61,23 +61,23 @@ pub(super) enum Live {
 }
 
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) record: Record,
+pub(super) struct Service {
+    pub(super) record: ServiceRecord,
     pub(super) live: Live,
 }
 
 /// The state of a volume.
 #[derive(Debug, Default)]
-pub(super) struct Volume {
+pub(super) struct VolumeServices {
     /// Set while a program of the image mounts it.
     pub(super) run: Option<ServiceRun>,
     /// Its services, in the order of their start.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<Service>,
     /// Its services are being ended, so none of them counts as having ended by itself.
     pub(super) ending: bool,
 }
 
-impl Volume {
+impl VolumeServices {
     pub(super) fn daemons(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.kept.iter().filter_map(|kept| match &kept.live {
             Live::Daemon { process, .. } => Some(process),
@@ -92,7 +92,7 @@ impl Volume {
 }
 
 /// The volumes that have records in a directory, each with the records of its services.
-pub(super) fn recorded(dir: &Path) -> Vec<Result<(String, Vec<Record>), StoreError>> {
+pub(super) fn recorded(dir: &Path) -> Vec<Result<(String, Vec<ServiceRecord>), StoreError>> {
     let paths = match store::list(dir) {
         Ok(paths) => paths,
         Err(error) => return vec![Err(error)],

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use super::node::Node;
+use super::node::NodeService;
 use super::registration::Registration;
-use super::serve::{Services, serve};
+use super::serve::{CsiServices, serve};
 use super::{registration_socket, socket};
 use crate::core::Core;
 use crate::drivers::socket::{self as sockets, PrivateSocket, SocketError};
@@ -61,7 +61,7 @@ impl Kept {
     /// is an earlier one's.
     fn look(
         &mut self,
-        services: &Services,
+        services: &CsiServices,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Result<(), EndpointError> {
@@ -92,8 +92,8 @@ pub(crate) async fn keep(settings: CsiSettings, core: Arc<Core>, stop: Cancellat
     let tasks = TaskTracker::new();
     let driver = socket(&kubelet_root);
     let registration = Registration::of(&driver);
-    let node = Node::new(core, node, call_timeout, tasks.clone()).with_at_most(max_volumes);
-    let services = Services::new(node, registration);
+    let node = NodeService::new(core, node, call_timeout, tasks.clone()).with_at_most(max_volumes);
+    let services = CsiServices::new(node, registration);
     // The driver's comes first: the kubelet calls it as soon as it has read the registration.
     let mut kept = [driver, registration_socket(&kubelet_root)].map(Kept::new);
     loop {
@@ -155,9 +155,9 @@ mod tests {
     use super::{Kept, remove};
     use crate::core::metrics::MounterMetrics;
     use crate::core::{Core, Places};
-    use crate::drivers::csi::node::Node;
+    use crate::drivers::csi::node::NodeService;
     use crate::drivers::csi::registration::Registration;
-    use crate::drivers::csi::serve::Services;
+    use crate::drivers::csi::serve::CsiServices;
     use crate::drivers::csi::{registration_socket, socket};
     use crate::volume::registry::Registry;
 
@@ -171,8 +171,8 @@ mod tests {
         };
         let core = Arc::new(Core::new(places, Registry::default(), None, MounterMetrics::default()));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let node = Node::new(core, None, Duration::from_secs(9), tasks.clone());
-        let services = Services::new(node, Registration::of(&socket(root.path())));
+        let node = NodeService::new(core, None, Duration::from_secs(9), tasks.clone());
+        let services = CsiServices::new(node, Registration::of(&socket(root.path())));
         let path = registration_socket(root.path());
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         // An earlier mounter's, which nobody listens to any more.

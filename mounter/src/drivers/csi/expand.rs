@@ -4,18 +4,18 @@
 
 use mooring_csi_proto::csi::CapacityRange;
 
-use super::publish::MalformedRequest;
+use super::publish::CsiRequestError;
 
 /// The size in bytes that a volume should have at least; 0 if it is to be as large as what it is on.
-pub(super) fn size(range: Option<CapacityRange>) -> Result<u64, MalformedRequest> {
+pub(super) fn size(range: Option<CapacityRange>) -> Result<u64, CsiRequestError> {
     let CapacityRange {
         required_bytes,
         limit_bytes,
     } = range.unwrap_or_default();
-    let bytes = |size: i64| u64::try_from(size).map_err(|_| MalformedRequest::Size(size));
+    let bytes = |size: i64| u64::try_from(size).map_err(|_| CsiRequestError::Size(size));
     let (required, limit) = (bytes(required_bytes)?, bytes(limit_bytes)?);
     if limit != 0 && limit < required {
-        return Err(MalformedRequest::Range { required, limit });
+        return Err(CsiRequestError::Range { required, limit });
     }
     Ok(required)
 }

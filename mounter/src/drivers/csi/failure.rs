@@ -6,17 +6,17 @@
 
 use tonic::{Code, Status};
 
-use super::publish::MalformedRequest;
+use super::publish::CsiRequestError;
 use crate::drivers::event_text;
 use crate::volume::job::MountError;
 use crate::volume::target::TargetError;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum CsiError {
     /// The request makes no sense.
     #[error(transparent)]
-    Request(#[from] MalformedRequest),
+    Request(#[from] CsiRequestError),
     /// The directory can't be made, removed or looked at.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -31,7 +31,7 @@ pub(super) enum Failure {
     NoNode,
 }
 
-impl Failure {
+impl CsiError {
     /// A word out of a fixed few, for metrics.
     pub(super) fn category(&self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Failure {
 
     fn code(&self) -> Code {
         match self {
-            Self::Request(MalformedRequest::Range { .. }) => Code::OutOfRange,
+            Self::Request(CsiRequestError::Range { .. }) => Code::OutOfRange,
             Self::Request(_) => Code::InvalidArgument,
             Self::Target(_) => Code::Internal,
             Self::Mount(error) => code(error),
@@ -60,8 +60,8 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Self {
+impl From<CsiError> for Status {
+    fn from(failure: CsiError) -> Self {
         Self::new(failure.code(), event_text::cut(failure.to_string()))
     }
 }
@@ -89,7 +89,7 @@ fn code(error: &MountError) -> Code {
 mod tests {
     use tonic::{Code, Status};
 
-    use super::Failure;
+    use super::CsiError;
     use crate::volume::job::MountError;
 
     /// What the kubelet goes on after as if nothing had begun.
@@ -125,7 +125,7 @@ mod tests {
         ];
         for error in open {
             let text = error.to_string();
-            let failure = Failure::from(error);
+            let failure = CsiError::from(error);
             assert!(!failure.is_final(), "{failure}");
             let status = Status::from(failure);
             assert!(!FINAL.contains(&status.code()), "{status:?}");
@@ -142,7 +142,7 @@ mod tests {
             },
         ];
         for error in over {
-            let failure = Failure::from(error);
+            let failure = CsiError::from(error);
             assert!(failure.is_final(), "{failure}");
             let status = Status::from(failure);
             assert!(FINAL.contains(&status.code()), "{status:?}");
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_message_is_no_longer_than_an_event() {
-        let status = Status::from(Failure::from(MountError::BadOptions("ü".repeat(4000).into())));
+        let status = Status::from(CsiError::from(MountError::BadOptions("ü".repeat(4000).into())));
         assert!(status.message().len() < 1000 && status.message().ends_with('…'));
     }
 }

@@ -10,10 +10,10 @@ use tonic::{Request, Response, Status};
 
 /// Says which driver this is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Identity;
+pub(super) struct IdentityService;
 
 #[tonic::async_trait]
-impl identity_server::Identity for Identity {
+impl identity_server::Identity for IdentityService {
     async fn get_plugin_info(
         &self,
         _: Request<GetPluginInfoRequest>,

@@ -19,12 +19,12 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, warn};
 
-use super::failure::Failure;
+use super::failure::CsiError;
 use super::health::FailedMounts;
-use super::publish::MalformedRequest;
+use super::publish::CsiRequestError;
 use super::{expand, health, publish};
 use crate::core::Core;
-use crate::drivers::call_out::{self, EXPAND, MOUNT, Outcome, STATS, UNMOUNT};
+use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
@@ -49,7 +49,7 @@ const CAPABILITIES: [rpc::Type; 5] = [
 
 /// Mounts and unmounts by the core.
 #[derive(Clone)]
-pub(super) struct Node {
+pub(super) struct NodeService {
     core: Arc<Core>,
     name: Option<String>,
     max_volumes: Option<NonZeroU16>,
@@ -59,7 +59,7 @@ pub(super) struct Node {
     calls: TaskTracker,
 }
 
-impl Node {
+impl NodeService {
     /// Of the node of this name. A call has its answer within `limit`; `calls` are those under way.
     pub(super) fn new(core: Arc<Core>, name: Option<String>, limit: Duration, calls: TaskTracker) -> Self {
         Self {
@@ -82,15 +82,15 @@ impl Node {
     async fn call<T: Send + 'static>(
         &self,
         call: &'static str,
-        act: impl Future<Output = Result<T, Failure>> + Send + 'static,
+        act: impl Future<Output = Result<T, CsiError>> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let core = Arc::clone(&self.core);
         let answered = async move {
             let start = Instant::now();
             let result = act.await;
             let outcome = match &result {
-                Ok(_) => Outcome::Success,
-                Err(error) => Outcome::Failure {
+                Ok(_) => CallOutcome::Success,
+                Err(error) => CallOutcome::Failure {
                     category: error.category(),
                     message: error,
                 },
@@ -106,7 +106,7 @@ impl Node {
 }
 
 #[tonic::async_trait]
-impl node_server::Node for Node {
+impl node_server::Node for NodeService {
     async fn node_publish_volume(
         &self,
         request: Request<NodePublishVolumeRequest>,
@@ -122,7 +122,7 @@ impl node_server::Node for Node {
             target.make()?;
             let mounted = core.mount(job).await;
             failed.note(&target, &volume_id, &mounted, Instant::now());
-            let mounted = mounted.map_err(Failure::from);
+            let mounted = mounted.map_err(CsiError::from);
             if let Err(error) = &mounted
                 && error.is_final()
                 && target.is_device()
@@ -166,7 +166,7 @@ impl node_server::Node for Node {
             let size = expand::size(request.capacity_range)?;
             // A volume that this node does not have is an end to the kubelet. One that is not mounted just now is not.
             if let Err(TargetError::Missing(path)) = target.open_parent() {
-                return Err(Failure::NotMounted(path.display().to_string()));
+                return Err(CsiError::NotMounted(path.display().to_string()));
             }
             core.expand(&target, size, deadline).await?;
             Ok(NodeExpandVolumeResponse {
@@ -185,7 +185,7 @@ impl node_server::Node for Node {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
             let target = mounted(&core, &request.volume_path)?;
-            let source = mounted_from(&target)?.ok_or_else(|| Failure::NotMounted(target.to_string()))?;
+            let source = mounted_from(&target)?.ok_or_else(|| CsiError::NotMounted(target.to_string()))?;
             let usage = usage(&core, &target, &source).await?;
             Ok(NodeGetVolumeStatsResponse { usage: usages(usage) })
         })
@@ -214,7 +214,7 @@ impl node_server::Node for Node {
                         }
                         (None, _) => {
                             let found = failed.of(Some(&target), &request.volume_id, Instant::now());
-                            Some(found.ok_or_else(|| Failure::NotMounted(target.to_string()))?)
+                            Some(found.ok_or_else(|| CsiError::NotMounted(target.to_string()))?)
                         }
                     }
                 }
@@ -259,7 +259,7 @@ impl node_server::Node for Node {
     /// which nodes can have its volume ([`crate::daemon::publish`]).
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
         Ok(Response::new(NodeGetInfoResponse {
-            node_id: self.name.clone().ok_or(Failure::NoNode)?,
+            node_id: self.name.clone().ok_or(CsiError::NoNode)?,
             // 0 is no limit.
             max_volumes_per_node: self.max_volumes.map_or(0, |most| most.get().into()),
             ..NodeGetInfoResponse::default()
@@ -275,17 +275,17 @@ async fn usage(core: &Core, target: &Target, source: &str) -> Result<Usage, Moun
 }
 
 /// The target that a question about a mounted volume names. CSI wants `NOT_FOUND` for any other path.
-fn mounted(core: &Core, path: &str) -> Result<Target, Failure> {
+fn mounted(core: &Core, path: &str) -> Result<Target, CsiError> {
     match publish::mounted(core.kubelet_root(), path) {
-        Err(MalformedRequest::Target(_)) => Err(Failure::NotMounted(path.to_owned())),
+        Err(CsiRequestError::Target(_)) => Err(CsiError::NotMounted(path.to_owned())),
         target => Ok(target?),
     }
 }
 
 /// What is mounted on a target, by the mount table: the daemon touches no volume's directory.
-fn mounted_from(target: &Target) -> Result<Option<String>, Failure> {
+fn mounted_from(target: &Target) -> Result<Option<String>, CsiError> {
     let table = Table::read().map_err(|error| {
-        Failure::Mount(MountError::Failed {
+        CsiError::Mount(MountError::Failed {
             attempted: "read the mount table".to_owned(),
             cause: Cause::of(error),
         })

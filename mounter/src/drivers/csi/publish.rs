@@ -14,7 +14,7 @@ use crate::volume::target::{Target, TargetError};
 
 /// Why a request can't be understood.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum MalformedRequest {
+pub(super) enum CsiRequestError {
     /// A field that every such request has.
     #[error("the request has no {0}")]
     Missing(&'static str),
@@ -47,16 +47,16 @@ pub(super) enum MalformedRequest {
 }
 
 /// The directory, or the file of a raw block volume, that a request names.
-pub(super) fn target(root: &Path, path: &str) -> Result<Target, MalformedRequest> {
+pub(super) fn target(root: &Path, path: &str) -> Result<Target, CsiRequestError> {
     if path.is_empty() {
-        return Err(MalformedRequest::Missing("target path"));
+        return Err(CsiRequestError::Missing("target path"));
     }
     Ok(Target::parse_csi(root, path)?)
 }
 
 /// The same, in a request about a volume that is mounted: for a raw block volume, the kubelet may name its own mount of
 /// it.
-pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, MalformedRequest> {
+pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, CsiRequestError> {
     match Target::parse_device_map(root, path) {
         Err(_) => target(root, path),
         device => Ok(device?),
@@ -64,9 +64,9 @@ pub(super) fn mounted(root: &Path, path: &str) -> Result<Target, MalformedReques
 }
 
 /// Fails if a request says of no volume that it is about it.
-pub(super) fn named(volume_id: &str) -> Result<(), MalformedRequest> {
+pub(super) fn named(volume_id: &str) -> Result<(), CsiRequestError> {
     if volume_id.is_empty() {
-        return Err(MalformedRequest::Missing("volume id"));
+        return Err(CsiRequestError::Missing("volume id"));
     }
     Ok(())
 }
@@ -76,12 +76,12 @@ pub(super) fn job(
     request: NodePublishVolumeRequest,
     root: &Path,
     deadline: Instant,
-) -> Result<MountJob, MalformedRequest> {
+) -> Result<MountJob, CsiRequestError> {
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
     let capability = request.volume_capability.unwrap_or_default();
     let sole = match capability.access_mode.map(|mode| Mode::try_from(mode.mode)) {
-        Some(Ok(Mode::Unknown) | Err(_)) => return Err(MalformedRequest::AccessMode),
+        Some(Ok(Mode::Unknown) | Err(_)) => return Err(CsiRequestError::AccessMode),
         Some(Ok(Mode::SingleNodeSingleWriter)) => true,
         // How many nodes may have it, nobody on one of them can tell.
         None
@@ -97,10 +97,10 @@ pub(super) fn job(
     let (access, mount) = match capability.access_type {
         Some(AccessType::Mount(mount)) => (Access::FileSystem, mount),
         Some(AccessType::Block(_)) => (Access::Device, MountVolume::default()),
-        None => return Err(MalformedRequest::Missing("volume capability")),
+        None => return Err(CsiRequestError::Missing("volume capability")),
     };
     if target.is_device() != (access == Access::Device) {
-        return Err(MalformedRequest::OtherAccess(request.target_path));
+        return Err(CsiRequestError::OtherAccess(request.target_path));
     }
     let mut options: std::collections::BTreeMap<_, _> = request.volume_context.into_iter().collect();
     // The kubelet's own go before those of the volume. They are for messages only; the uid comes from the directory.
@@ -112,7 +112,7 @@ pub(super) fn job(
     };
     let fs_group = match mount.volume_mount_group.as_str() {
         "" => None,
-        group => Some(group.parse().map_err(|_| MalformedRequest::Group(group.to_owned()))?),
+        group => Some(group.parse().map_err(|_| CsiRequestError::Group(group.to_owned()))?),
     };
     let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
     let read_only = request.readonly || volume.mount_options.iter().any(|option| option == "ro");
@@ -141,7 +141,7 @@ mod tests {
     use mooring_csi_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
     use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
 
-    use super::{MalformedRequest, job};
+    use super::{CsiRequestError, job};
     use crate::volume::job::{Access, MountJob};
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, MalformedRequest> {
+    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, CsiRequestError> {
         job(request, Path::new("/var/lib/kubelet"), Instant::now())
     }
 
@@ -239,7 +239,7 @@ mod tests {
             assert!(!with(shared.into()).unwrap(), "{shared:?}");
         }
         for unknown in [0, 99] {
-            assert!(matches!(with(unknown), Err(MalformedRequest::AccessMode)), "{unknown}");
+            assert!(matches!(with(unknown), Err(CsiRequestError::AccessMode)), "{unknown}");
         }
     }
 

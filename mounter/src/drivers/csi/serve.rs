@@ -25,8 +25,8 @@ use tonic::body::Body;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::identity::Identity;
-use super::node::Node;
+use super::identity::IdentityService;
+use super::node::NodeService;
 use super::registration::Registration;
 use crate::drivers::socket::PrivateSocket;
 
@@ -41,24 +41,24 @@ const MAX_MESSAGE: usize = 2 << 20;
 
 /// All services; each socket has them all.
 #[derive(Clone)]
-pub(super) struct Services {
-    identity: IdentityServer<Identity>,
-    node: NodeServer<Node>,
+pub(super) struct CsiServices {
+    identity: IdentityServer<IdentityService>,
+    node: NodeServer<NodeService>,
     registration: RegistrationServer<Registration>,
 }
 
-impl Services {
+impl CsiServices {
     /// Of these.
-    pub(super) fn new(node: Node, registration: Registration) -> Self {
+    pub(super) fn new(node: NodeService, registration: Registration) -> Self {
         Self {
-            identity: IdentityServer::new(Identity).max_decoding_message_size(MAX_MESSAGE),
+            identity: IdentityServer::new(IdentityService).max_decoding_message_size(MAX_MESSAGE),
             node: NodeServer::new(node).max_decoding_message_size(MAX_MESSAGE),
             registration: RegistrationServer::new(registration).max_decoding_message_size(MAX_MESSAGE),
         }
     }
 }
 
-impl Service<Request<Incoming>> for Services {
+impl Service<Request<Incoming>> for CsiServices {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -85,7 +85,7 @@ impl Service<Request<Incoming>> for Services {
 /// Answers calls until told to stop. Connections that are open then are finished in `connections`.
 pub(super) async fn serve(
     socket: PrivateSocket,
-    services: Services,
+    services: CsiServices,
     connections: TaskTracker,
     stop: CancellationToken,
 ) {
@@ -103,7 +103,7 @@ pub(super) async fn serve(
     }
 }
 
-async fn converse(stream: UnixStream, services: Services, stop: CancellationToken) {
+async fn converse(stream: UnixStream, services: CsiServices, stop: CancellationToken) {
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(MOST_STREAMS)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(services));

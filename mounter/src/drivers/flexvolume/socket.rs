@@ -17,7 +17,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::answer::FlexVolumeAnswer;
 use crate::core::Core;
-use crate::drivers::call_out::{self, Outcome};
+use crate::drivers::call_out::{self, CallOutcome};
 use crate::drivers::socket::{self, PrivateSocket, SocketError};
 
 /// Most call-outs at a time. Those of one server are limited to fewer (`crate::core::circuit_breaker`).
@@ -89,9 +89,11 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
     async {
         let (answer, category) = super::handle(core, &args, start + limit.saturating_sub(MARGIN)).await;
         let outcome = match &answer {
-            FlexVolumeAnswer::Success | FlexVolumeAnswer::Init | FlexVolumeAnswer::VolumeName(_) => Outcome::Success,
-            FlexVolumeAnswer::NotSupported => Outcome::NotSupported,
-            FlexVolumeAnswer::Failure(message) => Outcome::Failure { category, message },
+            FlexVolumeAnswer::Success | FlexVolumeAnswer::Init | FlexVolumeAnswer::VolumeName(_) => {
+                CallOutcome::Success
+            }
+            FlexVolumeAnswer::NotSupported => CallOutcome::NotSupported,
+            FlexVolumeAnswer::Failure(message) => CallOutcome::Failure { category, message },
         };
         call_out::answered(core.metrics(), &call, start.elapsed(), &outcome);
         reply(stream, &answer).await;

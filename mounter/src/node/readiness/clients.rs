@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mooring_contract::volume::clients::{Need, Needs, record};
 
 use super::check::{Check, ClientVerdict, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
-use super::kernel::NodeKernel;
+use super::kernel_modules::NodeKernel;
 use crate::volume::registry::Serving;
 
 /// The kernel's file systems without a client of their own, which `self` serves as types.
@@ -86,7 +86,7 @@ fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict
 mod tests {
     use super::{Readiness, Serving};
     use crate::node::readiness::check::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
-    use crate::node::readiness::kernel::NodeKernel;
+    use crate::node::readiness::kernel_modules::NodeKernel;
 
     const ALL: [&str; 6] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE, ISCSID];
 

@@ -21,7 +21,7 @@ impl FileSystem {
 
 /// What the first bytes of an image are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ImageContent {
     /// A file system that we know.
     FileSystem(FileSystem),
     /// Nothing but zeros so far.
@@ -30,7 +30,7 @@ pub(super) enum Content {
     Unknown,
 }
 
-impl Content {
+impl ImageContent {
     /// How many bytes it takes to tell.
     pub(super) const PROBED: usize = 4096;
 
@@ -93,27 +93,27 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
-    use super::{Content, FileSystem};
+    use super::{FileSystem, ImageContent};
 
     #[test]
     fn a_file_system_is_known_by_its_magic_number() {
-        let mut bytes = vec![0; Content::PROBED];
-        assert_eq!(Content::of(&bytes), Content::Zeros);
-        assert_eq!(Content::of(&[]), Content::Zeros);
+        let mut bytes = vec![0; ImageContent::PROBED];
+        assert_eq!(ImageContent::of(&bytes), ImageContent::Zeros);
+        assert_eq!(ImageContent::of(&[]), ImageContent::Zeros);
         bytes[1080] = 0x53;
-        assert_eq!(Content::of(&bytes), Content::Unknown);
+        assert_eq!(ImageContent::of(&bytes), ImageContent::Unknown);
         bytes[1081] = 0xef;
-        assert_eq!(Content::of(&bytes), Content::FileSystem(FileSystem::Ext4));
+        assert_eq!(ImageContent::of(&bytes), ImageContent::FileSystem(FileSystem::Ext4));
         bytes[..4].copy_from_slice(b"XFSB");
-        assert_eq!(Content::of(&bytes), Content::FileSystem(FileSystem::Xfs));
-        assert_eq!(Content::of(b"LUKS"), Content::Unknown);
+        assert_eq!(ImageContent::of(&bytes), ImageContent::FileSystem(FileSystem::Xfs));
+        assert_eq!(ImageContent::of(b"LUKS"), ImageContent::Unknown);
     }
 
     #[test]
     fn a_superblock_says_how_large_the_file_system_is() {
-        let mut bytes = vec![0; Content::PROBED];
+        let mut bytes = vec![0; ImageContent::PROBED];
         bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
-        let ext4 = Content::FileSystem(FileSystem::Ext4);
+        let ext4 = ImageContent::FileSystem(FileSystem::Ext4);
         assert_eq!(ext4.size(&bytes), None, "no blocks");
         bytes[1028..1032].copy_from_slice(&16384_u32.to_le_bytes());
         bytes[1048] = 2;
@@ -123,9 +123,9 @@ mod tests {
         bytes[1120] = 0x80;
         assert_eq!(ext4.size(&bytes), Some((64 << 20) + (1 << 44)));
         bytes[..16].copy_from_slice(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x40\0");
-        let xfs = Content::FileSystem(FileSystem::Xfs);
+        let xfs = ImageContent::FileSystem(FileSystem::Xfs);
         assert_eq!(xfs.size(&bytes), Some(64 << 20));
         assert_eq!(xfs.size(b"XFSB"), None);
-        assert_eq!(Content::Unknown.size(&bytes), None);
+        assert_eq!(ImageContent::Unknown.size(&bytes), None);
     }
 }

@@ -26,7 +26,7 @@ pub use device::{hide, show};
 pub use expand::expand;
 
 use self::pool::{content, fail_unless_alone, file_name, open};
-use super::image::{Content, FileSystem};
+use super::image::{FileSystem, ImageContent};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountOptions};
@@ -99,8 +99,8 @@ fn grow_if_short(
     target: &Target,
     options: &MountOptions,
 ) -> Result<(), MountError> {
-    let bytes = sys.read_image(image, 0, Content::PROBED)?;
-    let content = Content::of(&bytes);
+    let bytes = sys.read_image(image, 0, ImageContent::PROBED)?;
+    let content = ImageContent::of(&bytes);
     let short = content
         .size(&bytes)
         .is_some_and(|size| size < image.size / LARGEST_BLOCK * LARGEST_BLOCK);
@@ -159,8 +159,8 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
     let marked = sys.is_marked(image)?;
     if !marked {
         match content(sys, image)? {
-            Content::FileSystem(found) => return Ok(found),
-            Content::Zeros if sys.is_blank(image)? => {}
+            ImageContent::FileSystem(found) => return Ok(found),
+            ImageContent::Zeros if sys.is_blank(image)? => {}
             other => return Err(mismatch(&image.path.display().to_string(), Some(wanted), Some(other))),
         }
         sys.mark(image, true)?;
@@ -199,9 +199,9 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
     Ok(wanted)
 }
 
-fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<Content>) -> MountError {
+fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<ImageContent>) -> MountError {
     let wanted = wanted.map_or("ext4 or xfs", FileSystem::as_str);
-    let found = found.map_or("something else", Content::as_str);
+    let found = found.map_or("something else", ImageContent::as_str);
     MountError::Failed {
         attempted: format!("mount image file {name} as {wanted}"),
         cause: format!(

@@ -15,7 +15,7 @@ use super::Kit;
 use crate::config::ProvisionerConfig;
 use crate::config::trust::Trust;
 use crate::conform::error::RigError;
-use crate::conform::report::Report;
+use crate::conform::report::ConformReport;
 use crate::conform::runs::{Ask, Runs};
 use crate::operation::observed::Surroundings;
 use crate::operation::request::for_claim;
@@ -295,9 +295,9 @@ impl Runs for Fake {
     }
 }
 
-async fn judged(planted: Planted) -> Report {
+async fn judged(planted: Planted) -> ConformReport {
     let fake = Fake::new(planted);
-    let mut report = Report::new();
+    let mut report = ConformReport::new();
     Kit::new(&fake).try_all(&mut report).await;
     report
 }
@@ -305,7 +305,7 @@ async fn judged(planted: Planted) -> Report {
 #[tokio::test]
 async fn an_image_without_a_fault_passes_and_leaves_nothing() {
     let fake = Fake::new(Planted::Nothing);
-    let mut report = Report::new();
+    let mut report = ConformReport::new();
     Kit::new(&fake).try_all(&mut report).await;
     assert!(report.passed(), "{}", report.junit());
     assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);

@@ -15,7 +15,7 @@ use super::{Script, read, shared};
 use crate::apply::Shared;
 use crate::cache::store::Cache;
 use crate::config::trust::Trust;
-use crate::controllers::config::State;
+use crate::controllers::config::ConfigLoop;
 use crate::controllers::config::usage::Uses;
 use crate::controllers::discover::{Told, look};
 use crate::run::Run;
@@ -32,7 +32,7 @@ const CONFIG: &str = "admin/ceph";
 struct Stage {
     api: FakeApi,
     shared: Shared,
-    state: State,
+    state: ConfigLoop,
     told: Told,
     uses: Arc<watch::Sender<Option<Uses>>>,
     /// What the image prints, and its exit code.
@@ -40,13 +40,13 @@ struct Stage {
     runs: usize,
 }
 
-fn state(shared: &Shared, uses: &Arc<watch::Sender<Option<Uses>>>) -> State {
+fn state(shared: &Shared, uses: &Arc<watch::Sender<Option<Uses>>>) -> ConfigLoop {
     let uses = Arc::clone(uses);
     let follow = move |_: BTreeSet<String>| {
         let none = AbortOnDropHandle::new(tokio::spawn(std::future::ready(())));
         (uses.subscribe(), none)
     };
-    State::rehearsed(shared.context.clone(), Trust::offline(None, None), follow)
+    ConfigLoop::rehearsed(shared.context.clone(), Trust::offline(None, None), follow)
 }
 
 impl Stage {

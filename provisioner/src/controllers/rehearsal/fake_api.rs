@@ -24,11 +24,11 @@ pub(super) enum Fault {
 /// A handle on the server; a clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FakeApi {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct FakeState {
     /// By kind, then `namespace/name`.
     objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
     pub(super) version: u64,
@@ -69,12 +69,12 @@ impl FakeApi {
         state.fault = Some((nth, fault));
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap()
     }
 }
 
-impl State {
+impl FakeState {
     /// Calls since the last [`FakeApi::fail`].
     pub(super) fn calls(&self) -> usize {
         self.calls

@@ -22,11 +22,11 @@ use tonic::client::Grpc;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::{Services, serve};
+use super::{CsiServices, serve};
 use crate::core::circuit_breaker::CallEnd;
 use crate::core::metrics::MounterMetrics;
 use crate::core::{Core, Places};
-use crate::drivers::csi::node::Node;
+use crate::drivers::csi::node::NodeService;
 use crate::drivers::csi::registration::Registration;
 use crate::drivers::socket::PrivateSocket;
 use crate::volume::registry::Registry;
@@ -65,9 +65,9 @@ impl Driver {
         assert_eq!(socket.asker, 0, "others than root may ask");
         socket.asker = asker;
         let name = Some("node-1".to_owned());
-        let node = Node::new(Arc::clone(&core), name, Duration::from_secs(10), tasks.clone());
+        let node = NodeService::new(Arc::clone(&core), name, Duration::from_secs(10), tasks.clone());
         let node = node.with_at_most(NonZeroU16::new(7));
-        let services = Services::new(node, Registration::of(Path::new("/k/csi.sock")));
+        let services = CsiServices::new(node, Registration::of(Path::new("/k/csi.sock")));
         tasks.spawn(serve(socket, services, tasks.clone(), stop.clone()));
         Self {
             directory,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::super::image::Content;
+use super::super::image::ImageContent;
 use crate::sys::{ImageFile, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
@@ -69,6 +69,6 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
 }
 
 /// What is in an image file.
-pub(super) fn content(sys: &impl Sys, image: &ImageFile) -> Result<Content, MountError> {
-    Ok(Content::of(&sys.read_image(image, 0, Content::PROBED)?))
+pub(super) fn content(sys: &impl Sys, image: &ImageFile) -> Result<ImageContent, MountError> {
+    Ok(ImageContent::of(&sys.read_image(image, 0, ImageContent::PROBED)?))
 }

@@ -1,17 +1,17 @@
 use crate::sys::fake::{Fake, target};
 use crate::volume::job::MountError;
-use crate::worker::clients::kernel;
 use crate::worker::clients::remote::tests::{
     assert_each_failure_is_told, assert_known_by_its_address, assert_mounted_from_the_host_s_network,
     assert_refused_before_anything_happens,
 };
+use crate::worker::clients::self_mode;
 use crate::worker::task::tests::task;
 use rustix::io::Errno;
 
 const LINE: &str = "client=nfs,source=10.0.0.4:/exports/a";
 
 fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
-    kernel::mount(fake, None, &task(line))
+    self_mode::mount(fake, None, &task(line))
 }
 
 #[test]

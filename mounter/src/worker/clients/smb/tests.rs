@@ -1,10 +1,10 @@
 use crate::sys::fake::Fake;
 use crate::volume::job::{MountError, Secrets};
-use crate::worker::clients::kernel;
 use crate::worker::clients::remote::tests::{
     assert_each_failure_is_told, assert_known_by_its_address, assert_mounted_from_the_host_s_network,
     assert_refused_before_anything_happens,
 };
+use crate::worker::clients::self_mode;
 use crate::worker::task::MountTask;
 use crate::worker::task::tests::task;
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ fn by_tom(line: &str) -> MountTask {
 }
 
 fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
-    kernel::mount(fake, None, &by_tom(line))
+    self_mode::mount(fake, None, &by_tom(line))
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_pod_s_group_has_the_files() {
         fs_group: Some(2000),
         ..by_tom(LINE)
     };
-    kernel::mount(&fake, None, &task).unwrap();
+    self_mode::mount(&fake, None, &task).unwrap();
     let mounts = fake.new_mounts();
     assert!(
         mounts[0].contains("gid=2000,file_mode=0770,dir_mode=02770"),
@@ -67,7 +67,7 @@ fn an_open_share_needs_no_secret_and_sends_none() {
         "{mounts:?}"
     );
     let fake = Fake::default();
-    let error = kernel::mount(&fake, None, &task(LINE)).unwrap_err();
+    let error = self_mode::mount(&fake, None, &task(LINE)).unwrap_err();
     assert!(error.to_string().contains("mooring.dev/vcs"), "{error}");
     assert!(fake.calls().is_empty());
 }

@@ -18,7 +18,7 @@ use crate::worker::graft::{self, Replaced};
 
 /// Why a system call on a target failed.
 #[derive(Debug, thiserror::Error)]
-pub enum KernelError {
+pub enum TargetMountError {
     /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -59,38 +59,43 @@ pub fn make_fuse_device() -> Result<(), SysError> {
 /// Puts the file system mounted on `staging` onto the target, with these flags, whatever flags its program set.
 ///
 /// The staging mount stays: the caller removes it.
-pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
+pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), TargetMountError> {
     move_onto_by(&Kernel, staging, target, flags)
 }
 
 /// The device of the uppermost mount on a target.
-pub fn device(target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
+pub fn device(target: &Target) -> Result<Option<DeviceNumber>, TargetMountError> {
     device_by(&Kernel, target)
 }
 
 /// Replaces the target's dead mount, on `device`, with the file system mounted on `staging`; `false` if the dead mount
 /// is gone. The staging mount stays: the caller removes it.
-pub fn replace(staging: &Path, target: &Target, device: DeviceNumber, flags: MountFlags) -> Result<bool, KernelError> {
+pub fn replace(
+    staging: &Path,
+    target: &Target,
+    device: DeviceNumber,
+    flags: MountFlags,
+) -> Result<bool, TargetMountError> {
     replace_by(&Kernel, &DeviceNode::default(), staging, target, device, flags)
 }
 
 /// Unmounts every mount on a target, for all that see it. Success if nothing is mounted there; one in use stays.
-pub fn unmount_target(target: &Target) -> Result<(), KernelError> {
+pub fn unmount_target(target: &Target) -> Result<(), TargetMountError> {
     unmount_target_by(&Kernel, target)
 }
 
-fn move_onto_by(sys: &impl Sys, staging: &Path, target: &Target, flags: MountFlags) -> Result<(), KernelError> {
+fn move_onto_by(sys: &impl Sys, staging: &Path, target: &Target, flags: MountFlags) -> Result<(), TargetMountError> {
     let mount = staged(sys, staging, flags)?;
     Ok(sys.attach(&mount, &sys.open_target(target)?)?)
 }
 
 /// A second mount of the file system mounted on `staging`, not attached anywhere yet.
-fn staged(sys: &impl Sys, staging: &Path, flags: MountFlags) -> Result<OwnedFd, KernelError> {
-    let stage = sys.open_stage(staging)?.ok_or(KernelError::NothingMounted)?;
+fn staged(sys: &impl Sys, staging: &Path, flags: MountFlags) -> Result<OwnedFd, TargetMountError> {
+    let stage = sys.open_stage(staging)?.ok_or(TargetMountError::NothingMounted)?;
     Ok(sys.clone_mount(&stage, flags)?)
 }
 
-fn device_by(sys: &impl Sys, target: &Target) -> Result<Option<DeviceNumber>, KernelError> {
+fn device_by(sys: &impl Sys, target: &Target) -> Result<Option<DeviceNumber>, TargetMountError> {
     let table = sys.mount_table()?;
     Ok(table.top(&target.path()).map(|entry| entry.device))
 }
@@ -102,7 +107,7 @@ fn replace_by(
     target: &Target,
     device: DeviceNumber,
     flags: MountFlags,
-) -> Result<bool, KernelError> {
+) -> Result<bool, TargetMountError> {
     let mount = staged(sys, staging, flags)?;
     // From here on, a plain unmount finds it in use.
     let place = node.open_target(target)?;
@@ -132,13 +137,13 @@ fn replace_by(
     }
 }
 
-fn unmount_target_by(sys: &impl Sys, target: &Target) -> Result<(), KernelError> {
+fn unmount_target_by(sys: &impl Sys, target: &Target) -> Result<(), TargetMountError> {
     loop {
         match sys.unmount(target, Unmount::Plain) {
             // Again: mounts may be stacked.
             Ok(()) => {}
             Err(UnmountError::NotMounted) => return Ok(()),
-            Err(UnmountError::Busy) => return Err(KernelError::InUse(target.path())),
+            Err(UnmountError::Busy) => return Err(TargetMountError::InUse(target.path())),
             Err(error) => return Err(error.into()),
         }
     }
@@ -161,7 +166,7 @@ mod tests {
         Fake::default().mounted(&target(), "h:/a", "fuse.sshfs").dead("h:/a")
     }
 
-    fn replaced(fake: &Fake, device: DeviceNumber) -> Result<bool, KernelError> {
+    fn replaced(fake: &Fake, device: DeviceNumber) -> Result<bool, TargetMountError> {
         replace_by(fake, fake, Path::new(STAGING), &target(), device, flags())
     }
 
@@ -177,7 +182,7 @@ mod tests {
     fn a_program_that_mounted_nothing_is_an_error_and_the_target_is_left_alone() {
         let fake = Fake::default().empty_stage();
         let error = move_onto_by(&fake, Path::new(STAGING), &target(), flags()).unwrap_err();
-        assert!(matches!(error, KernelError::NothingMounted), "{error}");
+        assert!(matches!(error, TargetMountError::NothingMounted), "{error}");
         assert_eq!(fake.calls(), ["open_stage"]);
         assert_eq!(device_by(&fake, &target()).unwrap(), None);
     }
@@ -223,7 +228,7 @@ mod tests {
             .mounted(&target(), "a", "fuse")
             .fail("unmount", 0, Errno::BUSY);
         let error = unmount_target_by(&busy, &target()).unwrap_err();
-        assert!(matches!(error, KernelError::InUse(_)), "{error}");
+        assert!(matches!(error, TargetMountError::InUse(_)), "{error}");
         assert_eq!(busy.mounts_on(&target()), 1);
     }
 }
