@@ -176,7 +176,9 @@ impl Apply<'_> {
             | Kind::Modify
             | Kind::DeleteSnapshot
             | Kind::DeleteBackup
-            | Kind::Discover => Ok(true),
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach => Ok(true),
         }
     }
 

@@ -17,6 +17,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
+use super::consumers;
 use super::expectations::Expectations;
 use super::limiter::Limiter;
 use super::snapshot_watch::watch_all;
@@ -31,7 +32,7 @@ use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume;
 
 /// Objects a page of a list: more would be held twice for a moment.
-const PAGE: u32 = 50;
+pub(super) const PAGE: u32 = 50;
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
 pub async fn watch(
@@ -42,6 +43,7 @@ pub async fn watch(
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
 ) {
+    let consumers = consumers::watch(context.clone(), cache.clone(), queue.clone());
     let Context {
         client,
         configs,
@@ -66,6 +68,13 @@ pub async fn watch(
                     if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
                         // A snapshot may be waiting for the end of what was done to it.
                         cache.snapshots.queue(&queue, Some(volume));
+                        // A Pod that was seen before may be waiting for it.
+                        if cache
+                            .consumers
+                            .has(&claim.namespace().unwrap_or_default(), &claim.name_any())
+                        {
+                            queue.add(&WorkItem::Volume(volume.to_owned()));
+                        }
                     }
                 }
                 Event::Delete(claim) => {
@@ -210,9 +219,11 @@ pub async fn watch(
             watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), all()),
             writers.nodes,
             move |event| {
-                // Nodes change all the time; only their going matters here.
-                if let Event::Delete(_) | Event::InitDone = event {
-                    cache.queue_all(&queue);
+                match event {
+                    Event::Delete(_) | Event::InitDone => cache.queue_all(&queue),
+                    // It may not use a volume any more, or be out of service.
+                    Event::Apply(node) => cache.queue_attached(&queue, &node.name_any()),
+                    Event::Init | Event::InitApply(_) => {}
                 }
             },
         )
@@ -224,7 +235,9 @@ pub async fn watch(
             cache.queue_all(&queue);
         }
     };
-    tokio::join!(claims, volumes, runs, classes, attributes, nodes, snapshots, by_config);
+    tokio::join!(
+        claims, volumes, runs, classes, attributes, nodes, snapshots, consumers, by_config
+    );
 }
 
 /// What a run was begun for.

@@ -62,7 +62,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             | Kind::DeleteSnapshot
             | Kind::Backup
             | Kind::DeleteBackup
-            | Kind::Discover,
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach,
         ) => false,
     };
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);

@@ -183,7 +183,9 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
         | Kind::Modify
         | Kind::DeleteSnapshot
         | Kind::DeleteBackup
-        | Kind::Discover => Kind::Delete,
+        | Kind::Discover
+        | Kind::Attach
+        | Kind::Detach => Kind::Delete,
     };
     let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {

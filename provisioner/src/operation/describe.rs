@@ -119,6 +119,8 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Backup => &BACKUP,
         Kind::DeleteBackup => &DELETE_BACKUP,
         Kind::Discover => &DISCOVER,
+        Kind::Attach => &ATTACH,
+        Kind::Detach => &DETACH,
     }
 }
 
@@ -266,6 +268,34 @@ const DISCOVER: Description = Description {
         action: "Discover",
         doing: "discovering",
         failed: reasons::DISCOVER_FAILED,
+        begun: None,
+    },
+};
+
+/// From a volume that no node has to one that a node has.
+const ATTACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Attach",
+        doing: "attaching",
+        failed: reasons::ATTACH_FAILED,
+        begun: None,
+    },
+};
+
+/// From a volume that a node has to one that none has.
+const DETACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    words: Words {
+        action: "Detach",
+        doing: "detaching",
+        failed: reasons::DETACH_FAILED,
         begun: None,
     },
 };

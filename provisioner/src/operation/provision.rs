@@ -25,7 +25,7 @@ use super::record::{Record, is_busy};
 use super::source::{self, Found};
 use super::standing::{self, give_up_without_run};
 use super::step::{Step, step};
-use super::{attributes, expand, modify, request, undo};
+use super::{attach, attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -69,7 +69,9 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
             | Kind::DeleteSnapshot
             | Kind::Backup
             | Kind::DeleteBackup
-            | Kind::Discover,
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach,
         ))
         | None => {}
     }
@@ -533,6 +535,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
+        connection: attach::secret_of(volume),
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),

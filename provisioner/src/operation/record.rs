@@ -65,6 +65,9 @@ pub struct Record {
     /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// Of an attachment: the name by which the node's clients log in at a target.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub initiator: String,
     /// Of a modification: name of the `VolumeAttributesClass` that the volume is to have.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub attributes: String,
@@ -110,6 +113,7 @@ impl Record {
             size: None,
             uncertain: false,
             source: String::new(),
+            initiator: String::new(),
             attributes: String::new(),
         }
     }
@@ -127,7 +131,9 @@ impl Record {
             | Kind::DeleteSnapshot
             | Kind::Backup
             | Kind::DeleteBackup
-            | Kind::Discover => false,
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach => false,
         };
         is_change && self.gave_up && !self.uncertain
     }
@@ -143,7 +149,9 @@ impl Record {
             | Kind::DeleteSnapshot
             | Kind::Backup
             | Kind::DeleteBackup
-            | Kind::Discover => false,
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach => false,
         }
     }
 
@@ -159,7 +167,9 @@ impl Record {
             | Kind::DeleteSnapshot
             | Kind::Backup
             | Kind::DeleteBackup
-            | Kind::Discover => false,
+            | Kind::Discover
+            | Kind::Attach
+            | Kind::Detach => false,
             Kind::Delete => true,
         }
     }
