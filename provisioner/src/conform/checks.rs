@@ -329,6 +329,7 @@ impl<'r, R: Runs> Kit<'r, R> {
             node: self.rig.node(),
             class_options: &[],
             client_image: config.client_image.as_deref(),
+            attaches: config.operations.contains(&Operation::Attach),
         };
         let refusals: Vec<_> = check(&volume, &expected).iter().map(ToString::to_string).collect();
         if refusals.is_empty() {

@@ -507,6 +507,11 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
             .as_ref()
             .ok()
             .and_then(|config| config.client_image.as_deref()),
+        attaches: match seen.config {
+            Ok(config) => config.operations.contains(&Kind::Attach.into()),
+            // What a ConfigMap lists that is gone is not known.
+            Err(_) => volumes.iter().any(|volume| attach::secret_of(volume).is_some()),
+        },
     };
     let texts: Vec<String> = volumes
         .iter()

@@ -427,6 +427,7 @@ mod tests {
             node: Some(&node),
             class_options: &[],
             client_image: None,
+            attaches: false,
         };
         assert_eq!(acceptance::check(&pv, &expected), []);
         assert_eq!(host_of(&pv), Some("host-a"));
