@@ -261,8 +261,8 @@ fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &S
         node,
         args.node.kubelet_root().to_owned(),
     ));
-    let earlier = Arc::clone(&attachments);
-    tokio::spawn(async move { earlier.tidy().await });
+    let tended = Arc::clone(&attachments);
+    tokio::spawn(async move { tended.tend().await });
     Some(attachments)
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::attachment::{AttachedTo, CONNECTION, Connection, secret_name};
 use mooring_contract::names::annotations;
 use mooring_contract::volume::{Speaker, Volume, VolumeError};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -30,6 +30,9 @@ const MARGIN: Duration = Duration::from_secs(2);
 
 /// How long to wait between two looks where nothing tells of a change.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long to wait until the API is asked once more.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// What the connection of a volume is read from, and where its use is noted.
 #[async_trait]
@@ -79,6 +82,8 @@ pub struct Attachments {
     /// Targets on which a volume is or is about to be mounted, by volume. Held while a note is written, so that notes
     /// are written one after the other.
     used: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Told of each note that could not be taken back.
+    left_over: Notify,
 }
 
 impl Attachments {
@@ -89,27 +94,36 @@ impl Attachments {
             node,
             kubelet_root,
             used: Mutex::default(),
+            left_over: Notify::new(),
         }
     }
 
-    /// Takes back notes of an earlier mounter on volumes that are not mounted any more.
-    pub async fn tidy(&self) {
-        let noted = match self.api.noted().await {
-            Ok(noted) => noted,
-            Err(error) => {
-                warn!(%error, "failed to read which attached volumes this node uses");
-                return;
+    /// Says on the Node that its mounter notes what it uses, and takes back notes on volumes that are not mounted any
+    /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
+    pub async fn tend(&self) {
+        loop {
+            match self.tidy().await {
+                Ok(()) => self.left_over.notified().await,
+                Err(error) => {
+                    warn!(%error, "failed to say which attached volumes this node uses; trying again");
+                    sleep(RETRY).await;
+                }
             }
-        };
+        }
+    }
+
+    async fn tidy(&self) -> Result<(), kube::Error> {
+        let noted = self.api.noted().await?;
         let mut used = self.used.lock().await;
         for volume in noted {
             let targets = self.mounted(&volume);
             if targets.is_empty() && !used.contains_key(&volume) {
-                self.take_back(&volume).await;
+                self.take_back(&volume).await?;
             } else {
                 used.entry(volume).or_default().extend(targets);
             }
         }
+        Ok(())
     }
 
     /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does
@@ -169,7 +183,10 @@ impl Attachments {
         targets.extend(mounted);
         if targets.is_empty() {
             used.remove(name);
-            self.take_back(name).await;
+            if let Err(error) = self.take_back(name).await {
+                warn!(volume = name, %error, "failed to say that the volume is not used on this node any more");
+                self.left_over.notify_one();
+            }
         }
     }
 
@@ -184,15 +201,13 @@ impl Attachments {
         Ok(())
     }
 
-    async fn take_back(&self, volume: &str) {
-        match self.api.note(volume, false).await {
-            Ok(()) => info!(
-                volume,
-                "the volume is not used on this node any more, and can be detached"
-            ),
-            // It is tried again when the mounter starts, or when the volume was used once more.
-            Err(error) => warn!(volume, %error, "failed to say that the volume is not used on this node any more"),
-        }
+    async fn take_back(&self, volume: &str) -> Result<(), kube::Error> {
+        self.api.note(volume, false).await?;
+        info!(
+            volume,
+            "the volume is not used on this node any more, and can be detached"
+        );
+        Ok(())
     }
 
     /// Where a volume is mounted.

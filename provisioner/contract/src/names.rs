@@ -162,6 +162,9 @@ pub mod annotations {
     pub const ATTACHED_TO: &str = "mooring.dev/attached-to";
     /// On a Node, with a PV's name behind it: a volume that was attached is mounted there, or is about to be.
     pub const NODE_ATTACHED_PREFIX: &str = "attached.mooring.dev/";
+    /// On a Node: its mounter is of a version that says so of each volume that was attached. No PV of Mooring's has
+    /// such a name.
+    pub const NODE_NOTES_ATTACHED: &str = "attached.mooring.dev/noted-by-mounter";
     /// On a provisioning Pod: `namespace/name` of the claim.
     pub const CLAIM: &str = "mooring.dev/claim";
     /// On a ConfigMap: whether it is in force, or what is wrong with it.

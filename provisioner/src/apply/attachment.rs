@@ -19,7 +19,7 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 
 use super::{Apply, ApplyError, Shared, Subject};
-use crate::operation::attach::secret_of;
+use crate::operation::attach::{attached_to, secret_of};
 use crate::operation::decision::{Attached, Detached};
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::process::metrics::OperationResult;
@@ -171,8 +171,13 @@ impl Apply<'_> {
         let Subject::Volume(volume) = &self.subject else {
             return Ok(Action::await_change());
         };
-        write(self.shared, volume, Connection::default(), BTreeMap::new()).await?;
-        self.patch(self.subject.attached_patch(None)).await?;
+        // It may be one that had the volume beside the node that it is attached to.
+        let lost = self.record.as_ref().map(|record| record.node.as_str());
+        let kept = attached_to(volume).filter(|kept| Some(kept.node.as_str()) != lost);
+        if kept.is_none() {
+            write(self.shared, volume, Connection::default(), BTreeMap::new()).await?;
+        }
+        self.patch(self.subject.attached_patch(kept.as_ref())).await?;
         self.count(Kind::Detach, OperationResult::Done, Category::Done, Some(detached.took));
         for run in &detached.runs {
             self.remove(run).await?;

@@ -14,7 +14,8 @@ use mooring_contract::operation::Operation;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
-use crate::operation::attach::{self, Look, NodeFacts, ObservedAttachment, ObservedNode};
+use crate::operation::attach;
+use crate::operation::attach::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
 use crate::process::call::CallError;
@@ -110,6 +111,7 @@ async fn observe(shared: &Shared, volume: &PersistentVolume, look: Look) -> Resu
             uid: node.uid().unwrap_or_default(),
             out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             in_use: node.annotations().contains_key(&in_use),
+            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
             addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
         }
     });

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::attachment::{AttachedTo, initiator, secret_name};
 use mooring_contract::names::annotations;
@@ -18,6 +17,7 @@ use mooring_contract::request::{Attachment, Request};
 use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
 use mooring_contract::volume::keys;
 
+use self::observed::{Look, ObservedAttachment, ObservedNode};
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
 use super::describe::{action, describe, waiting};
@@ -28,84 +28,15 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::{Category, Finish, State};
 use crate::run::{Kind, Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
 
+pub mod observed;
+
 /// How often the controller looks whether a node still uses a volume. It is woken by that, as a rule.
 const IN_USE_PERIOD: Duration = Duration::from_secs(30);
-
-/// What is known of a PV whose volume has to be attached.
-pub struct ObservedAttachment<'a> {
-    /// The PV.
-    pub volume: &'a PersistentVolume,
-    /// Its record.
-    pub record: Option<&'a Record>,
-    /// Its class, if it is still there.
-    pub class: Option<&'a StorageClass>,
-    /// The ConfigMap in force for it.
-    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The run that attaches it.
-    pub attach_run: Option<&'a Run>,
-    /// The run that detaches it.
-    pub detach_run: Option<&'a Run>,
-    /// Nodes with Pods that use it, the one that has waited longest first. None of a volume that is not bound.
-    pub wanted: &'a [String],
-    /// The node that was last asked for.
-    pub node: Option<&'a ObservedNode>,
-    /// Address of the Kubernetes API, for the image.
-    pub kube_api: &'a str,
-    /// Limits of waiting.
-    pub limits: &'a Limits,
-}
-
-/// A node as the API has it now, in answer to a [`Look`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObservedNode {
-    /// Its name.
-    pub name: String,
-    /// What there is of it; `None` if its Node is gone.
-    pub there: Option<NodeFacts>,
-}
-
-/// What matters of a Node that is there.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// Its uid.
-    pub uid: String,
-    /// Its addresses.
-    pub addresses: Vec<String>,
-    /// Its administrator says that it is gone for good.
-    pub out_of_service: bool,
-    /// Its mounter says that the volume is mounted there, or is about to be.
-    pub in_use: bool,
-}
-
-/// What has to be known before anything can be decided: a node, read from the API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Look {
-    /// Its name.
-    pub node: String,
-}
-
-impl ObservedNode {
-    /// Whether the node is gone for good: what its mounter said last counts for nothing.
-    fn is_gone(&self) -> bool {
-        self.there.as_ref().is_none_or(|node| node.out_of_service)
-    }
-
-    fn uses_it(&self) -> bool {
-        !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use)
-    }
-
-    fn addresses(&self) -> Vec<String> {
-        self.there
-            .as_ref()
-            .map(|node| node.addresses.clone())
-            .unwrap_or_default()
-    }
-}
 
 /// The Secret for the connection of a PV that needs an attachment: namespace and name.
 pub fn secret_of(volume: &PersistentVolume) -> Option<(String, String)> {
@@ -165,7 +96,7 @@ struct Plan<'a> {
 impl Plan<'_> {
     /// No node has the volume.
     fn free(&self) -> Result<VolumeDecision, Look> {
-        if let Some(decision) = self.left_over() {
+        if let Some(decision) = self.left_over(None) {
             return Ok(decision);
         }
         match self.seen.wanted.first() {
@@ -176,7 +107,7 @@ impl Plan<'_> {
 
     /// This node has it.
     fn held(&self, attached: &AttachedTo) -> Result<VolumeDecision, Look> {
-        if let Some(decision) = self.left_over() {
+        if let Some(decision) = self.left_over(Some(attached)) {
             return Ok(decision);
         }
         let node = &attached.node;
@@ -249,7 +180,8 @@ impl Plan<'_> {
         match step(seen.detach_run, record, seen.limits, self.now) {
             Step::None => {
                 // Attached again, it is attached, however far the detaching came.
-                if self.wants(node) && !self.look(node)?.is_gone() {
+                let others = attached_to(seen.volume).is_some_and(|attached| attached.node != *node);
+                if self.wants(node) && !others && !self.look(node)?.is_gone() {
                     return self.attach_first(node);
                 }
                 // The record is there, so no mount begins any more: one that has begun is on the node.
@@ -296,19 +228,33 @@ impl Plan<'_> {
             let text = format!("node {node} is out of service or not in the cluster: the volume is not attached to it");
             return Ok(Decision::wait_for(waiting(Kind::Attach, text)));
         };
-        let record = Record {
-            node: node.to_owned(),
-            initiator: initiator(node, &facts.uid),
-            ..Record::first(Kind::Attach, self.place(Kind::Attach), self.now, self.config)
-        };
+        if !facts.notes {
+            let text = format!(
+                "the mounter of node {node} is of a version that does not say which volumes it uses, or is not there: \
+                 the volume is attached as soon as it says so; have a newer one run there"
+            );
+            return Ok(Decision::Wait {
+                after: Some(IN_USE_PERIOD),
+                say: Some(waiting(Kind::Attach, text)),
+            });
+        }
+        let record = self.to_attach(node, &initiator(node, &facts.uid));
         Ok(self.begin(Kind::Attach, &record, look))
     }
 
+    fn to_attach(&self, node: &str, initiator: &str) -> Record {
+        self.first(Kind::Attach, node, initiator)
+    }
+
     fn to_detach(&self, node: &str, initiator: &str) -> Record {
+        self.first(Kind::Detach, node, initiator)
+    }
+
+    fn first(&self, kind: Kind, node: &str, initiator: &str) -> Record {
         Record {
             node: node.to_owned(),
             initiator: initiator.to_owned(),
-            ..Record::first(Kind::Detach, self.place(Kind::Detach), self.now, self.config)
+            ..Record::first(kind, self.place(kind), self.now, self.config)
         }
     }
 
@@ -425,9 +371,20 @@ impl Plan<'_> {
         if gone { format!("{state}-gone") } else { state }
     }
 
-    /// Runs of what is over.
-    fn left_over(&self) -> Option<VolumeDecision> {
+    /// Runs of what is over. One that a controller began late, because it was held up, may have let a node in that is
+    /// not to have the volume, or have taken it from the one that has it.
+    fn left_over(&self, holder: Option<&AttachedTo>) -> Option<VolumeDecision> {
         let there = [self.seen.attach_run, self.seen.detach_run];
+        if let Some(late) = self.seen.attach_run.and_then(done_for)
+            && holder != Some(&late)
+        {
+            return Some(Decision::Note(Box::new(self.to_detach(&late.node, &late.initiator))));
+        }
+        if let Some(late) = self.seen.detach_run.and_then(done_for)
+            && holder == Some(&late)
+        {
+            return Some(Decision::Note(Box::new(self.to_attach(&late.node, &late.initiator))));
+        }
         let runs = removable(there);
         if !runs.is_empty() {
             return Some(Decision::Tidy(runs));
@@ -481,6 +438,20 @@ impl Plan<'_> {
     fn place(&self, kind: Kind) -> String {
         self.run(kind).in_namespace(&self.config.reference.namespace)
     }
+}
+
+/// The node for which a run did what it is for, or may have.
+fn done_for(run: &Run) -> Option<AttachedTo> {
+    match run.state() {
+        State::Finished(finish) if finish.may_have_run => {}
+        State::Running => {}
+        State::Finished(_) | State::Waiting { .. } | State::Leaving => return None,
+    }
+    let request = run.request().ok()?;
+    Some(AttachedTo {
+        node: request.node_name,
+        initiator: request.attachment?.initiator,
+    })
 }
 
 /// What the claim of a volume that another node waits for is told.

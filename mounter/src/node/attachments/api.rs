@@ -10,11 +10,14 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, Secret};
 use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use mooring_contract::names::MOUNTER;
-use mooring_contract::names::annotations::NODE_ATTACHED_PREFIX;
+use mooring_contract::names::annotations::{NODE_ATTACHED_PREFIX, NODE_NOTES_ATTACHED};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{AttachmentApi, Data};
+
+/// What a Node says whose mounter notes the volumes that it uses.
+const NOTED: &str = "true";
 
 /// How long to wait where a change can't be watched.
 const BLIND: Duration = Duration::from_secs(1);
@@ -95,15 +98,15 @@ impl AttachmentApi for Cluster {
 
     async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error> {
         let value = if used { json!("used") } else { Value::Null };
-        self.patched(json!({format!("{NODE_ATTACHED_PREFIX}{volume}"): value}))
+        self.patched(json!({NODE_NOTES_ATTACHED: NOTED, format!("{NODE_ATTACHED_PREFIX}{volume}"): value}))
             .await
             .map(drop)
     }
 
     async fn noted(&self) -> Result<BTreeSet<String>, kube::Error> {
-        // The mounter may patch its Node, and not read it: a patch that changes nothing answers with what is there.
-        let node = self.patched(json!({})).await?;
-        let noted = node.annotations().keys();
+        // The mounter may patch its Node, and not read it: the answer has what is there.
+        let node = self.patched(json!({NODE_NOTES_ATTACHED: NOTED})).await?;
+        let noted = node.annotations().keys().filter(|key| *key != NODE_NOTES_ATTACHED);
         Ok(noted
             .filter_map(|key| key.strip_prefix(NODE_ATTACHED_PREFIX).map(str::to_owned))
             .collect())

@@ -220,6 +220,6 @@ async fn a_connection_says_no_more_than_an_image_may() {
 async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     fake.0.lock().unwrap().noted.insert("pvc-u1".into());
-    attachments.tidy().await;
+    attachments.tidy().await.unwrap();
     assert!(fake.0.lock().unwrap().noted.is_empty());
 }

@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Value, json};
 
 use super::super::tests::{ago, config, ended, leaving, no_image, now, record, run, running};
-use super::{Look, NodeFacts, ObservedAttachment, ObservedNode, attached_to, is_open, plan, secret_of};
+use super::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
+use super::{attached_to, is_open, plan, secret_of};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForVolume, Intent, Start, VolumeDecision};
@@ -39,6 +40,7 @@ fn there(name: &str) -> Option<NodeFacts> {
     (!name.is_empty()).then(|| NodeFacts {
         uid: format!("uid{name}"),
         addresses: vec![format!("10.0.0.{}", name.len())],
+        notes: true,
         ..NodeFacts::default()
     })
 }
