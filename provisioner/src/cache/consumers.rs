@@ -136,6 +136,18 @@ impl Consumers {
         self.0.read().unwrap_or_else(PoisonError::into_inner).listed
     }
 
+    /// Knows just these Pods, as if they had been listed.
+    #[cfg(test)]
+    pub(crate) fn know(&self, pods: &[Pod]) {
+        self.change(|state| {
+            *state = State::default();
+            state.listed = true;
+            for pod in pods {
+                state.put(pod);
+            }
+        });
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
