@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::request::Attachment;
 use serde_json::{Value, json};
 
-use super::super::tests::{ago, config, ended, leaving, no_image, now, record, run, running};
+use super::super::tests::{ago, config, ended, leaving, no_image, now, record, run, run_with, running};
 use super::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
 use super::{attached_to, is_open, plan, secret_of};
 use crate::config::ProvisionerConfig;
@@ -389,4 +390,61 @@ fn a_volume_needs_an_attachment_if_its_pv_refers_to_that_secret() {
     assert_eq!(secret_of(&world.volume()), None);
     let world = World::open("detach", &[]);
     assert!(is_open(&world.volume(), world.record.as_ref()) && !is_open(&world.volume(), None));
+}
+
+/// A run for a node, which had its effect.
+fn late(operation: &str, node: &str) -> Run {
+    let mut request = silver();
+    request.node_name = node.into();
+    request.attachment = Some(Attachment {
+        addresses: Vec::new(),
+        initiator: format!("iqn.2025-01.dev.mooring:{node}-uid{node}"),
+        gone: false,
+    });
+    run_with(operation, 1, 10, &ended(0, ""), &json!(request))
+}
+
+/// Proves: P1
+#[test]
+fn what_a_run_did_that_was_begun_late_is_undone() {
+    // The volume is free, and the storage let a node in.
+    let mut free = World::new(&[]);
+    free.attach_run = Some(late("attach", "a"));
+    let noted = free.noted();
+    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Detach, "a"));
+    assert_eq!(noted.initiator, INITIATOR_A);
+    // Another node has it: that one keeps it, and does not get it from the one that is detached.
+    let mut held = World::held(&["a", "b"]);
+    held.attach_run = Some(late("attach", "b"));
+    let noted = held.noted();
+    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Detach, "b"));
+    held.attach_run = None;
+    held.record = Some(noted);
+    assert_eq!(held.start().run.kind, Kind::Detach);
+    // It was taken from the node that has it.
+    let mut held = World::held(&["a"]);
+    held.detach_run = Some(late("detach", "a"));
+    let noted = held.noted();
+    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Attach, "a"));
+    // What is left of a run that is over is not late.
+    let mut held = World::held(&["a"]);
+    held.attach_run = Some(late("attach", "a"));
+    assert!(matches!(held.plan(), Decision::Tidy(_)));
+    let mut free = World::new(&[]);
+    free.detach_run = Some(late("detach", "a"));
+    assert!(matches!(free.plan(), Decision::Tidy(_)));
+}
+
+#[test]
+fn a_node_whose_mounter_writes_no_notes_gets_nothing_and_loses_nothing() {
+    let silent = |name: &str| there(name).map(|node| NodeFacts { notes: false, ..node });
+    let mut world = World::new(&["a"]);
+    world.nodes = silent;
+    assert!(world.told().contains("does not say which volumes it uses"));
+    let mut held = World::held(&["b"]);
+    held.nodes = silent;
+    assert!(held.told().contains("node b waits"));
+    let mut open = World::open("detach", &["b"]);
+    open.nodes = silent;
+    assert!(open.told().contains("node b waits"));
 }
