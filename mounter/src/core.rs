@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mooring_contract::attachment::CONNECTION;
 use mooring_contract::volume::clients::gives_devices;
 use mooring_contract::volume::{Speaker, Volume};
 use mooring_program::error::chain;
@@ -27,6 +28,7 @@ use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
+use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, MountJob};
@@ -90,6 +92,7 @@ pub struct Core {
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
     volumes: Option<Arc<dyn Volumes>>,
+    attachments: Option<Arc<Attachments>>,
     unheld: Obstacle,
 }
 
@@ -112,6 +115,7 @@ impl Core {
             obstacle: |_| None,
             waits: Waits::new(None),
             volumes: None,
+            attachments: None,
             unheld: Obstacle::default(),
         }
     }
@@ -120,6 +124,13 @@ impl Core {
     #[must_use]
     pub fn asking(mut self, volumes: Option<Arc<dyn Volumes>>) -> Self {
         self.volumes = volumes;
+        self
+    }
+
+    /// Waits for attachments here. Without it a volume that needs one is not mounted.
+    #[must_use]
+    pub fn attaching(mut self, attachments: Option<Arc<Attachments>>) -> Self {
+        self.attachments = attachments;
         self
     }
 
@@ -208,6 +219,24 @@ impl Core {
         if let Some(cure) = self.obstacle() {
             return Err(MountError::Node(cure.into()));
         }
+        if let Some(attachments) = &self.attachments {
+            attachments.connect(&mut job).await?;
+        } else if job.secrets.0.contains_key(CONNECTION) {
+            let cure =
+                "the volume has to be attached, and the mounter has no access to the Kubernetes API: see its log";
+            return Err(MountError::Node(cure.to_owned().into()));
+        }
+        let target = job.target.clone();
+        let result = self.mount_connected(job, &span).await;
+        if let (Err(_), Some(attachments)) = (&result, &self.attachments) {
+            attachments.leave(&target).await;
+        }
+        result
+    }
+
+    /// Mounts a volume that this node can reach.
+    async fn mount_connected(&self, mut job: MountJob, span: &Span) -> Result<(), MountError> {
+        let server = job.server();
         self.check(&job).await?;
         if job.access == Access::Device && !gives_devices(job.volume.client.as_str()) {
             return Err(MountError::NoDevice {
@@ -326,6 +355,14 @@ impl Core {
     pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "unmount")?;
+        self.unmount_guarded(target, deadline).await?;
+        if let Some(attachments) = &self.attachments {
+            attachments.leave(target).await;
+        }
+        Ok(())
+    }
+
+    async fn unmount_guarded(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         if target.is_device() {
             return self.hide(target, deadline).await;
         }

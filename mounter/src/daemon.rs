@@ -39,8 +39,10 @@ use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
+use crate::node::attachments::Attachments;
+use crate::node::attachments::api::Cluster as AttachmentCluster;
 use crate::node::kubelet_root::KubeletRootError;
-use crate::node::node_pods::NodePods;
+use crate::node::node_pods::{self, NodePods};
 use crate::node::readiness;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
@@ -101,6 +103,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         host_namespace: args.host_mount_namespace.clone(),
     };
     let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
+    let attachments = attachments(kube.as_ref(), config.clone(), &args);
     let node_pods = config.and_then(|config| node_pods(config, &args));
     let workers = Workers::default();
     let pods = kube
@@ -116,6 +119,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let core = Arc::new(
         core.unless(readiness::not_shared)
             .asking(volumes)
+            .attaching(attachments)
             .unless_there_is(status.unheld())
             .telling(waits)
             .working_by(workers),
@@ -245,6 +249,21 @@ fn no_api(error: &dyn std::error::Error) {
         "failed to reach the Kubernetes API, so there are no client containers and no ConfigMap mounter-config: {}",
         chain(&error)
     );
+}
+
+/// The attachments of this node.
+fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<Arc<Attachments>> {
+    let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
+    let as_node = config.and_then(|config| node_pods::client_as(config, &node).ok());
+    let api = AttachmentCluster::new(kube, as_node, node.clone());
+    let attachments = Arc::new(Attachments::new(
+        Box::new(api),
+        node,
+        args.node.kubelet_root().to_owned(),
+    ));
+    let tended = Arc::clone(&attachments);
+    tokio::spawn(async move { tended.tend().await });
+    Some(attachments)
 }
 
 /// Lists the Pods of this node.

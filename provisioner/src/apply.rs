@@ -1,6 +1,7 @@
 //! Carries out what a plan decided. Every write names what it expects to find (a resource version or a uid), so that a
 //! decision on old knowledge fails instead of harming.
 
+mod attachment;
 pub mod error;
 pub mod live;
 pub mod start;
@@ -15,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use kube::runtime::controller::Action;
+use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
@@ -25,6 +27,7 @@ use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ProvisionerConfig;
+use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
     Accept, Altered, ClaimDecision, Decision, DiscoverDecision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision,
@@ -97,7 +100,11 @@ pub async fn volume(
     };
     match apply.common(decision).await? {
         ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(ForVolume::LetGo(let_go)) => apply.let_go(*let_go).await,
+        ControlFlow::Continue(own) => match own {
+            ForVolume::LetGo(let_go) => apply.let_go(*let_go).await,
+            ForVolume::Attached(attached) => apply.attached(*attached).await,
+            ForVolume::Detached(detached) => apply.detached(*detached).await,
+        },
     }
 }
 
@@ -317,6 +324,10 @@ impl Apply<'_> {
             )
             .await?;
         }
+        if let Some((namespace, name)) = &accept.connection {
+            // Before the claim is bound: from then on kubelets read it.
+            attachment::make_secret(&self.shared.context.client, namespace, name).await?;
+        }
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.count(making, OperationResult::Done, Category::Done, Some(accept.took));
@@ -456,6 +467,11 @@ impl Apply<'_> {
         let uid = meta.uid.clone().unwrap_or_default();
         let is_going = meta.deletion_timestamp.is_some();
         self.say(let_go.say);
+        if let Subject::Volume(volume) = &self.subject
+            && let Some((namespace, name)) = secret_of(volume)
+        {
+            attachment::remove_secret(&self.shared.context.client, &namespace, &name).await?;
+        }
         if let_go.delete && !is_going {
             self.delete_volume(&name, &uid).await?;
         }
@@ -492,6 +508,9 @@ impl Apply<'_> {
     /// name and annotations don't say that it is Mooring's, and it stays until somebody acts.
     async fn remove_volumes(&self, volumes: &[(String, String)]) -> Result<(), ApplyError> {
         for (name, uid) in volumes {
+            if let Some((namespace, name)) = self.connection_of(name) {
+                attachment::remove_secret(&self.shared.context.client, &namespace, &name).await?;
+            }
             if let Err(error) = self.remove_volume(name, uid).await {
                 if error.is_rejection() {
                     let text = format!(
@@ -506,6 +525,14 @@ impl Apply<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The Secret that the PV of this name has for its connection, where its ConfigMap has volumes attached.
+    fn connection_of(&self, pv_name: &str) -> Option<(String, String)> {
+        let reference = self.record.as_ref()?.config.parse().ok()?;
+        let config = self.shared.context.configs.get(&reference)?;
+        let attaches = config.operations.contains(&Kind::Attach.into());
+        attaches.then(|| (reference.namespace, secret_name(pv_name)))
     }
 
     /// Removes a PV that must not be bound, whatever holds it.

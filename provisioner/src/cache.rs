@@ -4,6 +4,7 @@
 //! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
 //! place for another run. [`mirror`] keeps the few fields that matter of the objects of one watch.
 
+pub mod consumers;
 pub mod expectations;
 pub mod limiter;
 pub mod mirror;

@@ -5,12 +5,13 @@
 //! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
 //! share [`standing`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
 //! [`content`] says which of the three it is, and [`source`] finds what is to be copied. For a PV, [`delete`] plans,
-//! for a `VolumeSnapshotContent` [`snapshot`], and for a
-//! ConfigMap [`discover`]. A plan goes by the [`record`] on the object ([`attempt`],
+//! and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a ConfigMap
+//! [`discover`]. A plan goes by the [`record`] on the object ([`attempt`],
 //! [`backoff`]) and by how far the run is ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out:
 //! often a run with its [`request`], in which classes have their say ([`parameters`], [`attributes`]). A
 //! [`claim_error`] says why a claim can't have what it asks for.
 
+pub mod attach;
 pub mod attempt;
 pub mod attributes;
 pub mod backoff;

@@ -65,12 +65,17 @@ pub struct NodePods {
     own: (String, String),
 }
 
+/// A client in the name of `node`, which has to be the node in the configuration's token.
+pub fn client_as(mut config: kube::Config, node: &str) -> Result<Client, kube::Error> {
+    config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
+    api::client(config)
+}
+
 impl NodePods {
     /// The Pods of `node`, which has to be the node in the configuration's token. `own` are namespace and name of this
     /// Pod.
-    pub fn new(mut config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
-        config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
-        match api::client(config) {
+    pub fn new(config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
+        match client_as(config, &node) {
             Ok(client) => Ok(Self { client, node, own }),
             Err(source) => Err(NodePodsError::Client {
                 node,

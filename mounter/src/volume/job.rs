@@ -185,6 +185,20 @@ pub enum MountError {
         /// Where the other Pod has it.
         other: String,
     },
+    /// The storage has not let this node have it.
+    #[error(
+        "{volume} is not attached to node {node} yet{}: the kubelet tries again; why it takes long, the claim's Events \
+         say",
+        .other.as_ref().map_or_else(String::new, |other| format!(", but to node {other}"))
+    )]
+    NotAttached {
+        /// The volume.
+        volume: String,
+        /// This node.
+        node: String,
+        /// The node that has it.
+        other: Option<String>,
+    },
     /// A file system that does not answer can't be given up: other mounts share it.
     #[error(
         "{found} does not answer, but is left alone: {other} is on the same file system, and its users may wait for \
@@ -255,6 +269,7 @@ impl MountError {
             Self::Occupied { .. } => "occupied",
             Self::InUse { .. } => "in-use",
             Self::NotAlone { .. } => "not-alone",
+            Self::NotAttached { .. } => "not-attached",
             Self::Shared { .. } => "shared",
             Self::NotExpanded { .. } => "not-expanded",
             Self::Node(_) => "node",

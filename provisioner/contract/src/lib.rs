@@ -1,10 +1,11 @@
 //! What passes between Mooring's parts, in one place: the names in the Kubernetes API ([`names`]), one run of a
-//! provisioning image ([`operation`], [`property`], [`request`], [`outcome`], [`discovered`]) and the volume itself
-//! ([`volume`]).
+//! provisioning image ([`operation`], [`property`], [`request`], [`outcome`], [`discovered`]), the volume itself
+//! ([`volume`]) and how a node reaches one that is attached to it ([`attachment`]).
 //!
 //! Pure data: nothing here does input or output. `docs/vendors.md` says the same to a vendor.
 #![forbid(unsafe_code)]
 
+pub mod attachment;
 pub mod discovered;
 pub mod image;
 pub mod names;

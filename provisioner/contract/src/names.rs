@@ -69,6 +69,9 @@ pub const CLIENT_IMAGES_CONFIG: &str = "allowed-client-images";
 /// Reporting controller of the mounter's Events.
 pub const MOUNTER: &str = "mooring-mounter";
 
+/// Kubernetes' own taint of a node that is gone for good, which its administrator sets.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// Where a provisioning container finds what it is given.
 pub mod paths {
     /// Folder of one file per property.
@@ -102,6 +105,8 @@ pub mod labels {
     pub const COMPONENT_PROVISIONING: &str = "provisioning";
     /// [`COMPONENT`] of a ConfigMap that records a volume's move between FlexVolume and CSI.
     pub const COMPONENT_MIGRATION: &str = "migration";
+    /// [`COMPONENT`] of a Secret with the connection of a volume that has to be attached.
+    pub const COMPONENT_ATTACHMENT: &str = "attachment";
     /// [`COMPONENT`] of a client Pod.
     pub const COMPONENT_CLIENT: &str = "client";
     /// On a provisioning Pod: the operation that it runs.
@@ -153,6 +158,13 @@ pub mod annotations {
     /// one in its handle: an administrator changes it where the ConfigMap of the same storage has another name.
     /// And on the `VolumeSnapshotClass` of something discovered.
     pub const CONFIG: &str = "mooring.dev/config";
+    /// On a PV: the node that the storage lets have the volume, JSON; see [`crate::attachment::AttachedTo`].
+    pub const ATTACHED_TO: &str = "mooring.dev/attached-to";
+    /// On a Node, with a PV's name behind it: a volume that was attached is mounted there, or is about to be.
+    pub const NODE_ATTACHED_PREFIX: &str = "attached.mooring.dev/";
+    /// On a Node: its mounter is of a version that says so of each volume that was attached. No PV of Mooring's has
+    /// such a name.
+    pub const NODE_NOTES_ATTACHED: &str = "attached.mooring.dev/noted-by-mounter";
     /// On a provisioning Pod: `namespace/name` of the claim.
     pub const CLAIM: &str = "mooring.dev/claim";
     /// On a ConfigMap: whether it is in force, or what is wrong with it.

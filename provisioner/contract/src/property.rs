@@ -57,6 +57,17 @@ pub mod keys {
     /// other operation.
     pub const BACKUP_NAME: &str = "backup-name";
 
+    /// For `attach` and `detach`: addresses of the node, comma-separated; empty where its Node is gone. Not set for any
+    /// other operation.
+    pub const NODE_ADDRESSES: &str = "node-addresses";
+    /// For `attach` and `detach`: the name by which the node's clients log in at a target (iSCSI). Not set for any other
+    /// operation.
+    pub const INITIATOR_NAME: &str = "initiator-name";
+    /// For `detach`: `true` if the node is gone for good, so that the storage has to keep it out before this ends.
+    pub const NODE_GONE: &str = "node-gone";
+    /// For `attach`: what `pv options --seal` encrypts with.
+    pub const ANSWER_KEY: &str = "answer-key";
+
     /// Name of the `VolumeAttributesClass` that the volume has or, for `modify`, is to have. Not set for a volume that
     /// has none.
     pub const ATTRIBUTES_CLASS: &str = "attributes-class";
@@ -89,6 +100,10 @@ pub mod keys {
         SOURCE_SIZE,
         SNAPSHOT_NAME,
         BACKUP_NAME,
+        NODE_ADDRESSES,
+        INITIATOR_NAME,
+        NODE_GONE,
+        ANSWER_KEY,
         ATTRIBUTES_CLASS,
     ];
 }

@@ -67,6 +67,22 @@ pub struct Request {
     /// The attributes that the volume has or, for `modify`, is to have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Attributes>,
+    /// For `attach` and `detach`: what the storage may need to know of node [`Self::node_name`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<Attachment>,
+}
+
+/// The attachment of a volume to a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Attachment {
+    /// The node's addresses; empty where its Node is gone.
+    pub addresses: Vec<String>,
+    /// The name by which the node's clients log in at a target.
+    pub initiator: String,
+    /// The node is gone for good: the storage has to keep it out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
 }
 
 /// What a claim asks of its volume by a `VolumeAttributesClass`, which can be changed while the volume stands.

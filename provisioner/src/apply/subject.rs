@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
+use mooring_contract::attachment::AttachedTo;
 use mooring_contract::names::{FIELD_MANAGER, annotations};
 use mooring_contract::request::Request;
 use serde::de::DeserializeOwned;
@@ -48,7 +49,8 @@ impl Subject {
         }
     }
 
-    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one.
+    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one, of a
+    /// bound PV its claim.
     pub(super) fn reference(&self) -> ObjectReference {
         match self {
             Self::Snapshot(content) => {
@@ -60,7 +62,11 @@ impl Subject {
                 }
             }
             Self::Claim(claim) => claim.object_ref(&()),
-            Self::Volume(volume) => volume.object_ref(&()),
+            Self::Volume(volume) => {
+                let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+                let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+                claim.filter(|_| bound).unwrap_or_else(|| volume.object_ref(&()))
+            }
             Self::Config(meta) => config_reference(meta),
             Self::Orphan(run) => run.object_ref(),
         }
@@ -168,6 +174,8 @@ impl Subject {
                 | Effect::RemovesVolume
                 | Effect::TakesSnapshot
                 | Effect::RemovesSnapshot
+                | Effect::AttachesVolume
+                | Effect::DetachesVolume
                 | Effect::KeepsAll,
             )
             | (
@@ -177,6 +185,8 @@ impl Subject {
                 | Effect::ExpandsVolume
                 | Effect::ModifiesVolume
                 | Effect::RemovesSnapshot
+                | Effect::AttachesVolume
+                | Effect::DetachesVolume
                 | Effect::KeepsAll,
             )
             | (Self::Volume(_) | Self::Config(_) | Self::Orphan(_), _) => {}
@@ -206,6 +216,17 @@ impl Subject {
             "resourceVersion": meta.resource_version,
             "finalizers": others,
             "annotations": {annotations::OPERATION: null},
+        }})
+    }
+
+    /// The patch that takes off the record of an attachment, and says which node has the volume.
+    pub(super) fn attached_patch(&self, to: Option<&AttachedTo>) -> Value {
+        json!({"metadata": {
+            "resourceVersion": self.meta().resource_version,
+            "annotations": {
+                annotations::OPERATION: null,
+                annotations::ATTACHED_TO: to.map(|to| json!(to).to_string()),
+            },
         }})
     }
 

@@ -16,12 +16,15 @@ use kube::runtime::watcher::Event;
 use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
+use super::consumers::Consumers;
 use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
+use crate::operation::attach;
 use crate::operation::content::{Content, ObservedSource};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
+use crate::operation::record::Record;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Run, RunId};
@@ -51,6 +54,8 @@ pub struct Cache {
     /// The snapshots, where the cluster has any.
     pub snapshots: Snapshots,
     nodes: Store<PartialObjectMeta<ApiNode>>,
+    /// The Pods that use claims.
+    pub consumers: Consumers,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
     /// Names of the claims that are to be copies, by `namespace/name` of the claim that they copy.
@@ -97,6 +102,7 @@ impl Cache {
             attributes,
             snapshots,
             nodes,
+            consumers: Consumers::default(),
             by_claim: Arc::default(),
             by_source: Arc::default(),
             departed: Arc::default(),
@@ -183,6 +189,29 @@ impl Cache {
     pub fn has_claim(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
         claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
+    }
+
+    /// Name of the PV that a claim is bound to.
+    pub(super) fn volume_name(&self, namespace: &str, name: &str) -> Option<String> {
+        let claim = self.claims.get(&ObjectRef::new(name).within(namespace))?;
+        claim.spec.as_ref()?.volume_name.clone()
+    }
+
+    /// Queues the PVs whose volumes this node has, or is to have or to lose.
+    pub(super) fn queue_attached(&self, queue: &WorkQueue, node: &str) {
+        if !self.consumers.is_listed() {
+            return;
+        }
+        let of = |volume: &PersistentVolume| {
+            let record = || Record::on(volume).ok().flatten();
+            attach::attached_to(volume).map_or_else(
+                || record().is_some_and(|record| record.node == node),
+                |attached| attached.node == node,
+            )
+        };
+        for volume in self.volumes.state_filter(of) {
+            queue.add(&WorkItem::Volume(volume.name_any()));
+        }
     }
 
     /// Whether a PV with this uid is there.

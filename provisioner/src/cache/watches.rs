@@ -18,6 +18,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
+use super::consumers;
 use super::expectations::Expectations;
 use super::limiter::Limiter;
 use super::snapshot_watch::watch_all;
@@ -33,7 +34,7 @@ use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume;
 
 /// Objects a page of a list: more would be held twice for a moment.
-const PAGE: u32 = 50;
+pub(super) const PAGE: u32 = 50;
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
 pub async fn watch(
@@ -44,6 +45,7 @@ pub async fn watch(
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
 ) {
+    let consumers = consumers::watch(context.clone(), cache.clone(), queue.clone());
     let Context {
         client,
         configs,
@@ -100,6 +102,7 @@ pub async fn watch(
             seen.by(Seen::node)
         ),
         snapshots,
+        consumers,
         by_config,
     );
 }
@@ -147,6 +150,13 @@ impl Seen {
                 if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
                     // A snapshot may be waiting for the end of what was done to it.
                     cache.snapshots.queue(queue, Some(volume));
+                    // A Pod that was seen before may be waiting for it.
+                    if cache
+                        .consumers
+                        .has(&claim.namespace().unwrap_or_default(), &claim.name_any())
+                    {
+                        queue.add(&WorkItem::Volume(volume.to_owned()));
+                    }
                 }
             }
             Event::Delete(claim) => {
@@ -272,9 +282,11 @@ impl Seen {
 
     #[allow(clippy::needless_pass_by_value)] // as the others
     fn node(&self, event: Event<PartialObjectMeta<ApiNode>>) {
-        // Nodes change all the time; only their going matters here.
-        if let Event::Delete(_) | Event::InitDone = event {
-            self.cache.queue_all(&self.queue);
+        match event {
+            Event::Delete(_) | Event::InitDone => self.cache.queue_all(&self.queue),
+            // It may not use a volume any more, or be out of service.
+            Event::Apply(node) => self.cache.queue_attached(&self.queue, &node.name_any()),
+            Event::Init | Event::InitApply(_) => {}
         }
     }
 

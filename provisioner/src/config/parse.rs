@@ -103,6 +103,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let class = reader.class_settings();
     let pass_through = reader.pass_through(config_map);
     reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
+    reader.attachments(&operations, volume_source);
 
     let mut problems = reader.problems;
     problems.sort_by_key(|problem| problem.severity);
@@ -426,6 +427,24 @@ impl<'a> Reader<'a> {
         self.problems
             .extend(properties::check(passed.keys().map(String::as_str)));
         passed
+    }
+
+    /// What `attach` needs beside it.
+    fn attachments(&mut self, operations: &BTreeSet<Operation>, volume_source: Option<VolumeSourceKind>) {
+        if operations.contains(&Operation::Attach) != operations.contains(&Operation::Detach) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::OPERATIONS,
+                "has one of attach and detach, and a volume needs both: add the other, or remove both",
+            );
+        }
+        if operations.contains(&Operation::Attach) && volume_source.is_none() {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::OPERATIONS,
+                "has attach, for which Mooring has to make the PersistentVolumes: set volume-source to csi or flexVolume",
+            );
+        }
     }
 
     fn contradictions(

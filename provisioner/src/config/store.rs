@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::names::{self, labels, parameters};
+use mooring_contract::operation::Operation;
 use tokio::sync::watch;
 
 use crate::config::problem::join;
@@ -155,6 +156,14 @@ impl ConfigStore {
     /// label that ConfigMaps bear and the class's name. Never for another provisioner's class.
     pub fn for_class(&self, class: &StorageClass) -> Result<Arc<ProvisionerConfig>, NoConfig> {
         self.read(|state| state.for_class(class))
+    }
+
+    /// Whether some ConfigMap in force offers this operation.
+    pub fn offers(&self, operation: Operation) -> bool {
+        self.read(|state| {
+            let mut good = state.entries.values().filter_map(|entry| entry.good.as_ref());
+            good.any(|config| config.operations.contains(&operation))
+        })
     }
 
     /// A receiver that is woken whenever what [`ConfigStore::get`] or [`ConfigStore::for_class`] answer may have

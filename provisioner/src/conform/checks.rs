@@ -105,7 +105,8 @@ impl<'r, R: Runs> Kit<'r, R> {
         let mut checks = self.of_provision();
         for kind in kinds(&promised) {
             checks.extend(match kind {
-                Kind::Provision => Vec::new(),
+                // What it takes to try an attachment, the kit does not have: a node that is let in, and one that is not.
+                Kind::Provision | Kind::Attach | Kind::Detach => Vec::new(),
                 Kind::Delete => self.of_delete(),
                 Kind::Expand => self.of_expand(),
                 Kind::Modify => self.of_modify(),
@@ -333,6 +334,7 @@ impl<'r, R: Runs> Kit<'r, R> {
             node: self.rig.node(),
             class_options: &[],
             client_image: config.client_image.as_deref(),
+            attaches: config.operations.contains(&Operation::Attach),
         };
         let refusals: Vec<_> = check(&volume, &expected).iter().map(ToString::to_string).collect();
         if refusals.is_empty() {

@@ -18,7 +18,7 @@ use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, Start};
-use crate::operation::describe::{Description, Effect, SubjectKind, describe};
+use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
 use crate::operation::record::Record;
@@ -30,6 +30,21 @@ use crate::time::elapsed;
 /// How long changes are gathered before the runs are looked through.
 const GATHER: Duration = Duration::from_secs(5);
 
+/// The runs of one claim and PV that are both gone, by what they do.
+#[derive(Debug, Default)]
+struct Runs<'a> {
+    /// What may have made something.
+    made: Option<&'a Run>,
+    /// What deletes that.
+    delete: Option<&'a Run>,
+    /// What changes a volume.
+    change: Option<&'a Run>,
+    /// What may have let a node have the volume.
+    attach: Option<&'a Run>,
+    /// What takes it from the node.
+    detach: Option<&'a Run>,
+}
+
 /// What to do about the runs of one claim that is gone.
 #[derive(Debug)]
 enum Plan {
@@ -37,14 +52,14 @@ enum Plan {
     Wait,
     /// Nothing depends on them.
     Remove(Vec<RunRef>),
-    /// The volume that may have been made is to be deleted, at this attempt.
-    Delete(u32),
+    /// What this run may have done is to be undone, at this attempt: the volume deleted, or taken from its node.
+    Undo(u32),
 }
 
-/// What to do about the runs of a claim and PV that are both gone.
-fn plan(provision: Option<&Run>, delete: Option<&Run>, change: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
+/// What to do about the runs of a claim and PV that are both gone. What is attached is detached before it is deleted.
+fn plan(runs: &Runs<'_>, limits: &Limits, now: Timestamp) -> Plan {
     let young = |run: &Run| elapsed(run.made(), now) < limits.orphan_age;
-    if let Some(change) = change {
+    if let Some(change) = runs.change {
         // Nothing else is run on the volume beside it.
         return match change.state() {
             _ if young(change) => Plan::Wait,
@@ -53,46 +68,55 @@ fn plan(provision: Option<&Run>, delete: Option<&Run>, change: Option<&Run>, lim
             State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => Plan::Wait,
         };
     }
-    let Some(provision) = provision else {
-        return match delete {
+    if runs.attach.is_some() || runs.detach.is_some() {
+        return plan_undoing(runs.attach, runs.detach, limits, now);
+    }
+    plan_undoing(runs.made, runs.delete, limits, now)
+}
+
+/// What to do about a run that did something that nobody wants any more, and the run that undoes it.
+fn plan_undoing(done: Option<&Run>, undo: Option<&Run>, limits: &Limits, now: Timestamp) -> Plan {
+    let young = |run: &Run| elapsed(run.made(), now) < limits.orphan_age;
+    let Some(done) = done else {
+        return match undo {
             // The last of a deletion that is over. One that runs may go on, and one that failed has nobody to tell.
-            Some(delete) if delete.is_over() && !young(delete) => Plan::Remove(vec![delete.to_remove()]),
+            Some(undo) if undo.is_over() && !young(undo) => Plan::Remove(vec![undo.to_remove()]),
             Some(_) | None => Plan::Wait,
         };
     };
-    if young(provision) {
+    if young(done) {
         return Plan::Wait;
     }
-    match provision.state() {
+    match done.state() {
         State::Waiting { never_ran: true, .. } => {
             // Without its properties it never starts, and it gets none for as long as nobody wants it.
-            Plan::Remove(vec![provision.to_remove_as_it_is()])
+            Plan::Remove(vec![done.to_remove_as_it_is()])
         }
-        State::Finished(finish) if !finish.may_have_run => Plan::Remove(vec![provision.to_remove()]),
-        State::Finished(_) => match delete {
-            None => Plan::Delete(1),
-            Some(delete) => plan_deletion(provision, delete, limits, now),
+        State::Finished(finish) if !finish.may_have_run => Plan::Remove(vec![done.to_remove()]),
+        State::Finished(_) => match undo {
+            None => Plan::Undo(1),
+            Some(undo) => plan_end(done, undo, limits, now),
         },
         // It ends by its own limit.
         State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => Plan::Wait,
     }
 }
 
-/// What to do about a run that may have made a volume, and the run that deletes it.
-fn plan_deletion(provision: &Run, delete: &Run, limits: &Limits, now: Timestamp) -> Plan {
-    let finish = match delete.state() {
+/// What to do about such a run, and the run that undoes it and is there.
+fn plan_end(done: &Run, undo: &Run, limits: &Limits, now: Timestamp) -> Plan {
+    let finish = match undo.state() {
         State::Finished(finish) => finish,
         State::Waiting { .. } | State::Running | State::Leaving => return Plan::Wait,
     };
     match finish.outcome {
         // The record first: without it, nothing depends on the other.
-        Outcome::Done => Plan::Remove(vec![provision.to_remove(), delete.to_remove()]),
+        Outcome::Done => Plan::Remove(vec![done.to_remove(), undo.to_remove()]),
         Outcome::Retry | Outcome::GiveUp => {
             let delay = limits
                 .backoff
-                .delay(delete.attempt(), delete.claim_uid().unwrap_or_default());
-            if elapsed(delete.made(), now) > delay {
-                Plan::Remove(vec![delete.to_remove()])
+                .delay(undo.attempt(), undo.claim_uid().unwrap_or_default());
+            if elapsed(undo.made(), now) > delay {
+                Plan::Remove(vec![undo.to_remove()])
             } else {
                 Plan::Wait
             }
@@ -128,15 +152,20 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 /// Looks at the runs of one claim that is gone, and does the next thing.
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
-    let of = |wanted: &dyn Fn(&Description) -> bool| {
-        let mut all = Kind::ALL.into_iter().filter(|kind| wanted(describe(*kind)));
+    let of = |wanted: fn(Effect) -> bool| {
+        let mut all = Kind::ALL.into_iter().filter(|kind| wanted(describe(*kind).effect));
         all.find_map(|kind| runs.iter().find(|run| run.kind() == Some(kind)))
     };
-    let made = of(&|of| of.undone_by.is_some());
-    let delete = of(&|of| matches!(of.effect, Effect::RemovesVolume | Effect::RemovesSnapshot));
-    let change = of(&|of| of.effect.changes_volume());
-    let decided = plan(made, delete, change, &shared.limits, Timestamp::now());
-    let Some(run) = made.or(delete).or(change) else {
+    let found = Runs {
+        made: of(|effect| matches!(effect, Effect::MakesVolume | Effect::TakesSnapshot)),
+        delete: of(|effect| matches!(effect, Effect::RemovesVolume | Effect::RemovesSnapshot)),
+        change: of(Effect::changes_volume),
+        attach: of(|effect| effect == Effect::AttachesVolume),
+        detach: of(|effect| effect == Effect::DetachesVolume),
+    };
+    let decided = plan(&found, &shared.limits, Timestamp::now());
+    let attachment = found.attach.or(found.detach);
+    let Some(run) = attachment.or(found.made).or(found.delete).or(found.change) else {
         return Ok(());
     };
     if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {
@@ -148,47 +177,59 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
             info!(run = run.place(), "removing the runs of a claim that is gone");
             Decision::Tidy(runs)
         }
-        Plan::Delete(attempt) => {
-            let Some(start) = deletion(shared, run, attempt) else {
+        Plan::Undo(attempt) => {
+            let Some(start) = undoing(shared, run, attempt) else {
                 warn!(
                     run = run.place(),
                     "its claim is gone and its volume may be there, but its ConfigMap is gone too"
                 );
                 return Ok(());
             };
-            info!(run = run.place(), "deleting the volume of a claim that is gone");
+            info!(
+                run = run.place(),
+                operation = %start.request.operation,
+                "undoing what was done for a claim that is gone"
+            );
             Decision::Start(Box::new(start))
         }
     };
     apply::orphan(shared, run, decision).await.map(drop)
 }
 
-/// The run that deletes what another may have made.
-fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
-    let reference = provision.config()?.parse().ok()?;
+/// The run that undoes what another may have done.
+fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
+    let reference = done.config()?.parse().ok()?;
     let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
-    let made_by = provision.request().ok()?;
-    let kind = describe(provision.kind()?).undone_by?;
-    let node = provision.node().filter(|_| config.is_node_local()).map(str::to_owned);
+    let made_by = done.request().ok()?;
+    let kind = describe(done.kind()?).undone_by?;
+    let node = done.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
         attempt,
         node: node.clone().unwrap_or_default(),
         may_exist: true,
-        ..Record::first(kind, provision.place(), provision.made(), &config)
+        ..Record::first(kind, done.place(), done.made(), &config)
     };
     let around = Surroundings {
         class: None,
         config: &config,
         kube_api: &shared.context.settings.kube_api,
     };
-    let run = RunId::new(kind, provision.claim_uid()?);
-    let (snapshot, volume) = match describe(kind).subject {
-        SubjectKind::Snapshot => (made_by.snapshot.clone(), made_by.volume.clone()),
+    let run = RunId::new(kind, done.claim_uid()?);
+    let (snapshot, attachment, volume) = match describe(kind).effect {
+        Effect::RemovesSnapshot => (made_by.snapshot.clone(), None, made_by.volume.clone()),
+        Effect::DetachesVolume => (None, made_by.attachment.clone(), made_by.volume.clone()),
         // What was made of it is not known.
-        SubjectKind::Claim | SubjectKind::Volume | SubjectKind::Config => (None, BTreeMap::new()),
+        Effect::RemovesVolume
+        | Effect::MakesVolume
+        | Effect::ExpandsVolume
+        | Effect::ModifiesVolume
+        | Effect::TakesSnapshot
+        | Effect::AttachesVolume
+        | Effect::KeepsAll => (None, None, BTreeMap::new()),
     };
     let request = Request {
         snapshot,
+        attachment,
         ..request::remembered(kind, made_by, volume, around)
     };
     Some(Start {
@@ -206,17 +247,26 @@ fn deletion(shared: &Shared, provision: &Run, attempt: u32) -> Option<Start> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan, plan};
+    use super::{Plan, Runs, plan};
     use crate::operation::observed::Limits;
     use crate::operation::tests::{ended, no_image, now, run, running};
     use crate::run::Run;
 
     fn word(provision: Option<&Run>, delete: Option<&Run>) -> &'static str {
-        match plan(provision, delete, None, &Limits::default(), now()) {
+        let runs = Runs {
+            made: provision,
+            delete,
+            ..Runs::default()
+        };
+        word_of(&runs)
+    }
+
+    fn word_of(runs: &Runs<'_>) -> &'static str {
+        match plan(runs, &Limits::default(), now()) {
             Plan::Wait => "wait",
             Plan::Remove(runs) if runs.len() == 2 => "remove both",
             Plan::Remove(_) => "remove",
-            Plan::Delete(_) => "delete",
+            Plan::Undo(_) => "undo",
         }
     }
 
@@ -229,7 +279,7 @@ mod tests {
         assert_eq!(word(Some(&provision(10, &ended(0, ""))), None), "wait", "too young");
         assert_eq!(word(Some(&provision(100, &running())), None), "wait");
         assert_eq!(word(Some(&provision(100, &no_image())), None), "remove");
-        assert_eq!(word(Some(&made), None), "delete");
+        assert_eq!(word(Some(&made), None), "undo");
         assert_eq!(word(Some(&made), Some(&delete(9, &running()))), "wait");
         assert_eq!(
             word(Some(&made), Some(&delete(3, &ended(75, "")))),
@@ -251,9 +301,50 @@ mod tests {
             (expand(100, &ended(0, "")), false),
             (expand(100, &no_image()), false),
         ] {
-            let plan = plan(Some(&made), None, Some(&expand), &Limits::default(), now());
-            assert_eq!(matches!(plan, Plan::Wait), waits, "{plan:?}");
-            assert!(!matches!(plan, Plan::Delete(_)), "never two on one volume");
+            let runs = Runs {
+                made: Some(&made),
+                change: Some(&expand),
+                ..Runs::default()
+            };
+            let word = word_of(&runs);
+            assert_eq!(word == "wait", waits, "{word}");
+            assert_ne!(word, "undo", "never two on one volume");
         }
+    }
+
+    /// Proves: P1
+    #[test]
+    fn what_was_attached_is_detached_before_it_is_deleted() {
+        let (made, delete) = (run("provision", 1, 200, &ended(0, "")), run("delete", 1, 9, &running()));
+        let attach = |age, status: &_| run("attach", 1, age, status);
+        let detach = |age, status: &_| run("detach", 1, age, status);
+        let word = |attach: Option<&Run>, detach: Option<&Run>| {
+            word_of(&Runs {
+                made: Some(&made),
+                delete: Some(&delete).filter(|_| attach.is_none()),
+                attach,
+                detach,
+                ..Runs::default()
+            })
+        };
+        assert_eq!(word(Some(&attach(10, &ended(0, ""))), None), "wait", "too young");
+        assert_eq!(word(Some(&attach(100, &running())), None), "wait");
+        assert_eq!(word(Some(&attach(100, &no_image())), None), "remove");
+        let attached = attach(100, &ended(0, ""));
+        assert_eq!(word(Some(&attached), None), "undo");
+        assert_eq!(
+            word(Some(&attach(100, &ended(75, ""))), None),
+            "undo",
+            "it may have been"
+        );
+        assert_eq!(word(Some(&attached), Some(&detach(9, &running()))), "wait");
+        assert_eq!(word(Some(&attached), Some(&detach(90, &ended(75, "")))), "remove");
+        assert_eq!(word(Some(&attached), Some(&detach(9, &ended(0, "")))), "remove both");
+        assert_eq!(
+            word(None, Some(&detach(9, &running()))),
+            "wait",
+            "no deletion beside it"
+        );
+        assert_eq!(word(None, Some(&detach(100, &ended(0, "")))), "remove");
     }
 }

@@ -5,6 +5,7 @@
 //! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
 //! else is left.
 
+mod attach;
 mod clone;
 mod discover;
 mod expand;
@@ -49,6 +50,17 @@ struct Script {
     quick_binder: bool,
     /// The user deletes the claim after so many turns; never, if the claim is to stand.
     deleted_after: Option<usize>,
+    /// What the ConfigMap offers, if Mooring makes the PV.
+    offers: Offers,
+}
+
+/// What a ConfigMap offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offers {
+    /// Changes and copies of volumes.
+    Changes,
+    /// Volumes that nodes get by operation `attach`.
+    Attachments,
 }
 
 struct Theatre {
@@ -69,6 +81,11 @@ const PV: &str = "pvc-u1";
 fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
     let source: &[(&str, &str)] = if script.image_makes_pv {
         &[]
+    } else if script.offers == Offers::Attachments {
+        &[
+            ("volume-source", "csi"),
+            ("operations", "provision,delete,attach,detach"),
+        ]
     } else {
         &[
             ("volume-source", "flexVolume"),
@@ -221,6 +238,9 @@ impl Theatre {
                 read(state.all("snapshotclasses")),
             ),
         );
+        if self.script.offers == Offers::Attachments {
+            self.shared.cache.consumers.know(&read(state.all("users")));
+        }
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
         }
@@ -377,6 +397,7 @@ fn scripts(deleted_after: Option<usize>) -> Vec<Script> {
                     first_fails,
                     quick_binder,
                     deleted_after,
+                    offers: Offers::Changes,
                 });
             }
         }
@@ -433,6 +454,7 @@ async fn a_claim_costs_no_more_writes_than_its_budget() {
             first_fails: false,
             quick_binder: false,
             deleted_after: None,
+            offers: Offers::Changes,
         };
         let mut theatre = Theatre::open(script);
         theatre.play().await;
@@ -455,6 +477,7 @@ async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cur
         first_fails: false,
         quick_binder: false,
         deleted_after: None,
+        offers: Offers::Changes,
     });
     let (events, mut told) = Publisher::new(theatre.shared.context.metrics.clone());
     theatre.shared.context.events = events;

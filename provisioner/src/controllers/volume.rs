@@ -6,6 +6,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
+use super::attachment;
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_of, not_known, runs_in};
 use crate::apply::live::copied_by;
@@ -50,6 +51,17 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
+    }
+    if attachment::concerns(volume, record.as_ref()) {
+        return Box::pin(attachment::act(
+            volume,
+            record,
+            class.as_deref(),
+            &config,
+            namespace.as_deref(),
+            shared,
+        ))
+        .await;
     }
     let run = RunId::new(Kind::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));

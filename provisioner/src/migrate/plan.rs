@@ -12,6 +12,7 @@ use super::door::{self, SecretSeen};
 use super::record::{ClaimKey, MoveRecord};
 use super::users::User;
 use crate::config::VolumeSourceKind;
+use crate::operation::attach::attached_to;
 use crate::operation::record::is_busy;
 
 /// What is known of a claim and its volume.
@@ -216,6 +217,12 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     }
     if is_busy(claim) || volume.annotations().contains_key(annotations::OPERATION) {
         return waits("an operation on the volume is under way: see the claim's Events");
+    }
+    if let Some(attached) = attached_to(volume) {
+        return waits(&format!(
+            "it is attached to node {}, until no Pod there uses it",
+            attached.node
+        ));
     }
     let growing = status.and_then(|status| status.allocated_resource_statuses.as_ref());
     if growing.is_some_and(|all| all.values().any(|word| word.starts_with("NodeResize"))) {

@@ -35,6 +35,12 @@ pub enum ClaimError {
          class whose ConfigMap says \"volume-source: csi\""
     )]
     FlexVolume,
+    /// Several nodes would have the volume at once.
+    #[error(
+        "volumes of this class are attached to one node at a time, and the claim asks for {0}: ask for ReadWriteOnce, or \
+         for another class"
+    )]
+    ManyNodes(String),
     /// The ConfigMap says that its image does not do this operation.
     #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
     NoOperation(String, &'static str),
@@ -51,6 +57,7 @@ impl ClaimError {
             | Self::Selector
             | Self::AttributesNotByCsi
             | Self::FlexVolume
+            | Self::ManyNodes(_)
             | Self::NoOperation(..) => false,
         }
     }

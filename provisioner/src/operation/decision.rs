@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
+use mooring_contract::attachment::AttachedTo;
 use mooring_contract::request::Request;
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::outcome::Category;
 use crate::run::{Kind, Run, RunId, RunRef};
+use crate::volume::persistent_volume::Answered;
 
 /// What to do. Everything here is done at once or not at all; the next step comes with the next change. `Own` is what
 /// can be done to an object of its kind only.
@@ -86,6 +88,10 @@ pub enum ForClaim {
 pub enum ForVolume {
     /// Its volume is gone, or is not Mooring's to delete: release it.
     LetGo(Box<LetGo>),
+    /// A node has its volume.
+    Attached(Box<Attached>),
+    /// No node has its volume any more.
+    Detached(Box<Detached>),
 }
 
 /// What the controller of claims has to do first: nothing can be decided before.
@@ -222,6 +228,8 @@ pub struct Accept {
     pub volume_patch: Option<Value>,
     /// What is to be changed of the claim (JSON patch): its record and finalizer go, and it is bound.
     pub claim_patch: Value,
+    /// The Secret that is to be there for the volume's connection, by namespace and name, if it has to be attached.
+    pub connection: Option<(String, String)>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
     /// What users are told.
@@ -336,6 +344,30 @@ pub struct LetGo {
     pub say: Option<Note>,
     /// How long it took, if something was run.
     pub took: Option<Duration>,
+}
+
+/// A volume that a node has.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// The node.
+    pub to: AttachedTo,
+    /// How the node reaches the volume.
+    pub answered: Answered,
+    /// The runs to remove.
+    pub runs: Vec<RunRef>,
+    /// What users are told.
+    pub say: Note,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A volume that no node has any more.
+#[derive(Debug, Clone)]
+pub struct Detached {
+    /// The runs to remove.
+    pub runs: Vec<RunRef>,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// What is written of a snapshot that is there, or is not to be there any more, in this order.

@@ -136,6 +136,10 @@ pub enum Effect {
     TakesSnapshot,
     /// There is one snapshot or backup less.
     RemovesSnapshot,
+    /// A node has a volume that none had.
+    AttachesVolume,
+    /// No node has a volume any more.
+    DetachesVolume,
     /// No volume and no snapshot came, went or changed.
     KeepsAll,
 }
@@ -145,9 +149,13 @@ impl Effect {
     pub fn changes_volume(self) -> bool {
         match self {
             Self::ExpandsVolume | Self::ModifiesVolume => true,
-            Self::MakesVolume | Self::RemovesVolume | Self::TakesSnapshot | Self::RemovesSnapshot | Self::KeepsAll => {
-                false
-            }
+            Self::MakesVolume
+            | Self::RemovesVolume
+            | Self::TakesSnapshot
+            | Self::RemovesSnapshot
+            | Self::AttachesVolume
+            | Self::DetachesVolume
+            | Self::KeepsAll => false,
         }
     }
 }
@@ -192,6 +200,8 @@ pub fn describe(kind: Kind) -> &'static Description {
         Kind::Backup => &BACKUP,
         Kind::DeleteBackup => &DELETE_BACKUP,
         Kind::Discover => &DISCOVER,
+        Kind::Attach => &ATTACH,
+        Kind::Detach => &DETACH,
     }
 }
 
@@ -384,6 +394,40 @@ const DISCOVER: Description = Description {
     },
 };
 
+/// From a volume that no node has to one that a node has.
+const ATTACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::AttachesVolume,
+    undone_by: Some(Kind::Detach),
+    reads: Reads::Nothing,
+    words: Words {
+        action: "Attach",
+        doing: "attaching",
+        failed: reasons::ATTACH_FAILED,
+        begun: None,
+    },
+};
+
+/// From a volume that a node has to one that none has.
+const DETACH: Description = Description {
+    subject: SubjectKind::Volume,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::DetachesVolume,
+    undone_by: None,
+    reads: Reads::Nothing,
+    words: Words {
+        action: "Detach",
+        doing: "detaching",
+        failed: reasons::DETACH_FAILED,
+        begun: None,
+    },
+};
+
 /// An Event's `action`.
 pub(crate) fn action(kind: Kind) -> &'static str {
     describe(kind).words.action
@@ -406,7 +450,9 @@ mod tests {
             let removed = match made.effect {
                 Effect::MakesVolume => Some(Effect::RemovesVolume),
                 Effect::TakesSnapshot => Some(Effect::RemovesSnapshot),
-                Effect::RemovesVolume
+                Effect::AttachesVolume => Some(Effect::DetachesVolume),
+                Effect::DetachesVolume
+                | Effect::RemovesVolume
                 | Effect::ExpandsVolume
                 | Effect::ModifiesVolume
                 | Effect::RemovesSnapshot

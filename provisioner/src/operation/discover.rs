@@ -163,6 +163,7 @@ pub fn request(config: &ProvisionerConfig, kube_api: &str) -> Request {
         source: None,
         snapshot: None,
         attributes: None,
+        attachment: None,
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{PROVISIONER, annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
@@ -25,7 +26,7 @@ use super::record::{Record, is_busy};
 use super::source::{self, Found};
 use super::standing::{self, give_up_without_run};
 use super::step::{Step, step};
-use super::{attributes, expand, modify, request, undo};
+use super::{attach, attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -65,6 +66,8 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
             | Effect::RemovesVolume
             | Effect::TakesSnapshot
             | Effect::RemovesSnapshot
+            | Effect::AttachesVolume
+            | Effect::DetachesVolume
             | Effect::KeepsAll => {}
         }
     }
@@ -500,6 +503,11 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
             .as_ref()
             .ok()
             .and_then(|config| config.client_image.as_deref()),
+        attaches: match seen.config {
+            Ok(config) => config.operations.contains(&Operation::Attach),
+            // What a ConfigMap lists that is gone is not known.
+            Err(_) => volumes.iter().any(|volume| attach::secret_of(volume).is_some()),
+        },
     };
     let texts: Vec<String> = volumes
         .iter()
@@ -528,6 +536,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
+        connection: attach::secret_of(volume),
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),

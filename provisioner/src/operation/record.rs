@@ -66,6 +66,9 @@ pub struct Record {
     /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// Of an attachment: the name by which the node's clients log in at a target.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub initiator: String,
     /// Of a modification: name of the `VolumeAttributesClass` that the volume is to have.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub attributes: String,
@@ -111,6 +114,7 @@ impl Record {
             size: None,
             uncertain: false,
             source: String::new(),
+            initiator: String::new(),
             attributes: String::new(),
         }
     }

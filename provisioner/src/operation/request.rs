@@ -71,6 +71,7 @@ pub fn for_claim(
         source: None,
         snapshot: None,
         attributes: None,
+        attachment: None,
     })
 }
 
@@ -100,6 +101,7 @@ pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>
         volume,
         source: None,
         snapshot: None,
+        attachment: None,
         ..made_by
     }
 }
@@ -133,6 +135,7 @@ pub fn unremembered(kind: Kind, around: Surroundings<'_>) -> Request {
         source: None,
         snapshot: None,
         attributes: None,
+        attachment: None,
     }
 }
 
@@ -156,6 +159,13 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
             return Err(ClaimError::AttributesNotByCsi);
         }
         attributes::check_offered(config)?;
+    }
+    let modes = spec.access_modes.iter().flatten();
+    let mut many = modes.filter(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"));
+    if config.operations.contains(&Kind::Attach.into())
+        && let Some(mode) = many.next()
+    {
+        return Err(ClaimError::ManyNodes(mode.clone()));
     }
     // FlexVolume can keep ReadWriteOncePod: the scheduler enforces it, by the claim.
     let by_flex = config.volume_source == Some(VolumeSourceKind::FlexVolume);

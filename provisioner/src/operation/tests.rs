@@ -65,9 +65,19 @@ pub(crate) fn class(change: &Value) -> StorageClass {
 
 /// A run as an attempt made it, `age` seconds ago.
 pub(crate) fn run(operation: &str, attempt: u32, age: i64, status: &Value) -> Run {
+    run_with(operation, attempt, age, status, &Value::Null)
+}
+
+/// The same, with what the image was asked.
+pub(crate) fn run_with(operation: &str, attempt: u32, age: i64, status: &Value, request: &Value) -> Run {
+    let mut annotations = json!({});
+    if !request.is_null() {
+        annotations["mooring.dev/request"] = request.to_string().into();
+    }
     let carrier: Carrier = serde_json::from_value(json!({
         "metadata": {"name": format!("{operation}-u1"), "namespace": "admin", "uid": "p1", "resourceVersion": "5",
-                     "creationTimestamp": ago(age), "labels": {"mooring.dev/attempt": attempt.to_string()}},
+                     "creationTimestamp": ago(age), "labels": {"mooring.dev/attempt": attempt.to_string()},
+                     "annotations": annotations},
         "spec": {"nodeName": "node-a", "activeDeadlineSeconds": 300, "containers": []},
         "status": status,
     }))

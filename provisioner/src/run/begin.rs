@@ -11,9 +11,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use mooring_contract::names::{FLEX_DRIVER, labels};
+use mooring_contract::property;
+use mooring_seal::new_key;
 use secrecy::SecretString;
 
 use super::error::RunError;
+use super::kind::Kind;
 use super::observed::Run;
 use super::order::Order;
 use super::pod::{self, Skeleton};
@@ -64,7 +67,9 @@ impl<'a> Prepared<'a> {
             id, request, config, ..
         } = self.order;
         let name = id.name();
-        let properties = Properties::new(request, &self.secret.data, placeholder(config))?.names();
+        let properties = Properties::new(request, &self.secret.data, placeholder(config))?;
+        let empty = has_answer_key(id.kind).then(|| SecretString::from(String::new()));
+        let properties = properties.with_answer_key(empty).names();
         let wanted = pod::build(&Skeleton {
             order: self.order,
             secret: &pod::new_secret_name(&name, Timestamp::now()),
@@ -106,7 +111,10 @@ impl<'a> Prepared<'a> {
             (None, Some(account)) => Some(self.token(account, pod).await?),
             (None, None) => None,
         };
-        let data = Properties::new(request, &self.secret.data, token)?.into_secret_data();
+        let key = has_answer_key(self.order.id.kind).then(new_key).transpose()?;
+        let data = Properties::new(request, &self.secret.data, token)?
+            .with_answer_key(key.map(SecretString::from))
+            .into_secret_data();
         match secrets.create(&PostParams::default(), &pod::secret(pod, data)).await {
             Ok(_) => return Ok(()),
             Err(error) if is_conflict(&error) => {}
@@ -149,6 +157,25 @@ impl<'a> Prepared<'a> {
             .map(SecretString::from)
             .ok_or_else(|| RunError::NoToken(account.to_owned()))
     }
+}
+
+/// What a run was given to seal its answer with.
+pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunError> {
+    let pod = run.carrier();
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let name = pod::secret_name(pod).to_owned();
+    let secret = secrets.get_opt(&name).await;
+    let secret = secret.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+    let key = secret.filter(|secret| is_owned(secret, pod)).and_then(|secret| {
+        let key = secret.data?.remove(property::keys::ANSWER_KEY)?;
+        String::from_utf8(key.0).ok()
+    });
+    key.map(SecretString::from).ok_or(RunError::NoAnswerKey(name))
+}
+
+/// Whether the image may have secrets to give.
+fn has_answer_key(kind: Kind) -> bool {
+    kind == Kind::Attach
 }
 
 /// The ConfigMap's Secret, read as it is now.

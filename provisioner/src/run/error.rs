@@ -1,5 +1,7 @@
 //! Why a run could not be begun or removed.
 
+use mooring_seal::SealError;
+
 use super::properties::PropertiesError;
 use crate::process::call::CallError;
 
@@ -31,6 +33,12 @@ pub enum RunError {
     /// A token that the API did not give.
     #[error("the API gave no token for service account {0}")]
     NoToken(String),
+    /// The key that a run's answer was sealed with is gone.
+    #[error("Secret {0} has no answer-key any more, so what the image answered can't be opened: it is asked again")]
+    NoAnswerKey(String),
+    /// The secrets of an answer.
+    #[error("what the image answered can't be opened: {0}")]
+    Seal(#[from] SealError),
     /// An object changed while it was being dealt with.
     #[error("{0} has changed meanwhile")]
     Changed(String),
@@ -45,6 +53,7 @@ impl RunError {
             Self::NoSecret { .. } => "no-secret",
             Self::Taken { .. } => "taken",
             Self::NoToken(_) => "no-token",
+            Self::NoAnswerKey(_) | Self::Seal(_) => "answer",
             Self::Changed(_) => "conflict",
         }
     }

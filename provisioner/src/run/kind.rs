@@ -29,11 +29,15 @@ pub enum Kind {
     DeleteBackup,
     /// List what the storage can serve.
     Discover,
+    /// Have the storage let a node have the volume.
+    Attach,
+    /// Have the storage take the volume from a node.
+    Detach,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -44,6 +48,8 @@ impl Kind {
         Self::Restore,
         Self::Backup,
         Self::DeleteBackup,
+        Self::Attach,
+        Self::Detach,
         Self::Discover,
     ];
 
@@ -64,8 +70,8 @@ impl Kind {
             Operation::Backup => Some(Self::Backup),
             Operation::DeleteBackup => Some(Self::DeleteBackup),
             Operation::Discover => Some(Self::Discover),
-            // To be asked for by the attachment of a volume to a node.
-            Operation::Attach | Operation::Detach => None,
+            Operation::Attach => Some(Self::Attach),
+            Operation::Detach => Some(Self::Detach),
         }
     }
 
@@ -94,6 +100,8 @@ impl From<Kind> for Operation {
             Kind::Backup => Self::Backup,
             Kind::DeleteBackup => Self::DeleteBackup,
             Kind::Discover => Self::Discover,
+            Kind::Attach => Self::Attach,
+            Kind::Detach => Self::Detach,
         }
     }
 }
@@ -110,7 +118,6 @@ mod tests {
             assert_eq!(Kind::of(Operation::from(kind)), Some(kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
-        assert_eq!(Kind::of_label("attach"), None);
         assert_eq!(Kind::of_label("no operation"), None);
     }
 

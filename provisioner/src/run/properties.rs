@@ -83,6 +83,13 @@ impl Properties {
         Ok(Self { values, request })
     }
 
+    /// With what an image seals the secrets of its answer with, if it has any to give.
+    #[must_use]
+    pub fn with_answer_key(mut self, key: Option<SecretString>) -> Self {
+        self.values.extend(key.map(|key| (keys::ANSWER_KEY.to_owned(), key)));
+        self
+    }
+
     /// The names of all properties.
     pub fn names(&self) -> BTreeSet<String> {
         self.values.keys().cloned().collect()
@@ -155,6 +162,11 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         };
         own.push((key, snapshot.name.clone()));
     }
+    if let Some(attachment) = &request.attachment {
+        own.push((keys::NODE_ADDRESSES, attachment.addresses.join(",")));
+        own.push((keys::INITIATOR_NAME, attachment.initiator.clone()));
+        own.push((keys::NODE_GONE, attachment.gone.to_string()));
+    }
     if let Some(attributes) = &request.attributes {
         own.push((keys::ATTRIBUTES_CLASS, attributes.class.clone()));
     }
@@ -220,6 +232,7 @@ pub(crate) mod tests {
             source: None,
             snapshot: None,
             attributes: None,
+            attachment: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
+use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::clients::gives_devices;
 use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, keys};
@@ -25,6 +26,8 @@ pub struct Expected<'a> {
     pub class_options: &'a [String],
     /// The client image that the ConfigMap names.
     pub client_image: Option<&'a str>,
+    /// Whether nodes get the volume by operation `attach`.
+    pub attaches: bool,
 }
 
 /// One thing that is wrong with a PV; the message says what was wanted.
@@ -123,6 +126,15 @@ pub enum Refusal {
     /// Its Secret belongs to somebody else.
     #[error("its secretRef names a Secret in namespace {0:?}: only the claim's or the ConfigMap's namespace will do")]
     Secret(String),
+    /// Its Secret is not the one for the connection that operation `attach` makes.
+    #[error(
+        "its secretRef is {0:?}, and volumes of its ConfigMap have a Secret of Mooring's for what attach says: print no \
+         secret-name, and have attach print secrets with pv options --seal"
+    )]
+    NotItsConnection(String),
+    /// Its Secret is one for the connection, and nothing attaches it.
+    #[error("its secretRef has the name of a connection, and its ConfigMap does not list attach: use another name")]
+    NotAttached,
     /// It has `mountOptions`, which the kubelet refuses with `flexVolume`.
     #[error("it has mountOptions beside its options: put them into the option \"mount-options\"")]
     MountOptions,
@@ -179,6 +191,7 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
         });
     }
     check_source(&spec, expected, &mut refusals);
+    check_connection(&spec, expected, &mut refusals);
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
     // Where it can be mounted just now is the scheduler's business: it chooses another node if there is one.
     if let (Some(node), Some(required)) = (expected.node, required)
@@ -384,6 +397,23 @@ fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut
     }
 }
 
+/// Whether it has the Secret that its node reads the connection from, exactly where it is to be attached.
+fn check_connection(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
+    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
+    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
+    let secret = flex.or_else(csi);
+    let name = secret.and_then(|secret| secret.name.as_deref()).unwrap_or_default();
+    let namespace = secret
+        .and_then(|secret| secret.namespace.as_deref())
+        .unwrap_or_default();
+    let is_connection = name == secret_name(expected.pv_name);
+    if expected.attaches && !(is_connection && namespace == expected.config_namespace) {
+        refusals.push(Refusal::NotItsConnection(format!("{namespace}/{name}")));
+    } else if is_connection && !expected.attaches {
+        refusals.push(Refusal::NotAttached);
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{Expected, Refusal, check};
@@ -434,8 +464,41 @@ pub(crate) mod tests {
             node: Some(&node),
             class_options: &["suid".to_owned()],
             client_image: Some("mooring.dev/client-nfs"),
+            attaches: false,
         };
         check(&pv, &expected)
+    }
+
+    #[test]
+    fn a_volume_that_is_to_be_attached_has_the_secret_of_its_connection_and_no_other() {
+        let said = |attaches: bool, secret: Value| {
+            let mut pv = volume();
+            pv["spec"]["flexVolume"]["secretRef"] = secret;
+            let expected = Expected {
+                claim: &claim(),
+                pv_name: "pvc-u1",
+                config_namespace: "admin",
+                node: None,
+                class_options: &[],
+                client_image: None,
+                attaches,
+            };
+            check(&serde_json::from_value(pv).unwrap(), &expected)
+        };
+        let its = json!({"name": "attachment-pvc-u1", "namespace": "admin"});
+        assert_eq!(said(true, its.clone()), []);
+        assert_eq!(said(false, its), [Refusal::NotAttached]);
+        assert_eq!(said(false, Value::Null), []);
+        for (secret, found) in [
+            (Value::Null, "/"),
+            (json!({"name": "chap", "namespace": "admin"}), "admin/chap"),
+            (
+                json!({"name": "attachment-pvc-u1", "namespace": "default"}),
+                "default/attachment-pvc-u1",
+            ),
+        ] {
+            assert_eq!(said(true, secret), [Refusal::NotItsConnection(found.into())]);
+        }
     }
 
     #[test]
@@ -449,6 +512,7 @@ pub(crate) mod tests {
             node: None,
             class_options: &[],
             client_image: None,
+            attaches: false,
         };
         let said = |driver: &str, value: Value| {
             let mut pv = volume();

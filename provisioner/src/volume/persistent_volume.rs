@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use mooring_contract::attachment;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use mooring_contract::volume::clients::{self, Growth};
 use mooring_contract::volume::{Volume, VolumeError, keys};
@@ -75,17 +77,7 @@ impl Printed {
         if message.trim().is_empty() {
             return Err(PrintedError::Nothing);
         }
-        let object: BTreeMap<String, Value> = serde_json::from_str(message.trim())?;
-        let mut options = BTreeMap::new();
-        for (key, value) in object {
-            let text = match value {
-                Value::String(text) => text,
-                Value::Number(number) => number.to_string(),
-                Value::Bool(bool) => bool.to_string(),
-                Value::Null | Value::Array(_) | Value::Object(_) => return Err(PrintedError::NotText(key)),
-            };
-            options.insert(key, text);
-        }
+        let mut options = texts(message)?;
         let namespace = options.remove(keys::SECRET_NAMESPACE).filter(|text| !text.is_empty());
         let secret = options
             .remove(keys::SECRET_NAME)
@@ -94,6 +86,43 @@ impl Printed {
         Volume::from_options(&options)?;
         Ok(Self { options, secret })
     }
+}
+
+/// What an image printed of a volume that it attached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// Options of the volume, beside those of its PV.
+    pub options: BTreeMap<String, String>,
+    /// The connection's secrets, sealed with the run's own key.
+    pub sealed: Option<String>,
+}
+
+impl Answered {
+    /// Reads a termination message. An image need not print anything.
+    pub fn parse(message: &str) -> Result<Self, PrintedError> {
+        if message.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        let mut options = texts(message)?;
+        let sealed = options.remove(keys::SEALED).filter(|text| !text.is_empty());
+        Ok(Self { options, sealed })
+    }
+}
+
+/// The texts in a JSON object.
+fn texts(message: &str) -> Result<BTreeMap<String, String>, PrintedError> {
+    let object: BTreeMap<String, Value> = serde_json::from_str(message.trim())?;
+    let mut options = BTreeMap::new();
+    for (key, value) in object {
+        let text = match value {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            Value::Bool(bool) => bool.to_string(),
+            Value::Null | Value::Array(_) | Value::Object(_) => return Err(PrintedError::NotText(key)),
+        };
+        options.insert(key, text);
+    }
+    Ok(options)
 }
 
 /// What Mooring notes on every PV that it accepts; `config` is `namespace/name` of the ConfigMap.
@@ -205,10 +234,22 @@ pub fn build(
         options.remove(keys::MOUNT_OPTIONS);
     }
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
-    let secret_ref = printed.secret.map(|(name, namespace)| SecretReference {
-        name: Some(name),
-        namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
-    });
+    let connection = || {
+        let attached = config.operations.contains(&Operation::Attach);
+        attached.then(|| {
+            (
+                attachment::secret_name(&request.pv_name),
+                Some(config.reference.namespace.clone()),
+            )
+        })
+    };
+    let secret_ref = printed
+        .secret
+        .or_else(connection)
+        .map(|(name, namespace)| SecretReference {
+            name: Some(name),
+            namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
+        });
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
@@ -386,6 +427,7 @@ mod tests {
             node: Some(&node),
             class_options: &[],
             client_image: None,
+            attaches: false,
         };
         assert_eq!(acceptance::check(&pv, &expected), []);
         assert_eq!(host_of(&pv), Some("host-a"));

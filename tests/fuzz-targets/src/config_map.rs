@@ -159,6 +159,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         source: None,
         snapshot: None,
         attributes: None,
+        attachment: None,
     };
     // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();

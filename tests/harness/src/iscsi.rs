@@ -33,4 +33,16 @@ impl Scope {
             .key("mount-secret", format!("{mount_secret}/{CONFIG_NAMESPACE}"));
         Ok((server, provisioner))
     }
+
+    /// The same, with volumes that the server lets one node have at a time, by `attach`.
+    pub async fn attached_iscsi(&self, node: &str) -> Result<(Server, Provisioner)> {
+        let (server, provisioner) = self.iscsi_example(node).await?;
+        let provisioner = provisioner
+            .key("volume-source", "csi")
+            .key("operations", "provision, delete, expand, attach, detach")
+            .key("attached-only", "true")
+            .key("mount-secret", "")
+            .key("io-timeout", "20");
+        Ok((server, provisioner))
+    }
 }

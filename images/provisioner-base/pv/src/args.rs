@@ -75,7 +75,8 @@ Examples:
     /// Writes them as JSON to the termination message, so that a script needs no quoting of its own.
     #[command(after_help = "\
 Example:
-  pv options client=local source=\"$PV_NAME.img\" fs-type=ext4")]
+  pv options client=local source=\"$PV_NAME.img\" fs-type=ext4
+  pv options source=\"iscsi://$portal/$target/1\" --seal chap-password=/tmp/password  # attach")]
     Options(Options),
     /// Hand the list of what the storage can serve to Mooring, which makes a StorageClass for each (operation
     /// 'discover').
@@ -190,11 +191,15 @@ pub struct Classes {
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Options of the volume.
-    #[arg(value_name = "KEY=VALUE", required = true)]
+    #[arg(value_name = "KEY=VALUE", required_unless_present = "seal")]
     pub options: Vec<String>,
     /// Secret that the mount needs, in namespace NAMESPACE (default: the claim's). Its type must be mooring.dev/vcs.
     #[arg(long, value_name = "NAME[/NAMESPACE]")]
     pub secret: Option<String>,
+    /// Secret of the connection: KEY with what is in FILE. Only the node that the volume is attached to gets it ('attach'
+    /// only; may be repeated).
+    #[arg(long, value_name = "KEY=FILE", conflicts_with = "secret")]
+    pub seal: Vec<String>,
     /// File of the termination message.
     #[arg(long, value_name = "FILE", default_value = paths::TERMINATION_LOG, hide = true)]
     pub to: PathBuf,

@@ -1,17 +1,22 @@
 //! The commands: reads the request, decides with [`crate::volume`], and acts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use mooring_contract::operation::Operation;
+use mooring_contract::property::keys;
 use mooring_contract::request::Request;
+use mooring_contract::volume;
+use mooring_seal::{Purpose, seal};
 use serde_json::Value;
 
 use crate::api::Api;
 use crate::args::{Args, Create, Get, Options, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
-use crate::volume::{Extra, VolumeSource, options_from_args, persistent_volume, termination_message};
+use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
 use crate::{classes, copy, lock};
 
 /// Runs the command in the arguments.
@@ -26,7 +31,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         PvCommand::Create(create) => self::create(&given, create),
         PvCommand::Delete => delete(&given),
         PvCommand::Get(get) => self::get(&given, &get),
-        PvCommand::Options(options) => self::options(options),
+        PvCommand::Options(options) => self::options(&given, options),
         PvCommand::Classes(classes) => classes::run(classes),
         PvCommand::Lock(lock) => Err(lock::run(&lock)),
         PvCommand::Copy(copy) => copy::run(&copy),
@@ -93,11 +98,45 @@ fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
     say(&format!("{value}\n"))
 }
 
-fn options(args: Options) -> Result<(), Error> {
-    let Options { options, secret, to } = args;
+fn options(given: &RunInput, args: Options) -> Result<(), Error> {
+    let Options {
+        options,
+        secret,
+        seal,
+        to,
+    } = args;
     let secret = secret.map(|secret| secret.parse()).transpose()?;
-    let text = termination_message(options_from_args(&options)?, secret)?;
+    // What an 'attach' says is beside the options that the volume has.
+    let attaches = given
+        .request()
+        .is_ok_and(|request| request.operation == Operation::Attach);
+    let mut options = if attaches {
+        pairs_from_args(&options)?
+    } else {
+        options_from_args(&options)?
+    };
+    if !seal.is_empty() {
+        options.insert(volume::keys::SEALED.to_owned(), sealed(given, &seal)?);
+    }
+    let text = termination_message(options, secret)?;
     fs::write(&to, text).map_err(|source| Error::Write { path: to, source })
+}
+
+/// The secrets of a connection, for the controller alone.
+fn sealed(given: &RunInput, args: &[String]) -> Result<String, Error> {
+    let key = given.property(keys::ANSWER_KEY)?.ok_or(Error::NoAnswerKey)?;
+    let mut secrets = BTreeMap::new();
+    for (name, file) in pairs_from_args(args)? {
+        let path = PathBuf::from(&file);
+        let text = fs::read_to_string(&path).map_err(|source| Error::Source { from: file, source })?;
+        secrets.insert(name, text.trim_end_matches('\n').to_owned());
+    }
+    let request = given.request()?;
+    let purpose = Purpose {
+        pv_name: &request.pv_name,
+        node: &request.node_name,
+    };
+    Ok(seal(&key, purpose, &secrets)?)
 }
 
 fn api(given: &RunInput, request: &Request) -> Result<Api, Error> {
@@ -162,6 +201,45 @@ mod tests {
         run(Args::parse_from(args)).unwrap();
         let text = fs::read_to_string(&to).unwrap();
         assert_eq!(text, r#"{"client":"local","source":"pvc-u1.img"}"#);
+    }
+
+    #[test]
+    fn secrets_are_sealed_with_the_key_of_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let key = mooring_seal::new_key().unwrap();
+        let mut request = request();
+        request.node_name = "a".into();
+        request.operation = mooring_contract::operation::Operation::Attach;
+        fs::write(at("request.json"), serde_json::to_string(&request).unwrap()).unwrap();
+        fs::create_dir(at("properties")).unwrap();
+        fs::write(at("password"), "geheim\n").unwrap();
+        let (to, seal, run_dir) = (at("log"), format!("chap-password={}", at("password")), at(""));
+        let args = [
+            "pv",
+            "--run-dir",
+            &run_dir,
+            "options",
+            "source=x",
+            "--seal",
+            &seal,
+            "--to",
+            &to,
+        ];
+        let error = run(Args::parse_from(args)).unwrap_err();
+        assert_eq!(error.exit_code(), 78, "{error}");
+        fs::write(at("properties/answer-key"), &key).unwrap();
+        run(Args::parse_from(args)).unwrap();
+        let text = fs::read_to_string(&to).unwrap();
+        assert!(!text.contains("geheim"));
+        let message: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let purpose = mooring_seal::Purpose {
+            pv_name: &request.pv_name,
+            node: "a",
+        };
+        let opened = mooring_seal::open(&key, purpose, message["sealed"].as_str().unwrap()).unwrap();
+        assert_eq!(opened["chap-password"], "geheim");
+        assert_eq!(message["source"], "x");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use mooring_contract::discovered::DiscoveredError;
 use mooring_contract::outcome::{EX_CONFIG, EX_TEMPFAIL};
 use mooring_contract::volume::VolumeError;
+use mooring_seal::SealError;
 
 /// Why a command failed; the message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,12 @@ pub enum Error {
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
+    /// `--seal` in another operation than `attach`.
+    #[error("there is no property answer-key: only 'attach' has secrets to seal")]
+    NoAnswerKey,
+    /// The secrets can't be sealed.
+    #[error("failed to seal the secrets of the connection")]
+    Seal(#[from] SealError),
     /// The termination message has a limit in Kubernetes.
     #[error("the volume's options are {len} bytes of JSON, and Kubernetes takes {max}: shorten them")]
     OptionsTooLong {
@@ -255,6 +262,8 @@ impl Error {
             | Self::NoApi
             | Self::NoCa { .. }
             | Self::BadCa(_)
+            | Self::NoAnswerKey
+            | Self::Seal(_)
             | Self::Run { .. }
             | Self::NotOurs { .. } => EX_CONFIG,
         }

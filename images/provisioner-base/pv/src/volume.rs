@@ -71,6 +71,13 @@ pub struct Extra {
 
 /// Reads `KEY=VALUE` arguments. Everything after the first `=` is the value, with any commas.
 pub fn options_from_args(args: &[String]) -> Result<BTreeMap<String, String>, Error> {
+    let options = pairs_from_args(args)?;
+    Volume::from_options(&options).map_err(Error::Options)?;
+    Ok(options)
+}
+
+/// The same of what need not be a whole volume.
+pub fn pairs_from_args(args: &[String]) -> Result<BTreeMap<String, String>, Error> {
     let mut options = BTreeMap::new();
     for arg in args {
         let (key, value) = arg
@@ -81,7 +88,6 @@ pub fn options_from_args(args: &[String]) -> Result<BTreeMap<String, String>, Er
             return Err(Error::Options(VolumeError::Twice(key.to_owned())));
         }
     }
-    Volume::from_options(&options).map_err(Error::Options)?;
     Ok(options)
 }
 

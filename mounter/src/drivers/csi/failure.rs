@@ -80,7 +80,7 @@ fn code(error: &MountError) -> Code {
         MountError::Occupied { .. } => Code::AlreadyExists,
         MountError::InProgress { .. } => Code::Aborted,
         MountError::Timeout { .. } => Code::DeadlineExceeded,
-        MountError::Tripped { .. } | MountError::Container { .. } => Code::Unavailable,
+        MountError::Tripped { .. } | MountError::Container { .. } | MountError::NotAttached { .. } => Code::Unavailable,
         MountError::Failed { .. } => Code::Internal,
     }
 }

@@ -30,6 +30,12 @@ pub const RESIZED: &str = "VolumeResizeSuccessful";
 pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
 /// An expansion that failed is not asked for any more.
 pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
+/// A node has the volume now.
+pub const ATTACHED: &str = "VolumeAttached";
+/// A run that was to attach a volume failed and will be tried again.
+pub const ATTACH_FAILED: &str = "VolumeAttachFailed";
+/// A run that was to detach a volume failed and will be tried again.
+pub const DETACH_FAILED: &str = "VolumeDetachFailed";
 /// A run that gives a volume other attributes has been started; the reasons of modifications are those of
 /// external-resizer.
 pub const MODIFYING: &str = "VolumeModify";

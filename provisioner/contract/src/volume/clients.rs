@@ -185,7 +185,7 @@ const SHOWN_DEVICE: &[Service] = &Service::ALL;
 
 /// Another node's name would take that node's session from it.
 const INITIATOR: OptionRule = option(
-    "initiator",
+    INITIATOR_OPTION,
     Speaker::Image,
     r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
     "an initiator's name, such as iqn.2020-01.com.example:node",
@@ -437,6 +437,15 @@ pub const RECORDS: &[ClientRecord] = &[
 pub fn record(client: &str, fs_type: &str) -> Option<&'static ClientRecord> {
     let named = |name: &str| RECORDS.iter().find(|record| record.names.contains(&name));
     named(client).or_else(|| named(fs_type))
+}
+
+/// Name of the option by which a volume says what its node logs in as.
+pub const INITIATOR_OPTION: &str = "initiator";
+
+/// Whether a client has a name to log in by (iSCSI).
+pub fn has_initiator(client: &str, fs_type: &str) -> bool {
+    let options = record(client, fs_type).into_iter().flat_map(|record| record.options);
+    options.into_iter().any(|option| option.name == INITIATOR_OPTION)
 }
 
 /// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes

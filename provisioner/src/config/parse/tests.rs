@@ -223,7 +223,6 @@ fn oddities_are_warned_of() {
             "use-nfs-server",
             ProblemKind::MissingSpace,
         ),
-        ("operations: provision,delete,attach", "operations", ProblemKind::NotYet),
         (
             "backend-volume: client=pool",
             "volume-binding-mode",
@@ -242,6 +241,30 @@ fn oddities_are_warned_of() {
     ] {
         assert_eq!(with(lines).unwrap().warnings, [], "{lines}");
     }
+}
+
+#[test]
+fn attach_needs_detach_and_a_volume_source() {
+    for (lines, says) in [
+        (
+            "operations: provision,delete,attach\nvolume-source: csi",
+            "one of attach and detach",
+        ),
+        (
+            "operations: provision,delete,detach\nvolume-source: csi",
+            "one of attach and detach",
+        ),
+        ("operations: provision,delete,attach,detach", "set volume-source"),
+    ] {
+        let problems = with(lines).unwrap_err();
+        assert_eq!(problems.len(), 1, "{lines}: {problems:?}");
+        assert!(problems[0].message.contains(says), "{lines}: {problems:?}");
+        assert_eq!(
+            (problems[0].key.as_str(), problems[0].kind),
+            ("operations", ProblemKind::Contradiction)
+        );
+    }
+    assert!(with("operations: provision,delete,attach,detach\nvolume-source: flexVolume").is_ok());
 }
 
 #[test]

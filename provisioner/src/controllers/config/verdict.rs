@@ -278,8 +278,8 @@ mod tests {
         shown.vanished.insert("silver-old".into());
         let status = good.status(Some(&claim), Some(&shown));
         assert!(status.ends_with("as soon as nothing uses them: silver-old"), "{status}");
-        let odd = judge(&config_map("operations: 'provision,delete,attach'"), None).status(None, None);
-        assert!(odd.starts_with("in force; note operations: "), "{odd}");
+        let odd = judge(&config_map("use-nfs-server: 10.10.2.4 zone:west"), None).status(None, None);
+        assert!(odd.starts_with("in force; note use-nfs-server: "), "{odd}");
         let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None, None);
         assert!(
             bad.starts_with("refused, and the version before it stays in force: timeout: "),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::fake_api::{Fault, key_of};
-use super::{PV, Script, Theatre};
+use super::{Offers, PV, Script, Theatre};
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::run::properties::tests::silver;
@@ -43,6 +43,7 @@ impl Stage {
             first_fails: false,
             quick_binder: false,
             deleted_after: None,
+            offers: Offers::Changes,
         });
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::fake_api::{FakeApi, Fault, key_of};
-use super::{Script, read, shared};
+use super::{Offers, Script, read, shared};
 use crate::apply::Shared;
 use crate::cache::store::Cache;
 use crate::config::trust::Trust;
@@ -25,6 +25,7 @@ const SCRIPT: Script = Script {
     first_fails: false,
     quick_binder: false,
     deleted_after: None,
+    offers: Offers::Changes,
 };
 
 const CONFIG: &str = "admin/ceph";

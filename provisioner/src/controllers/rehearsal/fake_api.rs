@@ -203,6 +203,7 @@ impl FakeState {
             "persistentvolumeclaims" => "claims",
             "persistentvolumes" => "volumes",
             "pods" => "pods",
+            "nodes" => "nodes",
             "secrets" => "secrets",
             "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",

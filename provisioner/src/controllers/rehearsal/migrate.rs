@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::fake_api::{FakeApi, Fault, key_of};
-use super::{PV, Script, Theatre, UID};
+use super::{Offers, PV, Script, Theatre, UID};
 use crate::config::VolumeSourceKind::{self, Csi, FlexVolume};
 use crate::migrate::cluster::{Cluster, Target};
 use crate::migrate::drive::{Moved, step};
@@ -74,6 +74,7 @@ async fn stage() -> (Theatre, Binder) {
         first_fails: false,
         quick_binder: false,
         deleted_after: None,
+        offers: Offers::Changes,
     });
     theatre.play().await;
     let mut binder = Binder::default();

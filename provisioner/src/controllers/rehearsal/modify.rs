@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::fake_api::{Fault, key_of};
-use super::{PV, Script, Theatre, UID};
+use super::{Offers, PV, Script, Theatre, UID};
 use crate::run::properties::tests::silver;
 
 /// What the image and the user do.
@@ -46,6 +46,7 @@ impl Stage {
             first_fails: false,
             quick_binder: false,
             deleted_after: None,
+            offers: Offers::Changes,
         });
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());

@@ -22,7 +22,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
-    ("images/provisioner-tgt/", &["mount_block"]),
+    ("images/provisioner-tgt/", &["mount_block", "provision_attach"]),
     (
         "images/provisioner-local/",
         &["provision_local", "provision_lost", "provision_backup"],
@@ -49,6 +49,7 @@ const REACH: &[(&str, &[&str])] = &[
         &["mount_csi", "mount_health", "chaos_installation"],
     ),
     ("mounter/src/recovery/revive", &["chaos_revive", "mount_sshfs"]),
+    ("mounter/src/node/attachments", &["provision_attach"]),
     ("mounter/src/node/readiness", &["chaos_readiness", "mount_lacking"]),
     ("mounter/src/worker/clients/smb", &["vm_smb"]),
     ("mounter/src/worker/clients/nfs", &["vm_nfs"]),
@@ -57,6 +58,8 @@ const REACH: &[(&str, &[&str])] = &[
         "mounter/",
         &["mount_", "security_mounts", "chaos_mount", "chaos_revive"],
     ),
+    ("provisioner/src/operation/attach", &["provision_attach", "chaos_rbac"]),
+    ("provisioner/seal/", &["provision_attach"]),
     ("provisioner/src/config/lint", &[]),
     ("provisioner/src/migrate", &["provision_migrate"]),
     (

@@ -15,8 +15,8 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, ResourceExt,
 };
 use kube::{Api, Resource};
-use mooring_contract::names::NAMESPACE;
-use mooring_harness::provisioner::{SCRIPTED, TEST_LABEL, claim};
+use mooring_contract::names::{NAMESPACE, annotations};
+use mooring_harness::provisioner::{SCRIPTED, TEST_LABEL, claim, user_of};
 use mooring_harness::rights::{Right, rights_in, without};
 use mooring_harness::{Scope, in_namespace, in_namespace_within, wait_until};
 use mooring_testbed::progress::note;
@@ -361,6 +361,8 @@ impl Mooring {
         .await?;
         self.grown("data").await?;
 
+        let attached = self.attached().await?;
+
         let late = self.late_class();
         let taken = self.claim("taken", &late).await?;
         self.apply(&[self.object(
@@ -400,12 +402,42 @@ impl Mooring {
         self.snapshot_class(&discovered, true).await?;
 
         self.kubectl(["delete", "--wait=false", "persistentvolumeclaims", "--all"])?;
-        for uid in [&uid, &taken] {
+        for uid in [&uid, &taken, &attached] {
             there.nothing_left(uid).await?;
         }
-        self.kubectl(["delete", "configmap", "main", "late"])?;
+        self.kubectl(["delete", "configmap", "main", "late", "attached"])?;
         self.class(class, "to be given up", |class| class.is_none()).await?;
         self.snapshot_class(&discovered, false).await
+    }
+
+    /// Has a volume attached for a Pod, and detached again; returns the uid of its claim.
+    async fn attached(&self) -> Result<String> {
+        let class = self.attached_class();
+        let more = json!({"volume-source": "csi", "operations": "provision,delete,attach,detach"});
+        self.apply(&[self.config("attached", &class, more)]).await?;
+        self.class(&class, "to be made", |class| class.is_some()).await?;
+        let uid = self.claim("attached", &class).await?;
+        self.bound("attached").await?;
+        let mut user = user_of("user", "attached", "sleep 1000000");
+        user["metadata"]["namespace"] = json!(self.namespace);
+        user["metadata"]["labels"] = json!({TEST_LABEL: self.scope.namespace});
+        self.apply(&[user]).await?;
+        self.attachment(&uid, true).await?;
+        self.kubectl(["delete", "pod", "user", "--grace-period=0", "--force"])?;
+        self.attachment(&uid, false).await?;
+        Ok(uid)
+    }
+
+    /// Waits until a node has a claim's volume, or none has it.
+    async fn attachment(&self, uid: &str, wanted: bool) -> Result<()> {
+        let volumes: Api<PersistentVolume> = Api::all(self.scope.client.clone());
+        let name = format!("pvc-{uid}");
+        wait_until(&format!("{name} to be attached or detached"), LIMIT, async || {
+            let notes = volumes.get(&name).await?.metadata.annotations.unwrap_or_default();
+            let is_open = notes.contains_key(annotations::OPERATION);
+            Ok((!is_open && notes.contains_key(annotations::ATTACHED_TO) == wanted).then_some(()))
+        })
+        .await
     }
 
     /// Waits until the class of snapshots of what was discovered is there, or is not any more.
@@ -528,8 +560,17 @@ impl Mooring {
     }
 
     /// The classes that it creates, if it gets that far.
-    fn classes(&self) -> [String; 3] {
-        [self.namespace.clone(), self.late_class(), self.discovered_class()]
+    fn classes(&self) -> [String; 4] {
+        [
+            self.namespace.clone(),
+            self.late_class(),
+            self.discovered_class(),
+            self.attached_class(),
+        ]
+    }
+
+    fn attached_class(&self) -> String {
+        format!("{}-attached", self.namespace)
     }
 
     /// The class of what the image discovers, and that of its snapshots.
@@ -568,7 +609,7 @@ impl Mooring {
         {
             steps.push(self.let_go(object));
         }
-        let [class, late, discovered] = self.classes();
+        let [class, late, discovered, attached] = self.classes();
         steps.extend([
             stopped.map(drop),
             claims.map(drop),
@@ -580,6 +621,7 @@ impl Mooring {
                 &class,
                 &late,
                 &discovered,
+                &attached,
             ])
             .map(drop),
             self.kubectl(["delete", "--ignore-not-found", "volumesnapshotclass", &discovered])

@@ -1,5 +1,6 @@
 //! Volumes from the claim to the PersistentVolume and back.
 
+mod attach;
 mod backup;
 mod clone;
 mod config;

@@ -1,15 +1,46 @@
 //! What the controller's token allows.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod, ServiceAccount};
-use kube::Api;
-use kube::api::DeleteParams;
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Secret, ServiceAccount};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client};
 use mooring_contract::names::{NAMESPACE, labels};
 use mooring_harness::credentials::{dry_run, refusal};
-use mooring_harness::in_namespace;
-use mooring_harness::provisioner::CONFIG_NAMESPACE;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
+use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 use super::{has_no_right_to_secrets_and_pods, parsed, with};
+
+async fn changes_no_secret_but_those_of_attachments(scope: &Scope, client: &Client) -> Result<()> {
+    let name = format!("{}-s", scope.namespace);
+    let its = format!("attachment-pvc-{name}");
+    let secret = |name: &str, component: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name, "namespace": CONFIG_NAMESPACE,
+                         "labels": {TEST_LABEL: scope.namespace, labels::COMPONENT: component}},
+        })
+    };
+    scope.apply_anywhere(&secret(&name, labels::COMPONENT_ATTACHMENT).to_string())?;
+    scope.apply_anywhere(&secret(&its, labels::COMPONENT_ATTACHMENT).to_string())?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
+    let dry_patch = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let dry = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    };
+    let patch = Patch::Merge(json!({"stringData": {"a": "b"}}));
+    let why = "Secrets of attachments only";
+    assert!(refusal(secrets.patch(&name, &dry_patch, &patch).await).contains(why));
+    assert!(refusal(secrets.delete(&name, &dry).await).contains(why));
+    secrets.patch(&its, &dry_patch, &patch).await?;
+    secrets.delete(&its, &dry).await?;
+    Ok(())
+}
 
 #[test]
 fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_token() {
@@ -91,6 +122,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
         let said = refusal(volumes.create(&dry_run(), &parsed(&volume)?).await);
         assert!(said.contains("Mooring's own driver only"), "{said}");
+        changes_no_secret_but_those_of_attachments(&scope, &client).await?;
         // In namespaces whose ConfigMaps are not honoured, it can do nothing at all.
         has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
         let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);

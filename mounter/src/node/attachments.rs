@@ -1,0 +1,313 @@
+//! Volumes that the storage lets only one node have: this node's connection to them, and the notes on its Node that say
+//! which of them it uses. The controller has them attached; see `docs/decisions/attach.md`.
+//!
+//! The note is there before anything is mounted, and only after that it is read once more whether the node has the
+//! volume. The controller does it the other way round: first it says on the PV that the node is to lose the volume, and
+//! after that it reads the notes. So one of the two sees what the other does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::attachment::{AttachedTo, CONNECTION, Connection, secret_name};
+use mooring_contract::names::annotations;
+use mooring_contract::volume::{Speaker, Volume, VolumeError};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use crate::volume::cause::Cause;
+use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::mount_table::Table;
+use crate::volume::target::Target;
+
+pub mod api;
+
+/// How long before the kubelet must have its answer the waiting ends.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// How long to wait between two looks where nothing tells of a change.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long to wait until the API is asked once more.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What the connection of a volume is read from, and where its use is noted.
+#[async_trait]
+pub trait AttachmentApi: Send + Sync {
+    /// The PV of a name.
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
+    /// The data of a Secret that only nodes that use the volume may read; `None` where this node can't ask in its own
+    /// name.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error>;
+    /// Returns when that Secret has changed since this version, or after a while.
+    async fn changed(&self, namespace: &str, name: &str, version: &str);
+    /// Notes on the Node that a volume is used, or is not used any more.
+    async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error>;
+    /// The volumes that are noted.
+    async fn noted(&self) -> Result<BTreeSet<String>, kube::Error>;
+}
+
+/// What is in a Secret.
+#[derive(Clone, Default)]
+pub struct Data {
+    /// Its version.
+    pub version: String,
+    /// Its values.
+    pub values: BTreeMap<String, Vec<u8>>,
+}
+
+/// Why a volume that has to be attached is not mounted; the message says what to do.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(
+        "the volume's connection is not from the Secret of a PersistentVolume, so it is not used: remove key {CONNECTION} from the Secret"
+    )]
+    Forged,
+    #[error(
+        "the connection of the volume can't be read: {0}; its Secret is Mooring's own, so let nobody else write it"
+    )]
+    Unreadable(#[from] serde_json::Error),
+    #[error("the options of the volume's connection make no sense: {0}")]
+    Options(#[from] VolumeError),
+}
+
+/// The attachments of this node.
+pub struct Attachments {
+    api: Box<dyn AttachmentApi>,
+    node: String,
+    kubelet_root: PathBuf,
+    /// Targets on which a volume is or is about to be mounted, by volume. Held while a note is written, so that notes
+    /// are written one after the other.
+    used: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Told of each note that could not be taken back.
+    left_over: Notify,
+}
+
+impl Attachments {
+    /// Those of `node`.
+    pub fn new(api: Box<dyn AttachmentApi>, node: String, kubelet_root: PathBuf) -> Self {
+        Self {
+            api,
+            node,
+            kubelet_root,
+            used: Mutex::default(),
+            left_over: Notify::new(),
+        }
+    }
+
+    /// Says on the Node that its mounter notes what it uses, and takes back notes on volumes that are not mounted any
+    /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
+    pub async fn tend(&self) {
+        loop {
+            match self.tidy().await {
+                Ok(()) => self.left_over.notified().await,
+                Err(error) => {
+                    warn!(%error, "failed to say which attached volumes this node uses; trying again");
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn tidy(&self) -> Result<(), kube::Error> {
+        let noted = self.api.noted().await?;
+        let mut used = self.used.lock().await;
+        for volume in noted {
+            let targets = self.mounted(&volume);
+            if targets.is_empty() && !used.contains_key(&volume) {
+                self.take_back(&volume).await?;
+            } else {
+                used.entry(volume).or_default().extend(targets);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does
+    /// nothing about a volume that needs no attachment.
+    pub async fn connect(&self, job: &mut MountJob) -> Result<(), MountError> {
+        let Some(handed) = job.secrets.0.get(CONNECTION) else {
+            return Ok(());
+        };
+        let handed = parse(handed)?;
+        let name = job.target.name().to_owned();
+        let until = Instant::from_std(job.deadline) - MARGIN;
+        loop {
+            let seen = self.look(&name, &handed).await?;
+            if seen.has && seen.connection.node == self.node {
+                self.enter(&job.target).await?;
+                // Now that it is noted.
+                match self.look(&name, &handed).await {
+                    Ok(seen) if seen.has && seen.connection.node == self.node => return merge(job, seen),
+                    Ok(_) => self.leave(&job.target).await,
+                    Err(error) => {
+                        self.leave(&job.target).await;
+                        return Err(error);
+                    }
+                }
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(MountError::NotAttached {
+                    volume: name,
+                    node: self.node.clone(),
+                    other: seen.other,
+                });
+            }
+            let wait = async {
+                if seen.connection.node == self.node {
+                    // The PV says it next.
+                    sleep(PERIOD).await;
+                } else {
+                    self.api
+                        .changed(&seen.namespace, &secret_name(&name), &seen.version)
+                        .await;
+                }
+            };
+            let _ = timeout(left, wait).await;
+        }
+    }
+
+    /// After a mount that failed, or an unmount: takes the note back if nothing of the volume is mounted any more.
+    pub async fn leave(&self, target: &Target) {
+        let name = target.name();
+        let mut used = self.used.lock().await;
+        let Some(targets) = used.get_mut(name) else { return };
+        targets.remove(&target.to_string());
+        let mounted = self.mounted(name);
+        targets.retain(|target| mounted.contains(target));
+        targets.extend(mounted);
+        if targets.is_empty() {
+            used.remove(name);
+            if let Err(error) = self.take_back(name).await {
+                warn!(volume = name, %error, "failed to say that the volume is not used on this node any more");
+                self.left_over.notify_one();
+            }
+        }
+    }
+
+    async fn enter(&self, target: &Target) -> Result<(), MountError> {
+        let name = target.name();
+        let mut used = self.used.lock().await;
+        if !used.contains_key(name) {
+            let noted = self.api.note(name, true).await;
+            noted.map_err(|error| api_failed("note on its Node that it uses the volume", error))?;
+        }
+        used.entry(name.to_owned()).or_default().insert(target.to_string());
+        Ok(())
+    }
+
+    async fn take_back(&self, volume: &str) -> Result<(), kube::Error> {
+        self.api.note(volume, false).await?;
+        info!(
+            volume,
+            "the volume is not used on this node any more, and can be detached"
+        );
+        Ok(())
+    }
+
+    /// Where a volume is mounted.
+    fn mounted(&self, volume: &str) -> BTreeSet<String> {
+        let table = Table::read().unwrap_or_default();
+        let entries = table.volumes(&self.kubelet_root);
+        let of = |path: &std::path::Path| path.components().any(|part| part.as_os_str() == volume);
+        entries
+            .filter(|entry| of(&entry.mount_point))
+            .map(|entry| entry.mount_point.display().to_string())
+            .collect()
+    }
+
+    async fn look(&self, name: &str, handed: &Connection) -> Result<Seen, MountError> {
+        let volume = self.api.volume(name).await;
+        let volume = volume.map_err(|error| api_failed("read the PersistentVolume", error))?;
+        let namespace = volume.as_ref().and_then(secret_namespace);
+        let (Some(volume), Some(namespace)) = (volume, namespace) else {
+            return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
+        };
+        let secret = self.api.secret(&namespace, &secret_name(name)).await;
+        let secret = secret.map_err(|error| api_failed("read the volume's connection", error))?;
+        let (connection, version, values) = match secret {
+            Some(data) => {
+                let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
+                if connection.proof != handed.proof {
+                    return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
+                }
+                (connection, data.version, Some(data.values))
+            }
+            None => (handed.clone(), String::new(), None),
+        };
+        let noted = volume.metadata.annotations.unwrap_or_default();
+        let to: Option<AttachedTo> = noted
+            .get(annotations::ATTACHED_TO)
+            .and_then(|text| serde_json::from_str(text).ok());
+        let is_open = noted.contains_key(annotations::OPERATION);
+        Ok(Seen {
+            has: !is_open && to.as_ref().is_some_and(|to| to.node == self.node),
+            other: to.map(|to| to.node).filter(|node| *node != self.node),
+            connection,
+            namespace,
+            version,
+            values,
+        })
+    }
+}
+
+/// What is known of a volume and this node.
+struct Seen {
+    /// The node has it, and is not about to lose it.
+    has: bool,
+    /// Another node that has it.
+    other: Option<String>,
+    connection: Connection,
+    namespace: String,
+    version: String,
+    /// All of the Secret, if it could be read.
+    values: Option<BTreeMap<String, Vec<u8>>>,
+}
+
+fn parse(text: &[u8]) -> Result<Connection, MountError> {
+    serde_json::from_slice(text).map_err(|error| MountError::bad_options(ConnectError::from(error)))
+}
+
+/// Where the Secret of a PV that needs an attachment is.
+fn secret_namespace(volume: &PersistentVolume) -> Option<String> {
+    let wanted = secret_name(volume.metadata.name.as_deref()?);
+    let spec = volume.spec.as_ref()?;
+    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
+    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
+    let secret = flex.or_else(csi)?;
+    secret
+        .namespace
+        .clone()
+        .filter(|_| secret.name.as_deref() == Some(&wanted))
+}
+
+/// Puts what the storage said of the connection into the job, as far as an image may say it.
+fn merge(job: &mut MountJob, seen: Seen) -> Result<(), MountError> {
+    let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
+    if !seen.connection.options.is_empty() {
+        let mut options = job.volume.to_options();
+        options.extend(seen.connection.options);
+        let volume = Volume::from_options(&options).map_err(bad)?;
+        volume.check(Speaker::Image, &[]).map_err(MountError::bad_options)?;
+        job.volume = volume;
+    }
+    let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
+    secrets.remove(CONNECTION);
+    job.secrets = Secrets(secrets);
+    Ok(())
+}
+
+fn api_failed(attempted: &str, error: kube::Error) -> MountError {
+    MountError::Failed {
+        attempted: attempted.to_owned(),
+        cause: Cause::of(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::volume::Volume;
+use serde_json::{Value, json};
+
+use super::{AttachmentApi, Attachments, Data};
+use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+use crate::volume::target::Target;
+
+/// A cluster in which node `a` is.
+struct Fake {
+    volume: Value,
+    connection: Value,
+    may_read: bool,
+    /// Becomes the volume when the Secret is waited for.
+    next: Option<(Value, Value)>,
+    /// Becomes the volume when a note is written.
+    after_note: Option<Value>,
+    noted: BTreeSet<String>,
+    did: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Fake>>);
+
+fn volume(annotations: &Value) -> Value {
+    json!({"metadata": {"name": "pvc-u1", "annotations": annotations},
+           "spec": {"csi": {"driver": "vcs.mooring.dev", "volumeHandle": "pvc-u1",
+                            "nodePublishSecretRef": {"namespace": "admin", "name": "attachment-pvc-u1"}}}})
+}
+
+fn attached(node: &str) -> Value {
+    volume(&json!({"mooring.dev/attached-to": json!({"node": node, "initiator": "i"}).to_string()}))
+}
+
+fn connection(node: &str) -> Value {
+    json!({"proof": "x", "node": node, "options": {"source": "iscsi://h/t/2"}})
+}
+
+#[async_trait]
+impl AttachmentApi for Shared {
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
+        let fake = self.0.lock().unwrap();
+        Ok((name == "pvc-u1").then(|| serde_json::from_value(fake.volume.clone()).unwrap()))
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error> {
+        assert_eq!((namespace, name), ("admin", "attachment-pvc-u1"));
+        let fake = self.0.lock().unwrap();
+        Ok(fake.may_read.then(|| Data {
+            version: "7".into(),
+            values: secrets(&fake.connection),
+        }))
+    }
+
+    async fn changed(&self, _: &str, _: &str, _: &str) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut fake = self.0.lock().unwrap();
+        fake.did.push("waited".into());
+        if let Some((volume, connection)) = fake.next.take() {
+            (fake.volume, fake.connection) = (volume, connection);
+        }
+    }
+
+    async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error> {
+        let mut fake = self.0.lock().unwrap();
+        fake.did.push(format!("noted {used}"));
+        if used {
+            fake.noted.insert(volume.to_owned());
+        } else {
+            fake.noted.remove(volume);
+        }
+        if let Some(volume) = fake.after_note.take() {
+            fake.volume = volume;
+        }
+        Ok(())
+    }
+
+    async fn noted(&self) -> Result<BTreeSet<String>, kube::Error> {
+        Ok(self.0.lock().unwrap().noted.clone())
+    }
+}
+
+fn secrets(connection: &Value) -> BTreeMap<String, Vec<u8>> {
+    [("mooring-connection", connection.to_string()), ("password", "p".into())]
+        .map(|(key, value)| (key.to_owned(), value.into_bytes()))
+        .into()
+}
+
+fn job(handed: &Value) -> MountJob {
+    MountJob {
+        volume: Volume::from_line("client=block,source=iscsi://h/t/1").unwrap(),
+        secrets: Secrets(secrets(handed)),
+        target: Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u1").unwrap(),
+        access: Access::FileSystem,
+        sole: false,
+        read_only: false,
+        fs_group: None,
+        pod: PodRef::default(),
+        volume_name: "pvc-u1".into(),
+        image: None,
+        deadline: Instant::now() + Duration::from_millis(2300),
+    }
+}
+
+fn world(volume: Value, connection: Value) -> (Shared, Attachments) {
+    let fake = Shared(Arc::new(Mutex::new(Fake {
+        volume,
+        connection,
+        may_read: true,
+        next: None,
+        after_note: None,
+        noted: BTreeSet::new(),
+        did: Vec::new(),
+    })));
+    let attachments = Attachments::new(Box::new(fake.clone()), "a".into(), "/kubelet".into());
+    (fake, attachments)
+}
+
+impl Shared {
+    fn did(&self) -> Vec<String> {
+        self.0.lock().unwrap().did.clone()
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_needs_no_attachment_costs_nothing() {
+    let (fake, attachments) = world(attached("b"), connection("b"));
+    let mut job = job(&connection("b"));
+    job.secrets.0.remove("mooring-connection");
+    attachments.connect(&mut job).await.unwrap();
+    assert!(fake.did().is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    // What the kubelet hands over may be old.
+    let mut job = job(&json!({"proof": "x"}));
+    attachments.connect(&mut job).await.unwrap();
+    assert_eq!(job.volume.source, "iscsi://h/t/2");
+    assert_eq!(job.secrets.0.keys().collect::<Vec<_>>(), ["password"]);
+    assert_eq!(fake.did(), ["noted true"]);
+    attachments.leave(&job.target).await;
+    attachments.leave(&job.target).await;
+    assert_eq!(fake.did(), ["noted true", "noted false"]);
+}
+
+#[tokio::test]
+async fn a_mount_waits_until_its_node_has_the_volume() {
+    let (fake, attachments) = world(volume(&json!({})), json!({"proof": "x"}));
+    fake.0.lock().unwrap().next = Some((attached("a"), connection("a")));
+    let mut job = job(&json!({"proof": "x"}));
+    attachments.connect(&mut job).await.unwrap();
+    assert_eq!(fake.did(), ["waited", "noted true"]);
+}
+
+#[tokio::test]
+async fn a_volume_that_another_node_has_is_not_mounted() {
+    let (fake, attachments) = world(attached("b"), connection("b"));
+    let error = attachments.connect(&mut job(&connection("b"))).await.unwrap_err();
+    assert!(
+        matches!(&error, MountError::NotAttached { other: Some(other), .. } if other == "b"),
+        "{error}"
+    );
+    assert!(fake.0.lock().unwrap().noted.is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_that_is_taken_away_in_the_same_moment_is_not_mounted() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    let mut going = attached("a");
+    going["metadata"]["annotations"]["mooring.dev/operation"] = json!("{}");
+    fake.0.lock().unwrap().after_note = Some(going);
+    let error = attachments.connect(&mut job(&connection("a"))).await.unwrap_err();
+    assert!(matches!(error, MountError::NotAttached { .. }), "{error}");
+    assert!(fake.0.lock().unwrap().noted.is_empty());
+}
+
+#[tokio::test]
+async fn a_connection_that_a_pod_s_author_wrote_is_not_used() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    let mut forged = connection("a");
+    forged["proof"] = json!("y");
+    let error = attachments.connect(&mut job(&forged)).await.unwrap_err();
+    assert!(matches!(error, MountError::Forbidden(_)), "{error}");
+    // Nor one of a volume that has no such Secret.
+    fake.0.lock().unwrap().volume["spec"] = json!({});
+    let error = attachments.connect(&mut job(&connection("a"))).await.unwrap_err();
+    assert!(matches!(error, MountError::Forbidden(_)), "{error}");
+    assert!(fake.did().is_empty());
+}
+
+#[tokio::test]
+async fn where_the_node_may_not_ask_what_the_kubelet_hands_over_serves() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    fake.0.lock().unwrap().may_read = false;
+    let mut fresh = job(&connection("a"));
+    attachments.connect(&mut fresh).await.unwrap();
+    assert_eq!(fresh.volume.source, "iscsi://h/t/2");
+    let error = attachments.connect(&mut job(&json!({"proof": "x"}))).await.unwrap_err();
+    assert!(matches!(error, MountError::NotAttached { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_says_no_more_than_an_image_may() {
+    let mut reaching = connection("a");
+    reaching["options"]["source"] = json!("/dev/sda");
+    let (_fake, attachments) = world(attached("a"), reaching.clone());
+    let error = attachments.connect(&mut job(&reaching)).await.unwrap_err();
+    assert!(matches!(error, MountError::BadOptions(_)), "{error}");
+}
+
+#[tokio::test]
+async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    fake.0.lock().unwrap().noted.insert("pvc-u1".into());
+    attachments.tidy().await.unwrap();
+    assert!(fake.0.lock().unwrap().noted.is_empty());
+}

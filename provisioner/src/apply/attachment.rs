@@ -1,0 +1,206 @@
+//! The connection of a volume that is attached: a Secret that its node alone reads, and what the PV says of it.
+//!
+//! The Secret has no record of its own. So each write to it first reads it, then sees that the PV is still as it was
+//! when this was decided, and then expects the Secret as it was read. A controller that acts on old knowledge fails at
+//! one of the two: whoever went on without it changed the PV first and the Secret after that.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+use mooring_contract::attachment::{CONNECTION, Connection};
+use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, labels};
+use mooring_seal::{Purpose, new_key, open};
+use secrecy::ExposeSecret;
+use serde_json::json;
+
+use super::{Apply, ApplyError, Shared, Subject};
+use crate::operation::attach::{attached_to, secret_of};
+use crate::operation::decision::{Attached, Detached};
+use crate::process::call::{CallError, code, is_conflict, is_not_found};
+use crate::process::metrics::OperationResult;
+use crate::run::begin::answer_key;
+use crate::run::error::RunError;
+use crate::run::outcome::Category;
+use crate::run::{Kind, RunId};
+use crate::volume::persistent_volume::made_for;
+
+/// Makes the Secret, with a connection of no node; one that is there stays as it is.
+pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
+    let connection = Connection {
+        proof: new_key().map_err(RunError::from)?,
+        ..Connection::default()
+    };
+    let connection = ByteString(json!(connection).to_string().into_bytes());
+    let secret = Secret {
+        data: Some([(CONNECTION.to_owned(), connection)].into()),
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(
+                [
+                    (labels::COMPONENT, labels::COMPONENT_ATTACHMENT),
+                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+                ]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ),
+            ..ObjectMeta::default()
+        },
+        type_: Some(FLEX_DRIVER.to_owned()),
+        ..Secret::default()
+    };
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match api.create(&PostParams::default(), &secret).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_conflict(&error) => Ok(()),
+        Err(source) => Err(CallError::new("create", "Secret", name, source).into()),
+    }
+}
+
+/// Removes the Secret.
+pub(super) async fn remove_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(source) => Err(CallError::new("delete", "Secret", name, source).into()),
+    }
+}
+
+/// The connection in a Secret's data, if there is one that can be read.
+fn connection_in(data: &BTreeMap<String, ByteString>) -> Option<Connection> {
+    serde_json::from_slice(&data.get(CONNECTION)?.0).ok()
+}
+
+/// Puts this connection and these secrets into the Secret of a volume, and nothing else.
+async fn write(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    wanted: Connection,
+    secrets: BTreeMap<String, String>,
+) -> Result<(), ApplyError> {
+    let Some((namespace, name)) = secret_of(volume) else {
+        return Ok(());
+    };
+    let client = &shared.context.client;
+    let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let found = api.get_opt(&name).await;
+    let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+    let old = found.as_ref().and_then(|found| connection_in(found.data.as_ref()?));
+    let (Some(found), Some(old)) = (found, old) else {
+        // Somebody deleted or emptied it.
+        remove_secret(client, &namespace, &name).await?;
+        make_secret(client, &namespace, &name).await?;
+        return Err(ApplyError::Changed(name));
+    };
+    let connection = Connection {
+        proof: old.proof,
+        ..wanted
+    };
+    let data: BTreeMap<_, _> = secrets
+        .into_iter()
+        .chain([(CONNECTION.to_owned(), json!(connection).to_string())])
+        .map(|(key, text)| (key, ByteString(text.into_bytes())))
+        .collect();
+    if found.data.as_ref() == Some(&data) {
+        return Ok(());
+    }
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let pv_name = volume.name_any();
+    let live = volumes.get_metadata_opt(&pv_name).await;
+    let live = live.map_err(|source| CallError::new("read", "PersistentVolume", &pv_name, source))?;
+    if live.is_none_or(|live| live.metadata.resource_version != volume.metadata.resource_version) {
+        return Err(ApplyError::Changed(pv_name));
+    }
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+        {"op": "add", "path": "/data", "value": data},
+    ]);
+    let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    match api.patch(&name, &params, &patch).await {
+        Ok(_) => Ok(()),
+        // Gone, changed meanwhile, or not what the patch expects any more.
+        Err(error) if matches!(code(&error), 404 | 409 | 422) => Err(ApplyError::Changed(name)),
+        Err(source) => Err(CallError::new("patch", "Secret", &name, source).into()),
+    }
+}
+
+impl Apply<'_> {
+    /// Hands the connection to the node, then says on the PV which node has the volume.
+    pub(super) async fn attached(&mut self, attached: Attached) -> Result<Action, ApplyError> {
+        let Subject::Volume(volume) = &self.subject else {
+            return Ok(Action::await_change());
+        };
+        let secrets = match &attached.answered.sealed {
+            Some(sealed) => match (self.opened(&attached, sealed).await, self.record.clone()) {
+                (Ok(secrets), _) => secrets,
+                // An attempt that failed: the next run seals with a new key.
+                (Err(error @ ApplyError::Run(RunError::Seal(_) | RunError::NoAnswerKey(_))), Some(record)) => {
+                    return self.rejected(&record, String::new(), &error).await;
+                }
+                (Err(error), _) => return Err(error),
+            },
+            None => BTreeMap::new(),
+        };
+        let connection = Connection {
+            node: attached.to.node.clone(),
+            options: attached.answered.options.clone(),
+            ..Connection::default()
+        };
+        write(self.shared, volume, connection, secrets).await?;
+        self.patch(self.subject.attached_patch(Some(&attached.to))).await?;
+        self.say(attached.say);
+        self.count(Kind::Attach, OperationResult::Done, Category::Done, Some(attached.took));
+        for run in &attached.runs {
+            self.remove(run).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    /// Takes the connection away, then says on the PV that no node has the volume.
+    pub(super) async fn detached(&mut self, detached: Detached) -> Result<Action, ApplyError> {
+        let Subject::Volume(volume) = &self.subject else {
+            return Ok(Action::await_change());
+        };
+        // It may be one that had the volume beside the node that it is attached to.
+        let lost = self.record.as_ref().map(|record| record.node.as_str());
+        let kept = attached_to(volume).filter(|kept| Some(kept.node.as_str()) != lost);
+        if kept.is_none() {
+            write(self.shared, volume, Connection::default(), BTreeMap::new()).await?;
+        }
+        self.patch(self.subject.attached_patch(kept.as_ref())).await?;
+        self.count(Kind::Detach, OperationResult::Done, Category::Done, Some(detached.took));
+        for run in &detached.runs {
+            self.remove(run).await?;
+        }
+        // The watch brings the change, and the next node may be waiting for it.
+        Ok(Action::await_change())
+    }
+
+    async fn opened(&self, attached: &Attached, sealed: &str) -> Result<BTreeMap<String, String>, ApplyError> {
+        let Subject::Volume(volume) = &self.subject else {
+            return Ok(BTreeMap::new());
+        };
+        let pv_name = volume.name_any();
+        let place = self.record.as_ref().and_then(|record| record.run.split_once('/'));
+        let namespace = place.map_or("", |(namespace, _)| namespace);
+        let id = RunId::new(Kind::Attach, made_for(volume).unwrap_or_default());
+        let run = self.shared.cache.run(namespace, &id);
+        let run = run.ok_or_else(|| ApplyError::Changed(id.name()))?;
+        let key = answer_key(&self.shared.context.client, &run).await?;
+        let purpose = Purpose {
+            pv_name: &pv_name,
+            node: &attached.to.node,
+        };
+        Ok(open(key.expose_secret(), purpose, sealed).map_err(RunError::from)?)
+    }
+}

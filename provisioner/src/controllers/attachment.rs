@@ -1,0 +1,119 @@
+//! Attaches the volumes that have to be attached, and detaches them: a part of the controller of PVs.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use kube::{Resource, ResourceExt};
+use mooring_contract::names::{OUT_OF_SERVICE, annotations};
+use mooring_contract::operation::Operation;
+
+use crate::apply::{self, ApplyError, Shared};
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::operation::attach;
+use crate::operation::attach::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
+use crate::operation::describe::waiting;
+use crate::operation::record::Record;
+use crate::process::call::CallError;
+use crate::run::{Kind, RunId};
+use crate::volume::persistent_volume;
+
+/// Whether a PV's attachment has to be looked at before anything else is done with it.
+pub(super) fn concerns(volume: &PersistentVolume, record: Option<&Record>) -> bool {
+    attach::secret_of(volume).is_some() && (is_bound(volume) || attach::is_open(volume, record))
+}
+
+fn is_bound(volume: &PersistentVolume) -> bool {
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Bound")
+}
+
+/// Looks at the attachment of one PV, and does the next thing.
+pub(super) async fn act(
+    volume: &PersistentVolume,
+    record: Option<Record>,
+    class: Option<&StorageClass>,
+    config: &Result<Arc<ProvisionerConfig>, NoConfig>,
+    namespace: Option<&str>,
+    shared: &Shared,
+) -> Result<Action, ApplyError> {
+    let cache = &shared.cache;
+    let uid = persistent_volume::made_for(volume).unwrap_or_default();
+    let claim = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.clone())
+        .unwrap_or_default();
+    let (claim_namespace, claim_name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
+    let claimed = cache.has_claim(&claim_namespace, &claim_name, claim.uid.as_deref().unwrap_or_default());
+    let wanted = if is_bound(volume) && claimed {
+        let Some(nodes) = cache.consumers.nodes(&claim_namespace, &claim_name) else {
+            if attach::is_open(volume, record.as_ref()) && !shared.context.configs.offers(Operation::Attach) {
+                let text =
+                    "the volume is attached, and operations of its ConfigMap lacks attach and detach: add them again";
+                shared
+                    .context
+                    .events
+                    .publish(&volume.object_ref(&()), waiting(Kind::Detach, text));
+            }
+            // Their list wakes everybody.
+            return Ok(Action::await_change());
+        };
+        nodes
+    } else {
+        Vec::new()
+    };
+    let find = |kind: Kind| cache.run(namespace?, &RunId::new(kind, uid));
+    let (attach_run, detach_run) = (find(Kind::Attach), find(Kind::Detach));
+    let mut node = None;
+    loop {
+        let seen = ObservedAttachment {
+            volume,
+            record: record.as_ref(),
+            class,
+            config,
+            attach_run: attach_run.as_ref(),
+            detach_run: detach_run.as_ref(),
+            wanted: &wanted,
+            node: node.as_ref(),
+            kube_api: &shared.context.settings.kube_api,
+            limits: &shared.limits,
+        };
+        match attach::plan(&seen, Timestamp::now()) {
+            Ok(decision) => {
+                for kind in [Kind::Attach, Kind::Detach] {
+                    if decision.begins() != Some(kind) {
+                        shared.limiter.forget(&RunId::new(kind, uid).name());
+                    }
+                }
+                tracing::debug!(volume = volume.name_any(), ?decision);
+                return apply::volume(shared, volume, record, decision).await;
+            }
+            Err(look) => node = Some(observe(shared, volume, look).await?),
+        }
+    }
+}
+
+/// Reads a node as it is now.
+async fn observe(shared: &Shared, volume: &PersistentVolume, look: Look) -> Result<ObservedNode, ApplyError> {
+    let nodes: Api<Node> = Api::all(shared.context.client.clone());
+    let found = nodes.get_opt(&look.node).await;
+    let found = found.map_err(|source| CallError::new("read", "Node", &look.node, source))?;
+    let in_use = format!("{}{}", annotations::NODE_ATTACHED_PREFIX, volume.name_any());
+    let there = found.map(|node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
+        NodeFacts {
+            uid: node.uid().unwrap_or_default(),
+            out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
+            in_use: node.annotations().contains_key(&in_use),
+            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
+            addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
+        }
+    });
+    Ok(ObservedNode { name: look.node, there })
+}

@@ -1,0 +1,372 @@
+//! A volume that nodes get by operation `attach`, rehearsed like the rest of a claim's life, with two nodes and their
+//! mounters: never does the storage let two nodes have it that may write, never has a node it mounted that the storage
+//! does not let, and nothing is left in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooring_seal::{Purpose, seal};
+use serde_json::{Value, json};
+
+use super::fake_api::{Fault, key_of};
+use super::{Offers, PV, Script, Theatre, UID};
+use crate::run::properties::tests::silver;
+
+const SECRET: &str = "admin/attachment-pvc-u1";
+
+/// What happens beside the controller.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moves {
+    /// The first run that attaches and the first that detaches have their effect, and end with this code.
+    first_exit: Option<i32>,
+    /// After so many turns the Pod moves from node a to node b.
+    moved_after: Option<usize>,
+    /// Node a is lost then: nobody unmounts there, and its administrator says that it is out of service.
+    lost: bool,
+    /// After so many turns Pod and claim are deleted.
+    deleted_after: Option<usize>,
+}
+
+struct Stage {
+    theatre: Theatre,
+    moves: Moves,
+    /// The nodes that the storage lets have the volume.
+    allowed: BTreeSet<String>,
+    /// Those that it has fenced.
+    fenced: BTreeSet<String>,
+    mounted: BTreeSet<String>,
+    runs: BTreeMap<String, usize>,
+    /// The operations that had an effect, in order.
+    done: Vec<String>,
+}
+
+impl Stage {
+    fn open(moves: Moves) -> Self {
+        let theatre = Theatre::open(Script {
+            image_makes_pv: false,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+            offers: Offers::Attachments,
+        });
+        let mut made_by = silver();
+        (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
+        let mut volume = crate::volume::acceptance::tests::volume();
+        volume["metadata"]["annotations"] = json!({
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(made_by).to_string(),
+        });
+        volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+        volume["spec"].as_object_mut().unwrap().remove("flexVolume");
+        volume["spec"]["csi"] = json!({
+            "driver": "vcs.mooring.dev", "volumeHandle": PV,
+            "volumeAttributes": {"client": "block", "source": "iscsi://h/t/0"},
+            "nodePublishSecretRef": {"namespace": "admin", "name": "attachment-pvc-u1"},
+        });
+        volume["status"] = json!({"phase": "Bound"});
+        {
+            let mut api = theatre.api.lock();
+            api.put("volumes", volume);
+            let mut claim = api.get("claims", "default/data").unwrap();
+            claim["spec"]["volumeName"] = json!(PV);
+            claim["metadata"]["finalizers"] = json!([]);
+            claim["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
+            api.put("claims", claim);
+            let connection = json!({"proof": "x"}).to_string();
+            let data = json!(BTreeMap::from([(
+                "mooring-connection",
+                k8s_openapi::ByteString(connection.into_bytes())
+            )]));
+            api.put(
+                "secrets",
+                json!({"metadata": {"namespace": "admin", "name": "attachment-pvc-u1"}, "data": data}),
+            );
+            for name in ["a", "b"] {
+                let notes = json!({"attached.mooring.dev/noted-by-mounter": "true"});
+                api.put("nodes", json!({"metadata": {"name": name, "annotations": notes}}));
+            }
+            api.put("users", user("a"));
+        }
+        Self {
+            theatre,
+            moves,
+            allowed: BTreeSet::new(),
+            fenced: BTreeSet::new(),
+            mounted: BTreeSet::new(),
+            runs: BTreeMap::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Ends every run that has its properties, as the image would.
+    fn image(&mut self, what: &str) {
+        let pods = self.theatre.api.lock().all("pods");
+        let secrets = self.theatre.api.lock().all("secrets");
+        let own = |pod: &Value| {
+            let is_own = |secret: &&Value| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"];
+            secrets.iter().find(is_own).cloned()
+        };
+        let running: Vec<_> = pods
+            .iter()
+            .filter(|pod| pod["status"]["phase"].is_null())
+            .filter_map(|pod| Some((pod.clone(), own(pod)?)))
+            .collect();
+        assert!(running.len() <= 1, "{what}: two run at once: {running:#?}");
+        let Some((mut pod, secret)) = running.into_iter().next() else {
+            return;
+        };
+        let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
+        let operation = operation.to_owned();
+        let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
+        let request: Value = serde_json::from_str(request).unwrap();
+        let node = request["node-name"].as_str().unwrap().to_owned();
+        let gone = request["attachment"]["gone"] == true;
+        self.done.push(format!("{operation} {node}"));
+        let mut message = String::new();
+        match operation.as_str() {
+            "attach" => {
+                self.allowed.insert(node.clone());
+                assert_eq!(self.allowed.len(), 1, "{what}: two nodes are let in");
+                let key: String =
+                    serde_json::from_value::<k8s_openapi::ByteString>(secret["data"]["answer-key"].clone())
+                        .map(|key| String::from_utf8(key.0).unwrap())
+                        .unwrap();
+                let purpose = Purpose {
+                    pv_name: PV,
+                    node: &node,
+                };
+                let sealed = seal(&key, purpose, &[("password".to_owned(), "geheim".to_owned())].into()).unwrap();
+                message = json!({"source": "iscsi://h/t/1", "sealed": sealed}).to_string();
+            }
+            "detach" => {
+                assert!(
+                    gone || !self.mounted.contains(&node),
+                    "{what}: taken from a node that uses it"
+                );
+                if gone {
+                    self.mounted.remove(&node);
+                    self.fenced.insert(node.clone());
+                }
+                self.allowed.remove(&node);
+            }
+            other => {
+                assert_eq!(other, "delete", "{what}");
+                assert_eq!(
+                    self.allowed,
+                    BTreeSet::new(),
+                    "{what}: deleted while a node may have it"
+                );
+            }
+        }
+        let runs = self.runs.entry(operation.clone()).or_default();
+        *runs += 1;
+        let code = self.moves.first_exit.filter(|_| *runs == 1).unwrap_or(0);
+        if code != 0 {
+            message = "busy".to_owned();
+        }
+        pod["status"] = crate::operation::tests::ended(code, &message);
+        pod["spec"]["nodeName"] = json!("node-a");
+        self.theatre.api.lock().put("pods", pod);
+    }
+
+    /// What the mounters of both nodes do. A node that is lost does nothing.
+    fn mounters(&mut self, turn: usize) {
+        let mut api = self.theatre.api.lock();
+        let volume = api.get("volumes", &format!("/{PV}"));
+        let notes = volume.map_or(Value::Null, |volume| volume["metadata"]["annotations"].clone());
+        let to = notes["mooring.dev/attached-to"].as_str().unwrap_or("null");
+        let to: Value = serde_json::from_str(to).unwrap();
+        let open = !notes["mooring.dev/operation"].is_null();
+        let lost = |node: &str| self.moves.lost && node == "a" && self.moves.moved_after.is_some_and(|at| turn >= at);
+        for node in ["a", "b"].into_iter().filter(|node| !lost(node)) {
+            let used = api.all("users").iter().any(|user| user["spec"]["nodeName"] == node);
+            let note = "attached.mooring.dev/pvc-u1";
+            let key = format!("/{node}");
+            let mut found = api.get("nodes", &key).unwrap();
+            if used && !open && to["node"] == node {
+                if self.mounted.insert(node.to_owned()) {
+                    found["metadata"]["annotations"][note] = json!("used");
+                    api.put("nodes", found);
+                }
+            } else if !used && self.mounted.remove(node) {
+                found["metadata"]["annotations"].as_object_mut().unwrap().remove(note);
+                api.put("nodes", found);
+            }
+        }
+        let unlet: Vec<_> = self.mounted.difference(&self.allowed).collect();
+        assert!(
+            unlet.iter().all(|node| self.fenced.contains(*node)),
+            "{unlet:?} have it mounted and are not let"
+        );
+    }
+
+    fn users(&self, turn: usize) {
+        let mut api = self.theatre.api.lock();
+        if self.moves.moved_after == Some(turn) {
+            if self.moves.lost {
+                let mut node = api.get("nodes", "/a").unwrap();
+                node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+                api.put("nodes", node);
+            }
+            api.delete("users", "default/on-a");
+            api.put("users", user("b"));
+        }
+        if self.moves.deleted_after == Some(turn) {
+            for node in ["a", "b"] {
+                api.delete("users", &format!("default/on-{node}"));
+            }
+            api.delete("claims", "default/data");
+        }
+        let gone = api.get("claims", "default/data").is_none();
+        if let Some(mut volume) = api.get("volumes", &format!("/{PV}"))
+            && gone
+            && volume["status"]["phase"] != "Released"
+        {
+            volume["status"]["phase"] = json!("Released");
+            api.put("volumes", volume);
+        }
+    }
+
+    async fn play(&mut self, what: &str) {
+        let mut quiet = 0;
+        let last = self.moves.deleted_after.max(self.moves.moved_after);
+        for turn in 0..80 {
+            let before = self.theatre.api.lock().version;
+            self.users(turn);
+            self.image(what);
+            self.theatre.turn_of_controllers().await;
+            self.mounters(turn);
+            let rests = self.theatre.api.lock().version == before;
+            quiet = if rests { quiet + 1 } else { 0 };
+            if quiet > 1 && last.is_none_or(|at| turn > at) {
+                return;
+            }
+        }
+        panic!("{what}: it does not come to rest: {:#?}", self.theatre.api.lock());
+    }
+
+    fn check(&self, what: &str) {
+        let api = self.theatre.api.lock();
+        let names = |kind: &str| api.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        if self.moves.deleted_after.is_some() {
+            for kind in ["secrets", "claims", "volumes"] {
+                assert_eq!(names(kind), [""; 0], "{what}: {kind} left");
+            }
+            assert_eq!(self.allowed, BTreeSet::new(), "{what}: a node may have what is gone");
+            return;
+        }
+        let at = if self.moves.moved_after.is_some() { "b" } else { "a" };
+        assert_eq!(self.allowed, BTreeSet::from([at.to_owned()]), "{what}");
+        assert!(self.mounted.contains(at), "{what}: not mounted");
+        assert_eq!(names("secrets"), [SECRET], "{what}");
+        let data = api.get("secrets", SECRET).unwrap()["data"].clone();
+        let data: BTreeMap<String, k8s_openapi::ByteString> = serde_json::from_value(data).unwrap();
+        let connection: Value = serde_json::from_slice(&data["mooring-connection"].0).unwrap();
+        assert_eq!(connection["node"], at, "{what}: {connection}");
+        assert_eq!(connection["proof"], "x", "{what}");
+        assert_eq!(connection["options"]["source"], "iscsi://h/t/1", "{what}");
+        assert_eq!(data["password"].0, b"geheim", "{what}");
+    }
+}
+
+fn user(node: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "default", "name": format!("on-{node}")},
+        "spec": {"nodeName": node, "containers": [],
+                 "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+    })
+}
+
+/// Plays it without a fault, then with each call going wrong in every way.
+async fn rehearse(moves: Moves) {
+    let what = format!("{moves:?}");
+    let mut stage = Stage::open(moves);
+    stage.play(&what).await;
+    stage.check(&what);
+    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+        for nth in 1.. {
+            let what = format!("{moves:?}, call {nth} failed {fault:?}");
+            let mut stage = Stage::open(moves);
+            stage.theatre.api.fail(nth, fault);
+            stage.play(&what).await;
+            stage.check(&what);
+            if stage.theatre.api.lock().calls() < nth {
+                break;
+            }
+        }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_volume_is_attached_to_the_node_of_its_pod_and_to_no_other_whatever_fails() {
+    for first_exit in [None, Some(75)] {
+        rehearse(Moves {
+            first_exit,
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_volume_follows_its_pod_to_another_node_whatever_fails() {
+    for moved_after in [0, 1, 3, 8] {
+        rehearse(Moves {
+            first_exit: Some(75).filter(|_| moved_after == 8),
+            moved_after: Some(moved_after),
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_node_that_is_lost_is_fenced_before_another_gets_its_volume_whatever_fails() {
+    for moved_after in [2, 8] {
+        let moves = Moves {
+            moved_after: Some(moved_after),
+            lost: true,
+            ..Moves::default()
+        };
+        rehearse(moves).await;
+        let mut stage = Stage::open(moves);
+        stage.play("to be fenced").await;
+        assert_eq!(stage.fenced, BTreeSet::from(["a".to_owned()]));
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_volume_that_is_deleted_is_detached_first_whatever_fails() {
+    for deleted_after in [0, 1, 2, 3, 8] {
+        rehearse(Moves {
+            deleted_after: Some(deleted_after),
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
+/// API writes that an attachment may cost, and a detachment.
+const ATTACHED: usize = 6;
+
+/// Proves: P7
+#[tokio::test]
+async fn an_attachment_costs_no_more_writes_than_its_budget() {
+    let mut stage = Stage::open(Moves::default());
+    stage.play("its budget").await;
+    let writes = stage.theatre.api.lock().log.clone();
+    assert!(writes.len() <= ATTACHED, "{writes:#?}");
+    let mut stage = Stage::open(Moves {
+        moved_after: Some(12),
+        ..Moves::default()
+    });
+    stage.play("its budget").await;
+    let writes = stage.theatre.api.lock().log.clone();
+    assert!(writes.len() <= 3 * ATTACHED, "{writes:#?}");
+    assert_eq!(stage.done, ["attach a", "detach a", "attach b"]);
+}

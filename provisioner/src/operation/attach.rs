@@ -1,0 +1,482 @@
+//! Operations `attach` and `detach`: from a bound volume that a scheduled Pod uses to one that the Pod's node has, and
+//! back when no Pod there uses it any more. One node has a volume at a time; see `docs/decisions/attach.md`.
+//!
+//! The PV carries both the record of what is going on and, when that is done, the node that has the volume. So whatever
+//! two controllers believe, only one of them can go on from there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::attachment::{AttachedTo, initiator, secret_name};
+use mooring_contract::names::annotations;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::{Attachment, Request};
+use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
+use mooring_contract::volume::keys;
+
+use self::observed::{Look, ObservedAttachment, ObservedNode};
+use super::attempt::{begun, failed, held_back, state_of};
+use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
+use super::describe::{action, describe, waiting};
+use super::observed::{Limits, Surroundings};
+use super::record::Record;
+use super::request;
+use super::step::{Step, step};
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::outcome::{Category, Finish, State};
+use crate::run::{Kind, Run, RunId};
+use crate::time::elapsed;
+use crate::volume::persistent_volume::{self, Answered};
+
+pub mod observed;
+
+/// How often the controller looks whether a node still uses a volume. It is woken by that, as a rule.
+const IN_USE_PERIOD: Duration = Duration::from_secs(30);
+
+/// The Secret for the connection of a PV that needs an attachment: namespace and name.
+pub fn secret_of(volume: &PersistentVolume) -> Option<(String, String)> {
+    let wanted = secret_name(volume.metadata.name.as_deref()?);
+    let spec = volume.spec.as_ref()?;
+    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
+    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
+    let secret = flex.or_else(csi)?;
+    (secret.name.as_deref() == Some(&wanted)).then(|| (secret.namespace.clone().unwrap_or_default(), wanted))
+}
+
+/// The node that has the volume.
+pub fn attached_to(volume: &PersistentVolume) -> Option<AttachedTo> {
+    let text = volume.metadata.annotations.as_ref()?.get(annotations::ATTACHED_TO)?;
+    serde_json::from_str(text).ok()
+}
+
+/// Whether a node has the volume, or may have it: it is not deleted before it is detached.
+pub fn is_open(volume: &PersistentVolume, record: Option<&Record>) -> bool {
+    let noted = volume.metadata.annotations.as_ref();
+    noted.is_some_and(|all| all.contains_key(annotations::ATTACHED_TO)) || record.is_some_and(is_attachment)
+}
+
+fn is_attachment(record: &Record) -> bool {
+    matches!(record.operation, Kind::Attach | Kind::Detach)
+}
+
+/// What to do about a PV whose volume has to be attached; `Err` with what has to be known first.
+pub fn plan(seen: &ObservedAttachment<'_>, now: Timestamp) -> Result<VolumeDecision, Look> {
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(NoConfig::NotReadYet | NoConfig::NotOurs { .. } | NoConfig::Elsewhere { .. }) => {
+            return Ok(Decision::Rest);
+        }
+        Err(error) if is_open(seen.volume, seen.record) || !seen.wanted.is_empty() => {
+            return Ok(Decision::wait_for(waiting(Kind::Attach, error.to_string())));
+        }
+        Err(_) => return Ok(Decision::Rest),
+    };
+    let plan = Plan { seen, config, now };
+    match seen.record {
+        Some(record) if record.operation == Kind::Attach => plan.attaching(record),
+        Some(record) if record.operation == Kind::Detach => plan.detaching(record),
+        Some(_) | None => match attached_to(seen.volume) {
+            None => plan.free(),
+            Some(attached) => plan.held(&attached),
+        },
+    }
+}
+
+struct Plan<'a> {
+    seen: &'a ObservedAttachment<'a>,
+    config: &'a Arc<ProvisionerConfig>,
+    now: Timestamp,
+}
+
+impl Plan<'_> {
+    /// No node has the volume.
+    fn free(&self) -> Result<VolumeDecision, Look> {
+        if let Some(decision) = self.left_over(None) {
+            return Ok(decision);
+        }
+        match self.seen.wanted.first() {
+            None => Ok(Decision::Rest),
+            Some(node) => self.attach_first(node),
+        }
+    }
+
+    /// This node has it.
+    fn held(&self, attached: &AttachedTo) -> Result<VolumeDecision, Look> {
+        if let Some(decision) = self.left_over(Some(attached)) {
+            return Ok(decision);
+        }
+        let node = &attached.node;
+        if self.wants(node) {
+            return Ok(match self.other_than(node) {
+                None => Decision::Rest,
+                Some(other) => Decision::wait_for(held_by(node, other)),
+            });
+        }
+        let look = self.look(node)?;
+        if look.uses_it() {
+            return Ok(self.still_used(node));
+        }
+        if let Some(decision) = self.not_offered(Kind::Detach) {
+            return Ok(decision);
+        }
+        Ok(Decision::Note(Box::new(self.to_detach(node, &attached.initiator))))
+    }
+
+    /// A run is to let this node have it.
+    fn attaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
+        let seen = self.seen;
+        if let Some(run) = seen.detach_run {
+            return Ok(stop(run, seen.limits));
+        }
+        let wanted = self.wants(&record.node);
+        match step(seen.attach_run, record, seen.limits, self.now) {
+            Step::None => {
+                let look = self.look(&record.node)?;
+                if !wanted || look.is_gone() {
+                    // A run of before may have let it.
+                    return Ok(Decision::Note(Box::new(
+                        self.to_detach(&record.node, &record.initiator),
+                    )));
+                }
+                if let Some(wait) = self.not_offered(Kind::Attach).or_else(|| self.held_back(record, look)) {
+                    return Ok(wait);
+                }
+                Ok(self.begin(Kind::Attach, record, look))
+            }
+            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
+            Step::Leaving(say) => Ok(leaving(seen.limits, say)),
+            Step::Running(left) => Ok(Decision::wait(left)),
+            Step::Waiting { after, say } => {
+                if !wanted && let Some(run) = seen.attach_run {
+                    return Ok(stop(run, seen.limits));
+                }
+                let config = Some(self.config);
+                Ok(Decision::supply(
+                    seen.attach_run,
+                    self.run(Kind::Attach),
+                    config,
+                    record,
+                    after,
+                    say,
+                ))
+            }
+            Step::Ended(finish) if finish.outcome == Outcome::Done => Ok(self.attached(record, &finish)),
+            Step::Ended(finish) => Ok(self.fail(record, &finish, seen.attach_run)),
+        }
+    }
+
+    /// It is to be taken from this node.
+    fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
+        let seen = self.seen;
+        if let Some(run) = seen.attach_run {
+            return Ok(stop(run, seen.limits));
+        }
+        let node = &record.node;
+        match step(seen.detach_run, record, seen.limits, self.now) {
+            Step::None => {
+                // Attached again, it is attached, however far the detaching came.
+                let others = attached_to(seen.volume).is_some_and(|attached| attached.node != *node);
+                if self.wants(node) && !others && !self.look(node)?.is_gone() {
+                    return self.attach_first(node);
+                }
+                // The record is there, so no mount begins any more: one that has begun is on the node.
+                let look = self.look(node)?;
+                if look.uses_it() {
+                    return Ok(self.still_used(node));
+                }
+                if let Some(wait) = self.not_offered(Kind::Detach).or_else(|| self.held_back(record, look)) {
+                    return Ok(wait);
+                }
+                Ok(self.begin(Kind::Detach, record, look))
+            }
+            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
+            Step::Leaving(say) => Ok(leaving(seen.limits, say)),
+            Step::Running(left) => Ok(Decision::wait(left)),
+            Step::Waiting { after, say } => {
+                let config = Some(self.config);
+                Ok(Decision::supply(
+                    seen.detach_run,
+                    self.run(Kind::Detach),
+                    config,
+                    record,
+                    after,
+                    say,
+                ))
+            }
+            Step::Ended(finish) if finish.outcome == Outcome::Done => {
+                Ok(Decision::Own(ForVolume::Detached(Box::new(Detached {
+                    runs: removable([seen.detach_run]),
+                    took: elapsed(record.since, self.now),
+                }))))
+            }
+            Step::Ended(finish) => Ok(self.fail(record, &finish, seen.detach_run)),
+        }
+    }
+
+    /// The first attempt to let a node have the volume.
+    fn attach_first(&self, node: &str) -> Result<VolumeDecision, Look> {
+        if let Some(decision) = self.not_offered(Kind::Attach) {
+            return Ok(decision);
+        }
+        let look = self.look(node)?;
+        let Some(facts) = look.there.as_ref().filter(|node| !node.out_of_service) else {
+            let text = format!("node {node} is out of service or not in the cluster: the volume is not attached to it");
+            return Ok(Decision::wait_for(waiting(Kind::Attach, text)));
+        };
+        if !facts.notes {
+            let text = format!(
+                "the mounter of node {node} is of a version that does not say which volumes it uses, or is not there: \
+                 the volume is attached as soon as it says so; have a newer one run there"
+            );
+            return Ok(Decision::Wait {
+                after: Some(IN_USE_PERIOD),
+                say: Some(waiting(Kind::Attach, text)),
+            });
+        }
+        let record = self.to_attach(node, &initiator(node, &facts.uid));
+        Ok(self.begin(Kind::Attach, &record, look))
+    }
+
+    fn to_attach(&self, node: &str, initiator: &str) -> Record {
+        self.first(Kind::Attach, node, initiator)
+    }
+
+    fn to_detach(&self, node: &str, initiator: &str) -> Record {
+        self.first(Kind::Detach, node, initiator)
+    }
+
+    fn first(&self, kind: Kind, node: &str, initiator: &str) -> Record {
+        Record {
+            node: node.to_owned(),
+            initiator: initiator.to_owned(),
+            ..Record::first(kind, self.place(kind), self.now, self.config)
+        }
+    }
+
+    /// The run that the record's attempt is, to be begun.
+    fn begin(&self, kind: Kind, record: &Record, look: &ObservedNode) -> VolumeDecision {
+        let seen = self.seen;
+        let Some(made_by) = request::made_by(seen.volume, self.uid()) else {
+            let text = format!(
+                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it",
+                annotations::REQUEST
+            );
+            return Decision::wait_for(waiting(kind, text));
+        };
+        let mut record = begun(record);
+        record.config = self.config.reference.to_string();
+        record.config_uid.clone_from(&self.config.uid);
+        record.run = self.place(kind);
+        let around = Surroundings {
+            class: seen.class,
+            config: self.config,
+            kube_api: seen.kube_api,
+        };
+        let options = persistent_volume::options(seen.volume);
+        let request = Request {
+            node_name: record.node.clone(),
+            topology: BTreeMap::new(),
+            attachment: Some(Attachment {
+                addresses: look.addresses(),
+                initiator: record.initiator.clone(),
+                gone: kind == Kind::Detach && look.is_gone(),
+            }),
+            ..request::remembered(kind, made_by, options, around)
+        };
+        Decision::Start(Box::new(Start {
+            run: self.run(kind),
+            request,
+            config: self.config.clone(),
+            intent: if seen.record == Some(&record) {
+                Intent::Recorded
+            } else {
+                describe(kind).intent
+            },
+            record,
+            owner: None,
+            node: None,
+            allowed: Vec::new(),
+            state: self.state(look.is_gone()),
+        }))
+    }
+
+    /// The image says that the node has the volume.
+    fn attached(&self, record: &Record, finish: &Finish) -> VolumeDecision {
+        let mut answered = match Answered::parse(&finish.message) {
+            Ok(answered) => answered,
+            Err(error) => {
+                let refused = Finish {
+                    outcome: Outcome::Retry,
+                    category: Category::Refused,
+                    words: error.to_string(),
+                    ..finish.clone()
+                };
+                return self.fail(record, &refused, self.seen.attach_run);
+            }
+        };
+        let options = persistent_volume::options(self.seen.volume);
+        let said = |key: &str| options.get(key).map(String::as_str).unwrap_or_default();
+        if clients::has_initiator(said(keys::CLIENT), said(keys::FS_TYPE)) && said(INITIATOR_OPTION).is_empty() {
+            // What the storage was told.
+            let named = answered.options.entry(INITIATOR_OPTION.to_owned());
+            named.or_insert_with(|| record.initiator.clone());
+        }
+        let took = elapsed(record.since, self.now);
+        let text = format!("node {} has the volume, after {} s", record.node, took.as_secs());
+        Decision::Own(ForVolume::Attached(Box::new(Attached {
+            to: AttachedTo {
+                node: record.node.clone(),
+                initiator: record.initiator.clone(),
+            },
+            answered,
+            runs: removable([self.seen.attach_run]),
+            say: Note::normal(reasons::ATTACHED, action(Kind::Attach), text),
+            took,
+        })))
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish, run: Option<&Run>) -> VolumeDecision {
+        let gone = run
+            .and_then(|run| run.request().ok()?.attachment)
+            .is_some_and(|attachment| attachment.gone);
+        let run = run.map(Run::to_remove);
+        let state = self.state(gone);
+        let limits = self.seen.limits;
+        Decision::Fail(Box::new(failed(
+            record,
+            finish,
+            self.uid(),
+            state,
+            limits,
+            self.now,
+            run,
+        )))
+    }
+
+    fn held_back(&self, record: &Record, look: &ObservedNode) -> Option<VolumeDecision> {
+        match held_back(record, &self.state(look.is_gone()), self.now)? {
+            Duration::MAX => Some(Decision::Rest),
+            left => Some(Decision::wait(left)),
+        }
+    }
+
+    /// What a run goes by: that the node is gone since ends the waiting too.
+    fn state(&self, gone: bool) -> String {
+        let state = state_of(self.config, None, self.seen.class);
+        if gone { format!("{state}-gone") } else { state }
+    }
+
+    /// Runs of what is over. One that a controller began late, because it was held up, may have let a node in that is
+    /// not to have the volume, or have taken it from the one that has it.
+    fn left_over(&self, holder: Option<&AttachedTo>) -> Option<VolumeDecision> {
+        let there = [self.seen.attach_run, self.seen.detach_run];
+        if let Some(late) = self.seen.attach_run.and_then(done_for)
+            && holder != Some(&late)
+        {
+            return Some(Decision::Note(Box::new(self.to_detach(&late.node, &late.initiator))));
+        }
+        if let Some(late) = self.seen.detach_run.and_then(done_for)
+            && holder == Some(&late)
+        {
+            return Some(Decision::Note(Box::new(self.to_attach(&late.node, &late.initiator))));
+        }
+        let runs = removable(there);
+        if !runs.is_empty() {
+            return Some(Decision::Tidy(runs));
+        }
+        there
+            .iter()
+            .any(Option::is_some)
+            .then(|| leaving(self.seen.limits, None))
+    }
+
+    fn not_offered(&self, kind: Kind) -> Option<VolumeDecision> {
+        (!self.config.operations.contains(&kind.into())).then(|| {
+            let text = format!(
+                "the volume has to be {kind}ed, and operations of ConfigMap {} lacks {kind}: add it again",
+                self.config.reference,
+                kind = kind.as_str(),
+            );
+            Decision::wait_for(waiting(kind, text))
+        })
+    }
+
+    fn look(&self, node: &str) -> Result<&ObservedNode, Look> {
+        let found = self.seen.node.filter(|seen| seen.name == node);
+        found.ok_or_else(|| Look { node: node.to_owned() })
+    }
+
+    fn still_used(&self, node: &str) -> VolumeDecision {
+        Decision::Wait {
+            after: Some(IN_USE_PERIOD),
+            say: self.other_than(node).map(|other| held_by(node, other)),
+        }
+    }
+
+    fn wants(&self, node: &str) -> bool {
+        self.seen.wanted.iter().any(|wanted| wanted == node)
+    }
+
+    fn other_than(&self, node: &str) -> Option<&str> {
+        let mut wanted = self.seen.wanted.iter().map(String::as_str);
+        wanted.find(|wanted| *wanted != node)
+    }
+
+    fn uid(&self) -> &str {
+        persistent_volume::made_for(self.seen.volume).unwrap_or_default()
+    }
+
+    fn run(&self, kind: Kind) -> RunId {
+        RunId::new(kind, self.uid())
+    }
+
+    fn place(&self, kind: Kind) -> String {
+        self.run(kind).in_namespace(&self.config.reference.namespace)
+    }
+}
+
+/// The node for which a run did what it is for, or may have.
+fn done_for(run: &Run) -> Option<AttachedTo> {
+    match run.state() {
+        State::Finished(finish) if finish.may_have_run => {}
+        State::Running => {}
+        State::Finished(_) | State::Waiting { .. } | State::Leaving => return None,
+    }
+    let request = run.request().ok()?;
+    Some(AttachedTo {
+        node: request.node_name,
+        initiator: request.attachment?.initiator,
+    })
+}
+
+/// What the claim of a volume that another node waits for is told.
+fn held_by(node: &str, other: &str) -> Note {
+    let text = format!(
+        "a Pod on node {other} waits for the volume, which node {node} has: it is detached when no Pod there uses \
+         it any more; if that node is gone for good, taint it with node.kubernetes.io/out-of-service"
+    );
+    waiting(Kind::Attach, text)
+}
+
+/// Ends a run.
+fn stop(run: &Run, limits: &Limits) -> VolumeDecision {
+    match run.leaving_since() {
+        Some(_) => Decision::wait(limits.overdue),
+        None => Decision::Stop(run.to_remove()),
+    }
+}
+
+fn leaving(limits: &Limits, say: Option<Note>) -> VolumeDecision {
+    Decision::Wait {
+        after: Some(limits.overdue),
+        say,
+    }
+}
+
+#[cfg(test)]
+mod tests;

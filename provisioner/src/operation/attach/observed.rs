@@ -1,0 +1,88 @@
+//! What is known of a volume that has to be attached, and of the nodes that it is about.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use crate::config::ProvisionerConfig;
+use crate::config::store::NoConfig;
+use crate::operation::observed::Limits;
+use crate::operation::record::Record;
+use crate::run::Run;
+
+/// What is known of a PV whose volume has to be attached.
+pub struct ObservedAttachment<'a> {
+    /// The PV.
+    pub volume: &'a PersistentVolume,
+    /// Its record.
+    pub record: Option<&'a Record>,
+    /// Its class, if it is still there.
+    pub class: Option<&'a StorageClass>,
+    /// The ConfigMap in force for it.
+    pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The run that attaches it.
+    pub attach_run: Option<&'a Run>,
+    /// The run that detaches it.
+    pub detach_run: Option<&'a Run>,
+    /// Nodes with Pods that use it, the one that has waited longest first. None of a volume that is not bound.
+    pub wanted: &'a [String],
+    /// The node that was last asked for.
+    pub node: Option<&'a ObservedNode>,
+    /// Address of the Kubernetes API, for the image.
+    pub kube_api: &'a str,
+    /// Limits of waiting.
+    pub limits: &'a Limits,
+}
+
+/// A node as the API has it now, in answer to a [`Look`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedNode {
+    /// Its name.
+    pub name: String,
+    /// What there is of it; `None` if its Node is gone.
+    pub there: Option<NodeFacts>,
+}
+
+/// What matters of a Node that is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its uid.
+    pub uid: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Its administrator says that it is gone for good.
+    pub out_of_service: bool,
+    /// Its mounter says that the volume is mounted there, or is about to be.
+    pub in_use: bool,
+    /// Its mounter is of a version that says so.
+    pub notes: bool,
+}
+
+/// What has to be known before anything can be decided: a node, read from the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Its name.
+    pub node: String,
+}
+
+impl ObservedNode {
+    /// Whether the node is gone for good: what its mounter said last counts for nothing.
+    pub fn is_gone(&self) -> bool {
+        self.there.as_ref().is_none_or(|node| node.out_of_service)
+    }
+
+    /// Whether the volume is used there, as far as is known.
+    pub fn uses_it(&self) -> bool {
+        // Where nothing is said, nothing is known.
+        !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || !node.notes)
+    }
+
+    /// Its addresses; none of one that is not there.
+    pub fn addresses(&self) -> Vec<String> {
+        self.there
+            .as_ref()
+            .map(|node| node.addresses.clone())
+            .unwrap_or_default()
+    }
+}
