@@ -22,7 +22,8 @@ pub enum PodPhase {
 }
 
 /// What keeps a Pod from running.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct Problem {
     /// What it is, and what to do about it.
     pub message: String,

@@ -124,7 +124,7 @@ impl Default for DeviceNode {
 impl DeviceNode {
     fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = self.proc.join(path);
-        std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), &e))
+        std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), e))
     }
 }
 
