@@ -90,6 +90,23 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// What logs call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Mount(_) => "mount",
+            Self::Unmount { .. } => "unmount",
+            Self::Revived { .. } => "revived",
+            Self::Recall { .. } => "recall",
+            Self::Adopt(_) => "adopt",
+            Self::GiveUp { .. } => "give-up",
+            Self::Expand { .. } => "expand",
+            Self::Service { .. } => "service",
+        }
+    }
+}
+
 /// A volume to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountCall {

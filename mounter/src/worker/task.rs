@@ -104,6 +104,27 @@ pub enum Task {
     Graft(GraftTask),
 }
 
+impl Task {
+    /// What logs call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Local { .. } => "local",
+            Self::Show { .. } => "show",
+            Self::Hide { .. } => "hide",
+            Self::Pool { .. } => "pool",
+            Self::Kernel { .. } => "kernel",
+            Self::Host { .. } => "host",
+            Self::Unmount { .. } => "unmount",
+            Self::Force { .. } => "force",
+            Self::Look { .. } => "look",
+            Self::Usage { .. } => "usage",
+            Self::ClearStage { .. } => "clear-stage",
+            Self::Expand { .. } => "expand",
+            Self::Graft(_) => "graft",
+        }
+    }
+}
+
 /// A mount, as a worker needs to know it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountTask {
