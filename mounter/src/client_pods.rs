@@ -93,7 +93,7 @@ pub struct Cluster {
 /// What a client Pod is wanted for.
 #[derive(Debug, Clone, Copy)]
 pub struct PodNeed<'a> {
-    /// The client.
+    /// Which client has to be in it.
     pub client: &'a ClientName,
     /// The client image.
     pub image: &'a str,
@@ -495,7 +495,7 @@ impl ClientPods {
         self.changes.subscribe()
     }
 
-    /// The kubelet's root.
+    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub fn kubelet_root(&self) -> &Path {
         &self.identity.kubelet_root
     }

@@ -57,7 +57,7 @@ pub enum NoConfig {
     /// The class belongs to another provisioner.
     #[error("{class} is served by {provisioner:?}, not by Mooring")]
     NotOurs {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
         /// Its provisioner.
         provisioner: String,
@@ -72,7 +72,7 @@ pub enum NoConfig {
         parameters::CONFIG_NAME
     )]
     HalfNamed {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
     },
     /// The ConfigMap that the parameters name isn't there.
@@ -83,7 +83,7 @@ pub enum NoConfig {
         labels::TYPE_PROVISIONER_CONFIG
     )]
     Missing {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
@@ -94,7 +94,7 @@ pub enum NoConfig {
          namespace: check that the Mooring that does is running, or add the namespace to this one's --config-namespaces"
     )]
     Elsewhere {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
@@ -110,7 +110,7 @@ pub enum NoConfig {
         parameters::CONFIG_NAME
     )]
     Unclaimed {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
         /// What the label would have to say.
         label: String,
@@ -118,7 +118,7 @@ pub enum NoConfig {
     /// The ConfigMap is bad and there never was a good version of it.
     #[error("{class} is tied to ConfigMap {reference}, which has errors: {}", join(problems))]
     Refused {
-        /// The class.
+        /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
