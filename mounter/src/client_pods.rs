@@ -93,7 +93,7 @@ pub struct Cluster {
 /// What a client Pod is wanted for.
 #[derive(Debug, Clone, Copy)]
 pub struct PodNeed<'a> {
-    /// The client.
+    /// Which client has to be in it.
     pub client: &'a ClientName,
     /// The client image.
     pub image: &'a str,
@@ -131,21 +131,46 @@ pub enum PodError {
     #[error("Pod {0} has the name of a client Pod but is not one: delete it")]
     Foreign(String),
     /// It does not start.
-    #[error("client Pod {name} does not start: {message}")]
+    #[error("client Pod {name} does not start: {problem}")]
     Stuck {
         /// `metadata.name`, in Mooring's namespace.
         name: String,
         /// What keeps it from starting.
-        message: String,
+        #[source]
+        problem: Problem,
     },
     /// It did not start in time.
-    #[error("client Pod {name} has not started in time: {message}")]
+    #[error("client Pod {name} has not started in time: {awaited}")]
     Late {
         /// `metadata.name`, in Mooring's namespace.
         name: String,
-        /// What is known.
-        message: String,
+        /// What was waited for last.
+        #[source]
+        awaited: Awaited,
     },
+}
+
+/// What a client Pod is waited for.
+#[derive(Debug, thiserror::Error)]
+pub enum Awaited {
+    /// The API has not answered whether it made the Pod.
+    #[error("the Kubernetes API did not answer")]
+    Made,
+    /// It is made.
+    #[error("the Kubernetes API does not list it yet")]
+    Listed,
+    /// It is there.
+    #[error("its image is being pulled, or its container started")]
+    Started,
+    /// It may start yet.
+    #[error(transparent)]
+    Mended(Problem),
+    /// It has started, and its agent does not answer.
+    #[error(transparent)]
+    Answered(LinkError),
+    /// The volume needs another.
+    #[error("it is shutting down, and another Pod replaces it")]
+    Replaced,
 }
 
 /// A Pod whose agent answered. It is not deleted as idle while this lives.
@@ -301,10 +326,6 @@ impl ClientPods {
             source,
         } = need;
         let image = self.allowed.check(image)?;
-        let late = |name: &str, message: String| PodError::Late {
-            name: name.to_owned(),
-            message,
-        };
         let limit = tokio::time::Instant::from_std(deadline);
         let known = tokio::time::timeout_at(limit, self.known())
             .await
@@ -329,43 +350,44 @@ impl ClientPods {
         let mut held: Option<Lease> = None;
         loop {
             changes.mark_unchanged();
-            let (name, message) = match plan(&wanted, &self.seen()) {
+            let (name, awaited) = match plan(&wanted, &self.seen()) {
                 PodDecision::Use { name, uid, problem } => {
                     // Taken before the agent is asked, so that the Pod is not deleted in between.
                     let lease = match held.take() {
                         Some(lease) if lease.uid == uid => lease,
                         _ => self.enter(&name, &uid),
                     };
-                    let message = match (self.hello(&uid).await, problem) {
+                    let awaited = match (self.hello(&uid).await, problem) {
                         (Ok(hello), _) if !hello.draining => return Ok(lease),
-                        (Ok(_), _) => "it is shutting down, and another Pod replaces it".to_owned(),
-                        (Err(_), Some(Problem { message, settled: true })) => {
-                            return Err(PodError::Stuck { name, message });
+                        (Ok(_), _) => Awaited::Replaced,
+                        (Err(_), Some(problem)) if problem.settled => {
+                            return Err(PodError::Stuck { name, problem });
                         }
-                        (Err(_), Some(problem)) => problem.message,
-                        (Err(LinkError::NotThere), None) => {
-                            "its image is being pulled, or its container started".to_owned()
-                        }
-                        (Err(error), None) => chain(&error),
+                        (Err(_), Some(problem)) => Awaited::Mended(problem),
+                        (Err(LinkError::NotThere), None) => Awaited::Started,
+                        (Err(error), None) => Awaited::Answered(error),
                     };
                     held = Some(lease);
-                    (name, message)
+                    (name, awaited)
                 }
                 PodDecision::Create { name, ended } => {
                     held = None;
                     for (uid, name) in ended {
                         self.delete_soon(&name, &uid);
                     }
-                    tokio::time::timeout_at(limit, self.create(&known.template, &wanted, &name))
-                        .await
-                        .map_err(|_| late(&name, "the Kubernetes API did not answer".to_owned()))??;
-                    (name, "the Kubernetes API does not list it yet".to_owned())
+                    let create = self.create(&known.template, &wanted, &name);
+                    let Ok(created) = tokio::time::timeout_at(limit, create).await else {
+                        let awaited = Awaited::Made;
+                        return Err(PodError::Late { name, awaited });
+                    };
+                    created?;
+                    (name, Awaited::Listed)
                 }
             };
             tokio::select! {
                 _ = changes.changed() => {}
                 () = tokio::time::sleep(START_PERIOD) => {}
-                () = tokio::time::sleep_until(limit) => return Err(late(&name, message)),
+                () = tokio::time::sleep_until(limit) => return Err(PodError::Late { name, awaited }),
             }
         }
     }
@@ -473,7 +495,7 @@ impl ClientPods {
         self.changes.subscribe()
     }
 
-    /// The kubelet's root.
+    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub fn kubelet_root(&self) -> &Path {
         &self.identity.kubelet_root
     }

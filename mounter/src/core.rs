@@ -53,7 +53,7 @@ const OWN_DISK: &str = "the disk under the node's pool";
 /// Where the mounter's own clients find what they need.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The kubelet's root.
+    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub kubelet_root: PathBuf,
     /// The node's pool.
     pub pool: PathBuf,
@@ -162,7 +162,7 @@ impl Core {
         self
     }
 
-    /// The kubelet's root.
+    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub fn kubelet_root(&self) -> &Path {
         &self.places.kubelet_root
     }

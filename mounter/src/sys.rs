@@ -17,6 +17,7 @@ pub mod thread;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::look::{LookError, LookedAt};
+use crate::volume::cause::Cause;
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
@@ -34,14 +36,15 @@ pub use system_calls::Kernel;
 
 /// A system call or a program that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to {attempted}: {words}")]
+#[error("failed to {attempted}: {cause}")]
 pub struct SysError {
     /// What was attempted, on what.
     pub attempted: String,
     /// The error number, where it was a system call.
     pub errno: Option<Errno>,
     /// What the kernel or the program said.
-    pub words: String,
+    #[source]
+    pub cause: Cause,
 }
 
 impl SysError {
@@ -50,16 +53,16 @@ impl SysError {
         Self {
             attempted: attempted.into(),
             errno: Some(errno),
-            words: std::io::Error::from(errno).to_string(),
+            cause: Cause::of(io::Error::from(errno)),
         }
     }
 
     /// A failure of the standard library's.
-    pub fn io(attempted: impl Into<String>, error: &std::io::Error) -> Self {
+    pub fn io(attempted: impl Into<String>, error: io::Error) -> Self {
         Self {
             attempted: attempted.into(),
-            errno: Errno::from_io_error(error),
-            words: error.to_string(),
+            errno: Errno::from_io_error(&error),
+            cause: Cause::of(error),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! [`cli`] reads the command line ([`args`]) and calls [`runtime`], which starts the log, the API [`client`],
 //! [`health`] and [`metrics`], waits for the lease ([`election`]) and for admission policies that hold the controller,
 //! and then runs the controllers that it is given with a [`context`]: their handles and settings, [`events`] among
-//! them. A [`call`] to the API that failed says what was attempted.
+//! them. A [`call`] to the API that failed says what was attempted. Commands for people print by [`say`].
 
 pub mod args;
 pub mod call;
@@ -16,3 +16,4 @@ pub mod health;
 mod held;
 pub mod metrics;
 pub mod runtime;
+pub mod say;

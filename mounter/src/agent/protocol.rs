@@ -26,12 +26,12 @@ pub const VERSION: u32 = 1;
 /// Longest message in bytes: a Secret's megabyte in base64 and the options beside it.
 pub const MAX_MESSAGE: u32 = 2 << 20;
 
-/// A request.
+/// What a caller sends to an agent, once on each connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AgentRequest {
     /// [`VERSION`] of the sender.
     pub version: u32,
-    /// The call.
+    /// What is asked of it.
     pub call: Call,
 }
 
@@ -90,6 +90,23 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// What logs call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Mount(_) => "mount",
+            Self::Unmount { .. } => "unmount",
+            Self::Revived { .. } => "revived",
+            Self::Recall { .. } => "recall",
+            Self::Adopt(_) => "adopt",
+            Self::GiveUp { .. } => "give-up",
+            Self::Expand { .. } => "expand",
+            Self::Service { .. } => "service",
+        }
+    }
+}
+
 /// A volume to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountCall {
@@ -121,7 +138,7 @@ pub struct MountCall {
     pub limit_ms: u64,
 }
 
-/// An answer of the agent.
+/// What the caller gets back, once on each connection.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentAnswer {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
+use tracing::{Instrument as _, Span, debug_span};
 
 use super::pod::AGENT_VOLUME;
 use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, SOCKET, VERSION, WireError};
@@ -39,15 +40,21 @@ pub enum LinkError {
 
 /// Asks the agent of the Pod `uid`, and waits for its answer for at most `limit`.
 pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) -> Result<AgentAnswer, LinkError> {
+    let span = span(uid, &call);
     let conversation = async {
         let mut stream = connect(kubelet_root, uid).await?;
         let request = AgentRequest { version: VERSION, call };
         protocol::send(&mut stream, &request).await.map_err(LinkError::Wire)?;
         protocol::receive(&mut stream).await.map_err(LinkError::Wire)
     };
-    tokio::time::timeout(limit, conversation)
+    tokio::time::timeout(limit, conversation.instrument(span))
         .await
         .map_err(|_| LinkError::Timeout(limit))?
+}
+
+/// The span of a call to an agent.
+fn span(uid: &str, call: &Call) -> Span {
+    debug_span!("agent", pod.uid = uid, agent.call = call.name())
 }
 
 async fn connect(kubelet_root: &Path, uid: &str) -> Result<UnixStream, LinkError> {
@@ -100,6 +107,15 @@ mod tests {
         let dir = root.join("pods/u/volumes/kubernetes.io~empty-dir").join(AGENT_VOLUME);
         std::fs::create_dir_all(&dir).unwrap();
         dir
+    }
+
+    #[test]
+    fn a_call_has_a_span_that_says_what_is_asked_of_which_pod() {
+        let span = tracing::subscriber::with_default(tracing_subscriber::registry(), || span("u", &Call::Hello));
+        let about = span.metadata().unwrap();
+        assert_eq!(about.name(), "agent");
+        let fields: Vec<_> = about.fields().iter().map(|field| field.name()).collect();
+        assert_eq!(fields, ["pod.uid", "agent.call"]);
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 /// A container that ran for this many seconds did not fail at its start.
 const RAN_WELL: i64 = 5;
 
-/// The phase of a Pod.
+/// `status.phase` of a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodPhase {
     /// Not all of it runs yet.
@@ -22,7 +22,8 @@ pub enum PodPhase {
 }
 
 /// What keeps a Pod from running.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct Problem {
     /// What it is, and what to do about it.
     pub message: String,

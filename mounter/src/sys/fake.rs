@@ -479,7 +479,7 @@ impl Sys for Fake {
         let address = host.parse().map_err(|_| SysError {
             attempted: format!("find the address of server {host}"),
             errno: None,
-            words: "Name or service not known".to_owned(),
+            cause: "Name or service not known".to_owned().into(),
         })?;
         Ok(vec![SocketAddr::new(address, 0)])
     }
@@ -542,7 +542,7 @@ impl Sys for Fake {
             Some(words) => Err(SysError {
                 attempted: format!("run {}", program.name),
                 errno: None,
-                words,
+                cause: words.into(),
             }),
         }
     }

@@ -64,7 +64,12 @@ impl Likeness {
     }
 }
 
-/// The system calls.
+/// The system calls that put a mount in the place of another, in every mount namespace that has it.
+///
+/// They are not part of [`Sys`](super::Sys), whose calls all happen in one mount namespace on handles that only the
+/// kernel gives. Here the caller moves from one namespace to the next for good ([`Grafts::enter`]), and handles are
+/// types of the implementation: the fake of a worker keeps the tables of many namespaces, and says by a handle in which
+/// of them it was opened. That of an agent, which stays in its own, is the same fake as that of `Sys`.
 pub trait Grafts {
     /// A handle of a file or directory, which keeps what is mounted there from being unmounted.
     type Place;
@@ -124,7 +129,7 @@ impl Default for DeviceNode {
 impl DeviceNode {
     fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = self.proc.join(path);
-        std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), &e))
+        std::fs::read(&path).map_err(|e| SysError::io(format!("read {}", path.display()), e))
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn enter(namespace: Option<&Path>, target: &Target) -> Result<()> {
         None => kubelet_namespace(target)?,
     };
     let attempted = || format!("enter the host's mount namespace {}", path.display());
-    let handle = File::open(&path).map_err(|e| SysError::io(attempted(), &e))?;
+    let handle = File::open(&path).map_err(|e| SysError::io(attempted(), e))?;
     move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount))
         .map_err(|e| SysError::call(attempted(), e))
 }
@@ -45,7 +45,7 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
     ] {
         let path = mount.with_file_name(name);
         let attempted = || format!("enter the host's namespace {}", path.display());
-        let handle = File::open(&path).map_err(|e| SysError::io(attempted(), &e))?;
+        let handle = File::open(&path).map_err(|e| SysError::io(attempted(), e))?;
         move_into_link_name_space(handle.as_fd(), Some(kind)).map_err(|e| SysError::call(attempted(), e))?;
     }
     Ok(())
@@ -54,14 +54,15 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
 /// The mount namespace of the kubelet whose root the target lies in.
 fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     let attempted = "find the kubelet's mount namespace";
-    let ours = Table::read().map_err(|e| SysError::io(attempted, &e))?;
-    let found = kubelet::beside(Path::new("/proc"), &ours, &target.path()).map_err(|e| SysError::io(attempted, &e))?;
+    let ours = Table::read().map_err(|e| SysError::io(attempted, e))?;
+    let found = kubelet::beside(Path::new("/proc"), &ours, &target.path()).map_err(|e| SysError::io(attempted, e))?;
     found.map(|process| process.join("ns/mnt")).ok_or_else(|| SysError {
         attempted: attempted.to_owned(),
         errno: Some(Errno::SRCH),
-        words: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the \
+        cause: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the \
                 mounter's Pod hostPID and mountPropagation Bidirectional, or set --host-mount-namespace"
-            .to_owned(),
+            .to_owned()
+            .into(),
     })
 }
 
@@ -78,7 +79,7 @@ pub(super) fn make_stage(target: &Target) -> Result<PathBuf> {
         .recursive(true)
         .mode(0o700)
         .create(&stage)
-        .map_err(|e| SysError::io(format!("make directory {}", stage.display()), &e))?;
+        .map_err(|e| SysError::io(format!("make directory {}", stage.display()), e))?;
     Ok(stage)
 }
 
@@ -102,7 +103,7 @@ pub(super) fn remove_stage(stage: &Path) -> Result<()> {
     }
     match std::fs::remove_dir(stage) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(SysError::io(format!("remove {}", stage.display()), &error))
+            Err(SysError::io(format!("remove {}", stage.display()), error))
         }
         _ => Ok(()),
     }

@@ -8,6 +8,7 @@ use rustix::fs::{CWD, Dev, FileType, Mode, OFlags, fstat, major, makedev, minor,
 use rustix::io::Errno;
 
 use super::{LoopDevice, Result, SysError, raw};
+use crate::volume::cause::Cause;
 use crate::volume::mount_table::DeviceNumber;
 
 /// Numbers of all Linux systems (`Documentation/admin-guide/devices.txt`).
@@ -17,6 +18,11 @@ const LOOP_CONTROL_MINOR: u32 = 237;
 
 /// How often a free one is looked for, since another may take it first.
 const TRIES: usize = 10;
+
+/// Every loop device is taken.
+#[derive(Debug, thiserror::Error)]
+#[error("the node has no free loop device ({0}): the agent tries again when another has gone")]
+struct NoLoopDevice(#[source] std::io::Error);
 
 /// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading
 /// can't be written.
@@ -28,10 +34,7 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
         let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
             attempted: attempted(),
             errno: Some(errno),
-            words: format!(
-                "the node has no free loop device ({}): the agent tries again when another has gone",
-                std::io::Error::from(errno)
-            ),
+            cause: Cause::of(NoLoopDevice(errno.into())),
         })?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let failed = |errno| SysError::call(format!("open {}", path.display()), errno);

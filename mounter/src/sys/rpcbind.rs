@@ -33,7 +33,7 @@ pub(super) fn has(program: u32, version: u32) -> Result<bool> {
         io::ErrorKind::ConnectionRefused => Ok(false),
         _ => Err(SysError::io(
             format!("ask the node's rpcbind for program {program}"),
-            &error,
+            error,
         )),
     })
 }

@@ -25,6 +25,7 @@ use super::look::{self, LookError, LookedAt};
 use super::{
     ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
 };
+use crate::volume::cause::Cause;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{Target, TargetError};
@@ -49,7 +50,7 @@ pub struct Kernel;
 impl Sys for Kernel {
     fn mount_table(&self) -> Result<Table> {
         // A worker has one thread, so /proc/self is right even after it has entered another namespace.
-        Table::read().map_err(|e| SysError::io("read the mount table", &e))
+        Table::read().map_err(|e| SysError::io("read the mount table", e))
     }
 
     fn look(&self, target: &Target) -> Result<LookedAt, LookError> {
@@ -93,10 +94,11 @@ impl Sys for Kernel {
             Errno::NODEV => SysError {
                 attempted: attempted(),
                 errno: Some(errno),
-                words: format!(
+                cause: format!(
                     "the node's kernel has no file system {0}: load its module ({0})",
                     mount.fs_type
-                ),
+                )
+                .into(),
             },
             errno => SysError::call(attempted(), errno),
         })?;
@@ -105,7 +107,7 @@ impl Sys for Kernel {
             move |errno| SysError {
                 attempted: what,
                 errno: Some(errno),
-                words: words_of(context, errno),
+                cause: said_of(context, errno),
             }
         };
         fsconfig_set_string(&context, c"source", &*mount.source).map_err(said(attempted()))?;
@@ -144,7 +146,7 @@ impl Sys for Kernel {
             .recursive(true)
             .mode(mode)
             .create(path)
-            .map_err(|e| SysError::io(format!("make directory {}", path.display()), &e))?;
+            .map_err(|e| SysError::io(format!("make directory {}", path.display()), e))?;
         rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| SysError::call(format!("open directory {}", path.display()), e))
     }
@@ -174,7 +176,7 @@ impl Sys for Kernel {
         let (file, lock) = (open(OFlags::CLOEXEC)?, open(OFlags::empty())?);
         let metadata = file
             .metadata()
-            .map_err(|e| SysError::io(format!("look at {}", path.display()), &e))?;
+            .map_err(|e| SysError::io(format!("look at {}", path.display()), e))?;
         if !metadata.file_type().is_file() {
             return Err(failed(Errno::INVAL));
         }
@@ -195,7 +197,7 @@ impl Sys for Kernel {
             let read = image
                 .file
                 .read_at(&mut buffer[filled..], offset + filled as u64)
-                .map_err(|e| SysError::io(format!("read image file {}", image.path.display()), &e))?;
+                .map_err(|e| SysError::io(format!("read image file {}", image.path.display()), e))?;
             if read == 0 {
                 break;
             }
@@ -234,7 +236,7 @@ impl Sys for Kernel {
     fn is_marked(&self, image: &ImageFile) -> Result<bool> {
         let mark = mark_path(image);
         mark.try_exists()
-            .map_err(|e| SysError::io(format!("look for {}", mark.display()), &e))
+            .map_err(|e| SysError::io(format!("look for {}", mark.display()), e))
     }
 
     fn mark(&self, image: &ImageFile, marked: bool) -> Result<()> {
@@ -251,7 +253,7 @@ impl Sys for Kernel {
             }
         }
         .and_then(|()| File::open(mark.parent().unwrap_or(Path::new("/")))?.sync_all())
-        .map_err(|e| SysError::io(format!("write {}", mark.display()), &e))
+        .map_err(|e| SysError::io(format!("write {}", mark.display()), e))
     }
 
     fn space_left(&self, image: &ImageFile) -> Result<u64> {
@@ -265,12 +267,12 @@ impl Sys for Kernel {
         let image = image
             .file
             .metadata()
-            .map_err(|e| SysError::io("look at the image file", &e))?;
+            .map_err(|e| SysError::io("look at the image file", e))?;
         let wanted = raw::Backing {
             device: image.dev(),
             inode: image.ino(),
         };
-        let blocks = std::fs::read_dir("/sys/block").map_err(|e| SysError::io("list /sys/block", &e))?;
+        let blocks = std::fs::read_dir("/sys/block").map_err(|e| SysError::io("list /sys/block", e))?;
         for block in blocks.flatten() {
             let name = block.file_name();
             if !name.as_encoded_bytes().starts_with(b"loop") || !may_be_behind(&block.path(), file_name) {
@@ -298,7 +300,7 @@ impl Sys for Kernel {
             Ok(file) => Ok(Some(name_of(&file).to_owned())),
             // Another kind of device, or one with no file.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(SysError::io(format!("read {path}"), &error)),
+            Err(error) => Err(SysError::io(format!("read {path}"), error)),
         }
     }
 
@@ -310,10 +312,7 @@ impl Sys for Kernel {
             let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
                 attempted: attempted(),
                 errno: Some(errno),
-                words: format!(
-                    "the node has no free loop device ({}): the kubelet tries again until there is one",
-                    std::io::Error::from(errno)
-                ),
+                cause: Cause::of(NoLoopDevice(errno.into())),
             })?;
             let device = open_loop(&PathBuf::from(format!("/dev/loop{number}")))?;
             let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct);
@@ -370,7 +369,7 @@ impl Sys for Kernel {
         (host, 0)
             .to_socket_addrs()
             .map(Iterator::collect)
-            .map_err(|e| SysError::io(format!("find the address of server {host}"), &e))
+            .map_err(|e| SysError::io(format!("find the address of server {host}"), e))
     }
 
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool> {
@@ -411,7 +410,7 @@ impl Sys for Kernel {
             words
                 .try_clone()
                 .map(Stdio::from)
-                .map_err(|e| SysError::io(attempted(), &e))
+                .map_err(|e| SysError::io(attempted(), e))
         };
         let status = Command::new(find_program(&program.name)?)
             .args(&program.args)
@@ -422,7 +421,7 @@ impl Sys for Kernel {
             .stdout(both()?)
             .stderr(both()?)
             .status()
-            .map_err(|e| SysError::io(attempted(), &e))?;
+            .map_err(|e| SysError::io(attempted(), e))?;
         if status.success() {
             return Ok(());
         }
@@ -439,10 +438,10 @@ impl Sys for Kernel {
         Err(SysError {
             attempted: attempted(),
             errno: None,
-            words: if said.is_empty() {
-                end
+            cause: if said.is_empty() {
+                end.into()
             } else {
-                format!("{said} ({end})")
+                format!("{said} ({end})").into()
             },
         })
     }
@@ -478,9 +477,10 @@ fn open_loop(path: &Path) -> Result<LoopDevice> {
             return failed(errno);
         }
         SysError {
-            words: "the kernel has this loop device, but it is not in the mounter's /dev: give the mounter's Pod the \
+            cause: "the kernel has this loop device, but it is not in the mounter's /dev: give the mounter's Pod the \
                     host's /dev, and on the host see that new devices appear there (devtmpfs)"
-                .to_owned(),
+                .to_owned()
+                .into(),
             ..failed(errno)
         }
     })?;
@@ -503,26 +503,41 @@ fn find_program(name: &str) -> Result<PathBuf> {
         .ok_or_else(|| SysError {
             attempted: format!("run {name}"),
             errno: Some(Errno::NOENT),
-            words: format!("no program {name} in {PROGRAM_DIRECTORIES}"),
+            cause: format!("no program {name} in {PROGRAM_DIRECTORIES}").into(),
         })
 }
 
-/// The kernel's own words about a failed mount, one message a read, without their level (`e `); else the error's.
-fn words_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> String {
-    let mut words = Vec::new();
+/// Every loop device is taken.
+#[derive(Debug, thiserror::Error)]
+#[error("the node has no free loop device ({0}): the kubelet tries again until there is one")]
+struct NoLoopDevice(#[source] std::io::Error);
+
+/// What the kernel said of a mount that it refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{said} ({source})")]
+struct KernelSaid {
+    said: String,
+    source: std::io::Error,
+}
+
+/// What the kernel said of a failed mount, one message a read, without their level (`e `); else the error alone.
+fn said_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> Cause {
+    let mut said = Vec::new();
     let mut buffer = [0; 1024];
     while let Ok(length @ 1..) = rustix::io::read(context, &mut buffer) {
         let line = String::from_utf8_lossy(&buffer[..length]);
         let line = line.trim();
         let plain = ["e ", "w ", "i "].iter().find_map(|level| line.strip_prefix(level));
-        words.push(plain.unwrap_or(line).to_owned());
+        said.push(plain.unwrap_or(line).to_owned());
     }
-    let meaning = std::io::Error::from(errno).to_string();
-    if words.is_empty() {
-        meaning
-    } else {
-        format!("{} ({meaning})", words.join("; "))
+    let source = std::io::Error::from(errno);
+    if said.is_empty() {
+        return Cause::of(source);
     }
+    Cause::of(KernelSaid {
+        said: said.join("; "),
+        source,
+    })
 }
 
 #[cfg(test)]

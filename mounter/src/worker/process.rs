@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, debug_span, info, warn};
 
 use super::task::{END, Task, WorkerReport};
 use super::usage::Usage;
@@ -74,6 +74,11 @@ impl WorkerError {
     }
 }
 
+/// The span of what a worker does for its caller.
+fn span(task: &Task) -> Span {
+    debug_span!("worker", worker.task = task.name())
+}
+
 /// Starts workers. One is started before it is needed, since that takes longer than to mount a volume.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
@@ -134,7 +139,7 @@ impl Workers {
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
         let mut child = self.take().map_err(failed("start"))?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        match tokio::time::timeout(limit, converse(&mut child, &text)).await {
+        match tokio::time::timeout(limit, converse(&mut child, &text).instrument(span(task))).await {
             Ok(Ok(report)) => {
                 // The worker only has to end. The next one is started after the answer is passed on.
                 let workers = self.clone();

@@ -20,7 +20,7 @@ pub enum Task {
     Local {
         /// The pool's directory.
         pool: PathBuf,
-        /// The mount.
+        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Give a Pod an image file of the pool as a device.
@@ -41,26 +41,26 @@ pub enum Task {
     Pool {
         /// The pool's directory.
         pool: PathBuf,
-        /// The mount.
+        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Mount by system call.
     Kernel {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// The mount.
+        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Mount by the host's own program.
     Host {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// The mount.
+        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Unmount whatever is on a target.
     Unmount {
-        /// The target.
+        /// Where the volume is mounted, or was to be.
         target: Target,
         /// Also if it is in use (`MNT_DETACH`).
         detach: bool,
@@ -69,26 +69,26 @@ pub enum Task {
     Force {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// The target.
+        /// Where the volume is mounted, or was to be.
         target: Target,
         /// Uids of the Pods that are not to use it any more.
         over: BTreeSet<String>,
     },
     /// See what is mounted on a target, and whether it answers. The report is [`WorkerReport::Found`].
     Look {
-        /// The target.
+        /// Where the volume is mounted, or was to be.
         target: Target,
     },
     /// Ask what is mounted on a target how full it is.
     Usage {
-        /// The target.
+        /// Where the volume is mounted, or was to be.
         target: Target,
     },
     /// Remove what an unfinished mount by the host's program has left.
     ClearStage {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// The target.
+        /// Where the volume is mounted, or was to be.
         target: Target,
     },
     /// Expand a volume of an image file to the size of the file.
@@ -102,6 +102,27 @@ pub enum Task {
     },
     /// Put a volume that was mounted again where its dead mounts are.
     Graft(GraftTask),
+}
+
+impl Task {
+    /// What logs call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Local { .. } => "local",
+            Self::Show { .. } => "show",
+            Self::Hide { .. } => "hide",
+            Self::Pool { .. } => "pool",
+            Self::Kernel { .. } => "kernel",
+            Self::Host { .. } => "host",
+            Self::Unmount { .. } => "unmount",
+            Self::Force { .. } => "force",
+            Self::Look { .. } => "look",
+            Self::Usage { .. } => "usage",
+            Self::ClearStage { .. } => "clear-stage",
+            Self::Expand { .. } => "expand",
+            Self::Graft(_) => "graft",
+        }
+    }
 }
 
 /// A mount, as a worker needs to know it.

@@ -91,7 +91,7 @@ pub mod paths {
     pub const CLIENT_START: &str = "/usr/libexec/mooring-start";
 }
 
-/// Labels.
+/// Labels of objects that Mooring makes or reads.
 pub mod labels {
     /// On a ConfigMap: its part in Mooring; [`TYPE_PROVISIONER_CONFIG`] makes it a provisioner.
     pub const TYPE: &str = "type";
@@ -143,7 +143,7 @@ pub mod labels {
     pub const MANAGED_BY_MOORING: &str = "mooring";
 }
 
-/// Annotations.
+/// Annotations that Mooring writes or reads.
 pub mod annotations {
     /// On a claim: who created it, stamped at admission.
     pub const USERNAME: &str = "mooring.dev/username";
@@ -244,7 +244,7 @@ pub mod parameters {
     pub const BACKUP: &str = "mooring.dev/backup";
 }
 
-/// Finalizers.
+/// Finalizers by which Mooring holds objects.
 pub mod finalizers {
     /// On a claim from before its first Pod until its volume is accepted or gone.
     pub const CLAIM: &str = "mooring.dev/provisioning";

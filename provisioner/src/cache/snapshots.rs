@@ -15,11 +15,11 @@ use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapsho
 /// The objects of the snapshot API that the watches have brought.
 #[derive(Clone)]
 pub struct Snapshots {
-    /// All contents.
+    /// All `VolumeSnapshotContent`s of the cluster.
     pub contents: Store<VolumeSnapshotContent>,
-    /// All snapshots.
+    /// All `VolumeSnapshot`s of the cluster.
     pub snapshots: Store<VolumeSnapshot>,
-    /// All classes.
+    /// All `VolumeSnapshotClass`es of the cluster.
     pub classes: Store<VolumeSnapshotClass>,
     /// Whether the cluster has the API; `None` while that is not known.
     known: Arc<watch::Sender<Option<bool>>>,

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What is known of the cluster. A clone is another handle on the same.
 #[derive(Clone)]
 pub struct Cache {
-    /// All claims.
+    /// All claims of the cluster, whether Mooring serves them or not.
     pub claims: Store<PersistentVolumeClaim>,
     /// All PVs.
     pub volumes: Store<PersistentVolume>,
@@ -47,7 +47,7 @@ pub struct Cache {
     carriers: BTreeMap<String, Store<Carrier>>,
     /// The namespaces whose runs have been listed.
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
-    /// All classes.
+    /// All `StorageClass`es of the cluster.
     pub classes: Store<StorageClass>,
     /// What claims may ask of volumes that stand.
     attributes: Store<VolumeAttributesClass>,

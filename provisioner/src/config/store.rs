@@ -1,6 +1,7 @@
 //! The provisioner ConfigMaps in force, for all controllers to read.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -20,14 +21,45 @@ pub struct Entry {
     pub problems: Vec<ConfigProblem>,
 }
 
+/// A class, as a user finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClassRef {
+    /// A `StorageClass`.
+    Storage(String),
+    /// A `VolumeSnapshotClass`.
+    Snapshot(String),
+}
+
+impl fmt::Display for ClassRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Storage(name) => write!(f, "storage class {name:?}"),
+            Self::Snapshot(name) => write!(f, "VolumeSnapshotClass {name:?}"),
+        }
+    }
+}
+
+/// Where nothing else is said, a class is one of volumes.
+impl From<String> for ClassRef {
+    fn from(name: String) -> Self {
+        Self::Storage(name)
+    }
+}
+
+impl From<&str> for ClassRef {
+    fn from(name: &str) -> Self {
+        Self::Storage(name.to_owned())
+    }
+}
+
 /// Why a StorageClass has no ConfigMap to go by.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoConfig {
     /// The class belongs to another provisioner.
-    #[error("storage class {class:?} is served by {provisioner:?}, not by Mooring")]
+    #[error("{class} is served by {provisioner:?}, not by Mooring")]
     NotOurs {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
         /// Its provisioner.
         provisioner: String,
     },
@@ -36,35 +68,35 @@ pub enum NoConfig {
     NotReadYet,
     /// One of the two parameters without the other.
     #[error(
-        "storage class {class:?} has only one of the parameters {} and {}: give both",
+        "{class} has only one of the parameters {} and {}: give both",
         parameters::CONFIG_NAMESPACE,
         parameters::CONFIG_NAME
     )]
     HalfNamed {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
     },
     /// The ConfigMap that the parameters name isn't there.
     #[error(
-        "storage class {class:?} is tied to ConfigMap {reference}, which does not exist or is not honoured: create it \
+        "{class} is tied to ConfigMap {reference}, which does not exist or is not honoured: create it \
          with the label {}={} in one of the controller's --config-namespaces",
         labels::TYPE,
         labels::TYPE_PROVISIONER_CONFIG
     )]
     Missing {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
     },
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
     #[error(
-        "storage class {class:?} is tied to ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
+        "{class} is tied to ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
          namespace: check that the Mooring that does is running, or add the namespace to this one's --config-namespaces"
     )]
     Elsewhere {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
         /// There is one that does: it makes or has made volumes of the class.
@@ -72,26 +104,23 @@ pub enum NoConfig {
     },
     /// No ConfigMap's label names the class, of those that this Mooring honours.
     #[error(
-        "storage class {class:?} has no provisioner ConfigMap in the namespaces that this Mooring honours: label one \
+        "{class} has no provisioner ConfigMap in the namespaces that this Mooring honours: label one \
          {}={label}, or name it in the class's parameters {} and {}",
         labels::STORAGE_CLASS,
         parameters::CONFIG_NAMESPACE,
         parameters::CONFIG_NAME
     )]
     Unclaimed {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
         /// What the label would have to say.
         label: String,
     },
     /// The ConfigMap is bad and there never was a good version of it.
-    #[error(
-        "storage class {class:?} is tied to ConfigMap {reference}, which has errors: {}",
-        join(problems)
-    )]
+    #[error("{class} is tied to ConfigMap {reference}, which has errors: {}", join(problems))]
     Refused {
-        /// The class.
-        class: String,
+        /// The class that the claim, the volume or the snapshot is of.
+        class: ClassRef,
         /// The ConfigMap.
         reference: ConfigRef,
         /// What is wrong with it.
@@ -219,7 +248,7 @@ impl State {
         let name = class.metadata.name.clone().unwrap_or_default();
         if class.provisioner != names::PROVISIONER {
             return Err(NoConfig::NotOurs {
-                class: name,
+                class: name.into(),
                 provisioner: class.provisioner.clone(),
             });
         }
@@ -231,7 +260,7 @@ impl State {
             parameter(parameters::CONFIG_NAMESPACE),
             parameter(parameters::CONFIG_NAME),
         ) {
-            (Some(namespace), Some(config)) => self.by_reference(name, ConfigRef::new(namespace, config)),
+            (Some(namespace), Some(config)) => self.by_reference(name.into(), ConfigRef::new(namespace, config)),
             (None, None) => {
                 let label = class
                     .metadata
@@ -242,13 +271,16 @@ impl State {
                     .unwrap_or_else(|| name.clone());
                 claimant(self.entries.values().filter_map(|entry| entry.good.as_ref()), &label)
                     .cloned()
-                    .ok_or(NoConfig::Unclaimed { class: name, label })
+                    .ok_or(NoConfig::Unclaimed {
+                        class: name.into(),
+                        label,
+                    })
             }
-            _ => Err(NoConfig::HalfNamed { class: name }),
+            _ => Err(NoConfig::HalfNamed { class: name.into() }),
         }
     }
 
-    fn by_reference(&self, class: String, reference: ConfigRef) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    fn by_reference(&self, class: ClassRef, reference: ConfigRef) -> Result<Arc<ProvisionerConfig>, NoConfig> {
         match self.entries.get(&reference) {
             None => Err(NoConfig::Missing { class, reference }),
             Some(Entry { good: Some(config), .. }) => Ok(config.clone()),

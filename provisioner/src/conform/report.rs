@@ -1,12 +1,12 @@
 //! What was found, as a table while it goes on and as XML of `JUnit` at the end.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::time::Duration;
 
 use mooring_contract::operation::Operation;
 
 use super::error::CheckError;
+use crate::process::say::say;
 use mooring_program::error::chain;
 
 /// How one thing ended.
@@ -150,12 +150,6 @@ fn escaped(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// One line for people. That nobody reads it to its end (`| head`) is not an error.
-fn say(line: &str) {
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

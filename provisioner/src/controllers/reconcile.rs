@@ -108,3 +108,20 @@ fn error_policy<K: Reconciled>(object: Arc<K>, error: &ApplyError, work: Arc<Wor
     work.retries
         .failed(K::CONTROLLER, &ObjectRef::from_obj(&*object).to_string(), error)
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+    use super::span;
+
+    #[test]
+    fn a_reconcile_has_a_span_that_says_which_object_it_is_about() {
+        let claim = PersistentVolumeClaim::default();
+        let span = tracing::subscriber::with_default(tracing_subscriber::registry(), || span(&claim));
+        let about = span.metadata().unwrap();
+        assert_eq!(about.name(), "reconcile");
+        let fields: Vec<_> = about.fields().iter().map(|field| field.name()).collect();
+        assert_eq!(fields, ["controller", "object.namespace", "object.name", "object.uid"]);
+    }
+}

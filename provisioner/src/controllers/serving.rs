@@ -26,7 +26,7 @@ pub(crate) fn config_for(
         let found = elsewhere(shared, shared.context.configs.for_class(class));
         if let Err(NoConfig::Unclaimed { class, .. } | NoConfig::Elsewhere { class, .. }) = &found {
             let (claims, volumes) = (shared.cache.claims.state(), shared.cache.volumes.state());
-            let another_s = another_s_config(&claims, &volumes, class, |namespace| honours(shared, namespace));
+            let another_s = another_s_config(&claims, &volumes, class_name, |namespace| honours(shared, namespace));
             if let Some(reference) = another_s {
                 return Err(NoConfig::Elsewhere {
                     class: class.clone(),
@@ -43,12 +43,12 @@ pub(crate) fn config_for(
     let reference: Option<ConfigRef> = record.and_then(|record| record.config.parse().ok());
     let Some(reference) = reference else {
         return Err(NoConfig::Unclaimed {
-            class: class_name.to_owned(),
+            class: class_name.into(),
             label: class_name.to_owned(),
         });
     };
     let missing = NoConfig::Missing {
-        class: class_name.to_owned(),
+        class: class_name.into(),
         reference: reference.clone(),
     };
     elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
@@ -69,7 +69,7 @@ pub(crate) fn config_of(
         Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
         Some(reference) => {
             let missing = NoConfig::Missing {
-                class: class_name.to_owned(),
+                class: class_name.into(),
                 reference: reference.clone(),
             };
             elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))

@@ -12,7 +12,7 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{elsewhere, not_known, runs_in};
 use crate::apply::live::restored_by;
 use crate::apply::{self, ApplyError, Shared};
-use crate::config::store::NoConfig;
+use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::observed::ObservedSnapshot;
 use crate::operation::record::Record;
@@ -124,12 +124,12 @@ fn config(shared: &Shared, reference: Option<ConfigRef>, class: &str) -> Result<
     }
     let Some(reference) = reference else {
         return Err(NoConfig::Unclaimed {
-            class: class.to_owned(),
+            class: ClassRef::Snapshot(class.to_owned()),
             label: class.to_owned(),
         });
     };
     let missing = NoConfig::Missing {
-        class: class.to_owned(),
+        class: ClassRef::Snapshot(class.to_owned()),
         reference: reference.clone(),
     };
     elsewhere(shared, configs.get(&reference).ok_or(missing))

@@ -1,10 +1,10 @@
 //! What has become of each volume, as a line when it changes and a sum at the end.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 use super::cluster::Target;
 use super::plan::Standing;
+use crate::process::say::say;
 
 /// What has become of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,12 +152,6 @@ const CLAIM: &str = "CLAIM";
 
 fn key(target: &Target) -> String {
     format!("{}/{}", target.claim.namespace, target.claim.name)
-}
-
-/// One line for people. That nobody reads it to its end (`| head`) is not an error.
-fn say(line: &str) {
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

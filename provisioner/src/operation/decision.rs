@@ -222,7 +222,7 @@ pub struct Failed {
 /// A volume that is what was asked for.
 #[derive(Debug, Clone)]
 pub struct Accept {
-    /// The PV.
+    /// `metadata.name` of the PV.
     pub pv_name: String,
     /// What is to be changed of the PV, if anything.
     pub volume_patch: Option<Value>,
@@ -289,7 +289,7 @@ pub struct Altered {
     /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
     /// what was watched, and removed first.
     pub without: Option<(String, RunId)>,
-    /// The PV.
+    /// `metadata.name` of the PV.
     pub pv_name: String,
     /// What is to be changed of the PV, if anything.
     pub volume_patch: Option<Value>,

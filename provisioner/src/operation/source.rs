@@ -58,7 +58,7 @@ pub enum SourceError {
          content with mooring.dev/config={serves}"
     )]
     SnapshotOfOtherConfig {
-        /// The snapshot.
+        /// `metadata.name` of the `VolumeSnapshot`.
         snapshot: String,
         /// The ConfigMap that took it.
         taken_by: String,
@@ -71,7 +71,7 @@ pub enum SourceError {
          least as much"
     )]
     SmallerThanSnapshot {
-        /// The snapshot.
+        /// `metadata.name` of the `VolumeSnapshot`.
         snapshot: String,
         /// Bytes asked for.
         asked: u64,
@@ -84,7 +84,7 @@ pub enum SourceError {
          annotate its content with {MODE_MAY_CHANGE}=true"
     )]
     SnapshotMode {
-        /// The snapshot.
+        /// `metadata.name` of the `VolumeSnapshot`.
         snapshot: String,
         /// The mode.
         mode: String,

@@ -52,3 +52,33 @@ impl RunRef {
         self.resource_version.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::operation::Operation;
+
+    use super::RunId;
+    use crate::run::Kind;
+
+    #[test]
+    fn the_policy_for_volume_makers_knows_the_pod_of_every_operation_by_its_name() {
+        let policies = include_str!("../../../configmaps/install/admission.yaml");
+        let policy = policies.split("\n---\n").find(|policy| {
+            policy.contains("kind: ValidatingAdmissionPolicy\n") && policy.contains("name: mooring-volume-makers\n")
+        });
+        let (_, after) = policy.unwrap().split_once("'^(provision|").unwrap();
+        let (others, _) = after.split_once(")-'").unwrap();
+        let mut listed: Vec<_> = ["provision"].into_iter().chain(others.split('|')).collect();
+        let mut operations = Operation::ALL.map(Operation::as_str).to_vec();
+        listed.sort_unstable();
+        operations.sort_unstable();
+        assert_eq!(listed, operations);
+        for kind in Kind::ALL {
+            let name = RunId::new(kind, "u").name();
+            let operation = name.strip_suffix("-u").unwrap();
+            assert!(listed.contains(&operation), "{name}");
+            // Two words at most: the form of the name that the policy tells runs by.
+            assert!(operation.split('-').count() <= 2, "{name}");
+        }
+    }
+}

@@ -62,8 +62,9 @@ pub struct Skeleton<'a> {
 /// The Pod of a run.
 pub fn build(run: &Skeleton<'_>) -> Pod {
     let Order { request, config, .. } = run.order;
-    let mounted = config.backend_volume.iter().chain(backup_volume(&run.order));
-    let clients: Vec<_> = mounted.map(|volume| volume.client.as_str()).collect();
+    let clients: Vec<_> = run_volumes(&run.order)
+        .map(|given| given.volume.client.as_str())
+        .collect();
     let service_account = config.service_account.clone();
     Pod {
         metadata: ObjectMeta {
@@ -171,15 +172,41 @@ fn as_label(name: &str) -> String {
     cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// The volume with backups, if the run is about one.
-fn backup_volume<'a>(order: &Order<'a>) -> Option<&'a volume::Volume> {
+/// A volume of the ConfigMap's that a run gets.
+struct RunVolume<'a> {
+    name: &'static str,
+    /// Where the image has it.
+    path: &'static str,
+    read_only: bool,
+    /// Whether the ConfigMap's client image mounts it, unless the volume names another.
+    by_client_image: bool,
+    volume: &'a volume::Volume,
+}
+
+/// The volumes of the ConfigMap that a run gets: the backend's, and that with backups if the run is about one.
+fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
+    let backend = order.config.backend_volume.as_ref().map(|volume| RunVolume {
+        name: "backend",
+        path: paths::BACKEND,
+        read_only: false,
+        // What mounts the volumes mounts their server's export too.
+        by_client_image: volume.client.as_str() != ClientName::POOL,
+        volume,
+    });
     let about_backup = order.request.snapshot.as_ref().is_some_and(|snapshot| snapshot.backup);
-    order.config.backup_volume.as_ref().filter(|_| about_backup)
+    let backup = order.config.backup_volume.as_ref().filter(|_| about_backup);
+    let backup = backup.map(|volume| RunVolume {
+        name: "backup",
+        path: paths::BACKUP,
+        // What a restore reads stays as it is.
+        read_only: order.request.operation == Operation::Restore,
+        by_client_image: false,
+        volume,
+    });
+    backend.into_iter().chain(backup)
 }
 
 fn container(run: &Skeleton<'_>) -> Container {
-    let backend = run.order.config.backend_volume.is_some();
-    let backup = backup_volume(&run.order).is_some();
     let mut mounts = vec![
         mount(PROPERTIES_VOLUME, paths::PROPERTIES, true),
         VolumeMount {
@@ -188,13 +215,7 @@ fn container(run: &Skeleton<'_>) -> Container {
         },
         mount("tmp", "/tmp", false),
     ];
-    if backend {
-        mounts.push(mount("backend", paths::BACKEND, false));
-    }
-    if backup {
-        let read_only = run.order.request.operation == Operation::Restore;
-        mounts.push(mount("backup", paths::BACKUP, read_only));
-    }
+    mounts.extend(run_volumes(&run.order).map(|given| mount(given.name, given.path, given.read_only)));
     // An image that works on files of many owners needs to be root over them, in these volumes alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
@@ -214,7 +235,7 @@ fn container(run: &Skeleton<'_>) -> Container {
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities {
-                add: (backend || backup).then_some(files),
+                add: run_volumes(&run.order).next().map(|_| files),
                 drop: Some(vec!["ALL".to_owned()]),
             }),
             privileged: Some(false),
@@ -265,32 +286,24 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
             ..Volume::default()
         },
     ];
-    if let Some(backend) = &run.order.config.backend_volume {
-        let mut options = backend.to_options();
-        if backend.client.as_str() != ClientName::POOL
-            && let Some(image) = &run.order.config.client_image
-        {
-            // What mounts the volumes mounts their server's export too, unless it is told otherwise.
-            options
-                .entry(keys::CLIENT_IMAGE.to_owned())
-                .or_insert_with(|| image.clone());
-        }
-        volumes.push(mounted(run, "backend", options));
-    }
-    if let Some(backup) = backup_volume(&run.order) {
-        volumes.push(mounted(run, "backup", backup.to_options()));
-    }
+    volumes.extend(run_volumes(&run.order).map(|given| mounted(run, &given)));
     volumes
 }
 
 /// A volume that Mooring mounts.
-fn mounted(run: &Skeleton<'_>, name: &str, mut options: BTreeMap<String, String>) -> Volume {
+fn mounted(run: &Skeleton<'_>, given: &RunVolume<'_>) -> Volume {
+    let mut options = given.volume.to_options();
+    if let Some(image) = run.order.config.client_image.as_ref().filter(|_| given.by_client_image) {
+        options
+            .entry(keys::CLIENT_IMAGE.to_owned())
+            .or_insert_with(|| image.clone());
+    }
     // The kubelet has a field of its own for it, and hands that on under its own name too.
     let fs_type = options.get(keys::FS_TYPE).cloned();
     options.retain(|_, value| !value.is_empty());
     let secret = run.order.config.secret_name.clone().filter(|_| run.backend_secret);
     Volume {
-        name: name.to_owned(),
+        name: given.name.to_owned(),
         flex_volume: Some(FlexVolumeSource {
             driver: FLEX_DRIVER.to_owned(),
             fs_type,

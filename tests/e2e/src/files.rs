@@ -83,7 +83,7 @@ pub const FILES: &[File] = &[
     file("mount", "shim", Needs::Cluster, 5),
     file("mount", "sshfs", Needs::Cluster, 45),
     file("mount", "vendor", Needs::Cluster, 40),
-    file("provision", "attach", Needs::Quiet, 150),
+    file("provision", "attach", Needs::Quiet, 110),
     file("provision", "backup", Needs::Cluster, 75),
     file("provision", "clone", Needs::Cluster, 15),
     file("provision", "config", Needs::Cluster, 15),

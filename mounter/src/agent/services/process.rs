@@ -26,7 +26,7 @@ pub(super) struct ProcessIdentity {
     began: u64,
 }
 
-/// A process.
+/// A process that this agent has started, or found again after a restart.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) identity: ProcessIdentity,

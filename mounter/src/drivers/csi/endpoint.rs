@@ -35,7 +35,7 @@ enum EndpointError {
 
 /// What the endpoint is made from.
 pub(crate) struct CsiSettings {
-    /// The kubelet's root.
+    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub(crate) kubelet_root: PathBuf,
     /// This node's name.
     pub(crate) node: Option<String>,

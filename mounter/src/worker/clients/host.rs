@@ -63,7 +63,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         })
         .map_err(|error| MountError::Failed {
             attempted: format!("mount {} as {fs_type} by the host's mount", volume.source),
-            cause: error.words.into(),
+            cause: error.cause,
         })
         .and_then(|()| {
             let directory = sys.open_stage(&stage)?.ok_or_else(|| MountError::Failed {

@@ -239,7 +239,7 @@ impl From<SysError> for MountError {
     fn from(error: SysError) -> Self {
         Self::Failed {
             attempted: error.attempted,
-            cause: error.words.into(),
+            cause: error.cause,
         }
     }
 }

@@ -84,11 +84,7 @@ pub(super) fn mount<R: Remote>(
     // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
     let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
         attempted: error.attempted,
-        cause: format!(
-            "{}: correct the server's name in the volume's source, or check the DNS of the mounter's Pod",
-            error.words
-        )
-        .into(),
+        cause: Cause::of(Unresolved(error.cause)),
     })?;
     let addresses = wanted.meant(each_once(found))?;
     if let Some(entry) = there {
@@ -196,15 +192,31 @@ fn silent(wanted: &impl Remote, took: Duration) -> MountError {
 pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
-        cause: format!("{cure} ({})", error.words).into(),
+        cause: Cause::of(Cured {
+            cure: cure.to_owned(),
+            source: error.cause,
+        }),
     }
+}
+
+/// The resolver does not know the server.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: correct the server's name in the volume's source, or check the DNS of the mounter's Pod")]
+struct Unresolved(#[source] Cause);
+
+/// What to do about what the kernel said.
+#[derive(Debug, thiserror::Error)]
+#[error("{cure} ({source})")]
+struct Cured {
+    cure: String,
+    source: Cause,
 }
 
 /// What failed, without a cure.
 pub(super) fn without_cure(error: SysError) -> MountError {
     MountError::Failed {
         attempted: error.attempted,
-        cause: error.words.into(),
+        cause: error.cause,
     }
 }
 

@@ -24,9 +24,13 @@ pub(super) struct Circumstances<'a> {
 /// What the kernel says if it has NFS, but not the version.
 const NO_VERSION: &str = "Version unavailable";
 
+fn lacks_version(error: &SysError) -> bool {
+    error.cause.to_string().contains(NO_VERSION)
+}
+
 /// Whether an older version may work: the server does not speak this one, or (`INVAL`) the kernel does not.
 pub(super) fn is_about_the_version(error: &SysError) -> bool {
-    matches!(error.errno, Some(Errno::PROTONOSUPPORT | Errno::INVAL)) && !error.words.contains(NO_VERSION)
+    matches!(error.errno, Some(Errno::PROTONOSUPPORT | Errno::INVAL)) && !lacks_version(error)
 }
 
 /// The error as the user reads it.
@@ -37,7 +41,7 @@ pub(super) fn explain(error: SysError, about: &Circumstances<'_>) -> MountError 
     let module = if is_three { "nfsv3" } else { "nfsv4" };
     let cure = match error.errno {
         Some(Errno::NODEV) => return no_nfs("has no NFS", module),
-        Some(Errno::PROTONOSUPPORT) if error.words.contains(NO_VERSION) => {
+        Some(Errno::PROTONOSUPPORT) if lacks_version(&error) => {
             return no_nfs("has NFS, but not this version", module);
         }
         Some(Errno::ACCESS | Errno::PERM) => format!(
