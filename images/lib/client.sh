@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2034 # variables pass between it and what reads it
 # Each client's program reads this first. Mooring's agent runs the program as "mount <source> <directory>" or "unmount
-# <directory>". A program that fails says why and what to do, and exits with 1.
+# <directory>". A program that fails says why and what to do, and exits with 75, as a provisioning script that may be tried again does.
 #
 # The services that a program asks the agent for (service, below) end with the volume, and $MOORING_STATE is removed
 # with it. Most programs have nothing else to undo, so their "unmount" ends here. A program that has sets $undoes before
@@ -11,7 +11,7 @@ umask 077
 
 fail() {
     echo "$@" >&2
-    exit 1
+    exit 75
 }
 
 # Asks the agent for a service for the volume: see docs/vendors.md.

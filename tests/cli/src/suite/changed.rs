@@ -19,13 +19,22 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/client-block/", &["mount_block", "mount_ceph", "vm_ceph"]),
     ("images/client-iscsi/", &["vm_daemons"]),
     ("images/nfs-locks/", &["vm_daemons"]),
+    (
+        "images/lib/run.sh",
+        &["provision_local", "provision_smb", "provision_attach", "mount_"],
+    ),
     ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
     ("images/provisioner-tgt/", &["mount_block", "provision_attach"]),
     (
         "images/provisioner-local/",
-        &["provision_local", "provision_lost", "provision_backup"],
+        &[
+            "provision_local",
+            "provision_lost",
+            "provision_backup",
+            "provision_clone",
+        ],
     ),
     ("images/provisioner-sshfs/", &["mount_sshfs"]),
     (

@@ -1,0 +1,18 @@
+# shellcheck shell=sh
+# Each provisioning script reads this first: how a run ends that has not done what it was asked to do. What it prints
+# last is shown to the user, so it says what to do about it. The exit codes are those of docs/vendors.md.
+set -eu
+# What a run writes contains keys.
+umask 077
+
+# Mooring tries again.
+fail() {
+    echo "$@"
+    exit 75
+}
+
+# There is no use in trying again until the ConfigMap or the claim changes.
+refuse() {
+    echo "$@"
+    exit 78
+}
