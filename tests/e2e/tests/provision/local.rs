@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
 use mooring_contract::names::CSI_DRIVER;
@@ -117,6 +117,33 @@ fn the_size_asked_for_is_the_size_there_is_by_csi_as_well() {
         let volume = scope.provisioned(&uid).await?.context("no volume")?;
         let driver = volume.spec.and_then(|spec| Some(spec.csi?.driver));
         assert_eq!(driver.as_deref(), Some(CSI_DRIVER));
+        Ok(())
+    });
+}
+
+#[test]
+fn an_ephemeral_volume_comes_and_goes_with_its_pod_by_either_driver() {
+    in_namespace("local-ephemeral", async |scope| {
+        for source in ["flexVolume", "csi"] {
+            let name = source.to_lowercase();
+            let provisioner = like_local(scope.provisioner_named(&name)).key("volume-source", source);
+            provisioner.apply().await?;
+            let mut user = user_of(&name, "", "echo kept >/data/file; sleep 1000000");
+            user["spec"]["volumes"][0] = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": provisioner.class,
+                "resources": {"requests": {"storage": "64Mi"}},
+            }}}});
+            scope.apply(&user.to_string())?;
+            scope.pod_ready(&name).await?;
+            assert_eq!(scope.exec(&name, ["cat", "/data/file"])?, "kept\n");
+            let claims: Api<PersistentVolumeClaim> = scope.api();
+            let uid = claims.get(&format!("{name}-data")).await?.uid().context("no uid")?;
+            assert!(scope.provisioned(&uid).await?.is_some());
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(&name).await?;
+            scope.nothing_left(&uid).await?;
+            assert_eq!(files_of(&scope, &uid).await?, Vec::<String>::new());
+        }
         Ok(())
     });
 }
