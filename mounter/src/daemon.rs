@@ -40,7 +40,7 @@ use crate::core::{Core, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
 use crate::node::attachments::Attachments;
-use crate::node::attachments::api::Cluster as AttachmentCluster;
+use crate::node::attachments::api::ClusterAttachments;
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::{self, NodePods};
 use crate::node::readiness;
@@ -255,7 +255,7 @@ fn no_api(error: &dyn std::error::Error) {
 fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<Arc<Attachments>> {
     let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
     let as_node = config.and_then(|config| node_pods::client_as(config, &node).ok());
-    let api = AttachmentCluster::new(kube, as_node, node.clone());
+    let api = ClusterAttachments::new(kube, as_node, node.clone());
     let attachments = Arc::new(Attachments::new(
         Box::new(api),
         node,

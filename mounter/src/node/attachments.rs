@@ -63,7 +63,8 @@ pub struct Data {
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(
-        "the volume's connection is not from the Secret of a PersistentVolume, so it is not used: remove key {CONNECTION} from the Secret"
+        "the volume's connection is not from the Secret of a PersistentVolume, so it is not used: remove key \
+         {CONNECTION} from the Secret"
     )]
     Forged,
     #[error(

@@ -23,14 +23,14 @@ const NOTED: &str = "true";
 const BLIND: Duration = Duration::from_secs(1);
 
 /// The API itself.
-pub struct Cluster {
+pub struct ClusterAttachments {
     client: Client,
     /// In the name of the node, if that is allowed.
     as_node: Option<Client>,
     node: String,
 }
 
-impl Cluster {
+impl ClusterAttachments {
     /// As the mounter of `node`.
     pub fn new(client: Client, as_node: Option<Client>, node: String) -> Self {
         Self { client, as_node, node }
@@ -52,7 +52,7 @@ impl Cluster {
 }
 
 #[async_trait]
-impl AttachmentApi for Cluster {
+impl AttachmentApi for ClusterAttachments {
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
         Api::all(self.client.clone()).get_opt(name).await
     }
