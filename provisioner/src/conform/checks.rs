@@ -1,5 +1,7 @@
 //! What is tried of each operation. The contract (`docs/vendors.md`) has the rule behind each.
 
+mod attachment;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -105,8 +107,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         let mut checks = self.of_provision();
         for kind in kinds(&promised) {
             checks.extend(match kind {
-                // What it takes to try an attachment, the kit does not have: a node that is let in, and one that is not.
-                Kind::Provision | Kind::Attach | Kind::Detach => Vec::new(),
+                Kind::Provision => Vec::new(),
                 Kind::Delete => self.of_delete(),
                 Kind::Expand => self.of_expand(),
                 Kind::Modify => self.of_modify(),
@@ -117,6 +118,8 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Kind::DeleteBackup => self.of_deleting(Form::Backup),
                 Kind::Restore => self.of_restore(&promised),
                 Kind::Discover => self.of_discover(),
+                Kind::Attach => self.of_attach(),
+                Kind::Detach => self.of_detach(),
             });
         }
         if self.rig.can_be_unreachable() {

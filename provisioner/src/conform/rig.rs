@@ -163,6 +163,8 @@ impl Rig {
             }),
             snapshot: ask.snapshot.clone(),
             attributes: ask.attributes.clone(),
+            node_name: ask.node.as_ref().map_or(request.node_name, |node| node.name.clone()),
+            attachment: ask.node.as_ref().map(|node| node.attachment.clone()),
             ..request
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
-use mooring_contract::request::{Attributes, Request, Snapshot};
+use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
 
 use super::error::RigError;
 use crate::config::ProvisionerConfig;
@@ -29,6 +29,15 @@ pub(super) struct Ask<'a> {
     /// Those of a class that the image has listed.
     pub(super) parameters: BTreeMap<String, String>,
     pub(super) unreachable: bool,
+    /// The node of an attachment.
+    pub(super) node: Option<NodeOfRun>,
+}
+
+/// The node that a volume is attached to or detached from, as the image is told of it.
+#[derive(Debug, Clone)]
+pub(super) struct NodeOfRun {
+    pub(super) name: String,
+    pub(super) attachment: Attachment,
 }
 
 impl<'a> Ask<'a> {
@@ -44,6 +53,7 @@ impl<'a> Ask<'a> {
             attributes: None,
             parameters: BTreeMap::new(),
             unreachable: false,
+            node: None,
         }
     }
 

@@ -46,6 +46,11 @@ enum Planted {
     RestoreLies,
     BackupFailsTwice,
     BackupGoesWithItsVolume,
+    AttachFailsTwice,
+    AttachLies,
+    AttachPrintsNonsense,
+    DetachFailsOnNothing,
+    DetachLeavesIt,
     DiscoverListsNonsense,
     DiscoverChanges,
     DiscoverListsWhatItHasNot,
@@ -63,6 +68,8 @@ struct Fake {
     sizes: RefCell<BTreeMap<String, u64>>,
     snapshots: RefCell<BTreeSet<String>>,
     modified: RefCell<BTreeSet<String>>,
+    /// Which node has the volume of a claim.
+    attached: RefCell<BTreeMap<String, String>>,
     attributes: BTreeMap<String, String>,
     count: Cell<u32>,
 }
@@ -74,7 +81,7 @@ impl Fake {
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
                 "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
-                               delete-backup, discover",
+                               delete-backup, discover, attach, detach",
                 "volume-source": "flexVolume",
             },
         });
@@ -87,6 +94,7 @@ impl Fake {
             sizes: RefCell::default(),
             snapshots: RefCell::default(),
             modified: RefCell::default(),
+            attached: RefCell::default(),
             attributes: [("tier".to_owned(), "gold".to_owned())].into(),
             count: Cell::default(),
         }
@@ -202,7 +210,29 @@ impl Runs for Fake {
         }
         let there = self.made.borrow().contains(&uid);
         Ok(match ask.kind {
-            Kind::Attach | Kind::Detach => finish(Outcome::Done, Category::Done, ""),
+            Kind::Attach if !there && !self.is(Planted::AttachLies) => self.failed(Outcome::GiveUp, "no such volume"),
+            Kind::Attach => {
+                let node = ask.node.clone().unwrap().name;
+                let has = self.attached.borrow().get(&uid).cloned();
+                match has {
+                    Some(other) if other != node => self.failed(Outcome::Retry, "another node has it"),
+                    Some(_) if self.is(Planted::AttachFailsTwice) => self.failed(Outcome::Retry, "it is attached"),
+                    Some(_) | None => {
+                        self.attached.borrow_mut().insert(uid, node);
+                        let said = if self.is(Planted::AttachPrintsNonsense) {
+                            "target 1"
+                        } else {
+                            ""
+                        };
+                        finish(Outcome::Done, Category::Done, said)
+                    }
+                }
+            }
+            Kind::Detach if self.is(Planted::DetachLeavesIt) => finish(Outcome::Done, Category::Done, ""),
+            Kind::Detach => match self.attached.borrow_mut().remove(&uid) {
+                None if self.is(Planted::DetachFailsOnNothing) => self.failed(Outcome::Retry, "no node has it"),
+                Some(_) | None => finish(Outcome::Done, Category::Done, ""),
+            },
             Kind::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
             Kind::Provision if ask.parameters.contains_key("pool") && self.is(Planted::DiscoverListsWhatItHasNot) => {
                 self.failed(Outcome::GiveUp, "no such pool")
@@ -335,6 +365,11 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::RestoreLies, "the snapshot is gone"),
         (Planted::BackupFailsTwice, "it was taken before"),
         (Planted::BackupGoesWithItsVolume, "no such snapshot"),
+        (Planted::AttachFailsTwice, "it is attached"),
+        (Planted::AttachLies, "the volume is gone"),
+        (Planted::AttachPrintsNonsense, "the connection would be refused"),
+        (Planted::DetachFailsOnNothing, "no node has it"),
+        (Planted::DetachLeavesIt, "another node has it"),
         (Planted::DiscoverListsNonsense, "is not {&quot;classes&quot;"),
         (Planted::DiscoverChanges, "two runs listed different classes"),
         (Planted::DiscoverListsWhatItHasNot, "is listed, but"),

@@ -76,6 +76,13 @@ fn iscsi() {
     });
 }
 
+fn attached_iscsi() {
+    in_namespace("kit-attach", async |scope| {
+        let (server, provisioner) = scope.attached_iscsi(&scope.node(1).await?).await?;
+        passes(&scope, &provisioner, &server.address, "server")
+    });
+}
+
 fn smb() {
     in_namespace("kit-smb", async |scope| {
         let (server, provisioner) = scope.smb_example().await?;
@@ -117,6 +124,7 @@ fn the_other_stock_images_pass_the_vendor_s_kit() {
     // One after the other: each kit has four Pods at work.
     local_with_backups();
     iscsi();
+    attached_iscsi();
     smb();
     directory();
     ceph();
