@@ -172,6 +172,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             // What it has begun to say comes before it is taken back.
             let _ = publisher.await;
             publish::take_back(&kube, node).await;
+            ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
         }
     }
     info!("ended");

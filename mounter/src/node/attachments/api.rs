@@ -13,6 +13,7 @@ use mooring_contract::names::MOUNTER;
 use mooring_contract::names::annotations::{NODE_ATTACHED_PREFIX, NODE_NOTES_ATTACHED};
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use tracing::{info, warn};
 
 use super::{AttachmentApi, Data};
 
@@ -38,6 +39,15 @@ impl ClusterAttachments {
 
     fn secrets(&self, namespace: &str) -> Option<Api<Secret>> {
         Some(Api::namespaced(self.as_node.clone()?, namespace))
+    }
+
+    /// Says no more that this node's mounter notes which volumes it uses: it goes for good. What is noted stays, since
+    /// it may still be mounted.
+    pub async fn withdraw(&self) {
+        match self.patched(json!({NODE_NOTES_ATTACHED: Value::Null})).await {
+            Ok(_) => info!("removed annotation {NODE_NOTES_ATTACHED} from the node"),
+            Err(error) => warn!(%error, "failed to remove annotation {NODE_NOTES_ATTACHED} from the node"),
+        }
     }
 
     async fn patched(&self, annotations: Value) -> Result<Node, kube::Error> {

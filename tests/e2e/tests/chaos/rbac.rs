@@ -23,7 +23,7 @@ use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 /// Longest wait until a right is missed, and until a controller that has it again is done: many of them start at once.
-const LIMIT: Duration = Duration::from_mins(3);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);
