@@ -2,8 +2,10 @@
 //!
 //! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the
 //! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
-//! place for another run. [`mirror`] keeps the few fields that matter of the objects of one watch.
+//! place for another run. [`consumers`] says on which nodes Pods use a claim. [`mirror`] keeps the few fields that
+//! matter of the objects of one watch.
 
+mod consumer_watch;
 pub mod consumers;
 pub mod expectations;
 pub mod limiter;
@@ -13,3 +15,6 @@ pub mod snapshots;
 pub mod store;
 pub mod watches;
 pub mod work_queue;
+
+/// Objects a page of a list: more would be held twice for a moment.
+const PAGE: u32 = 50;

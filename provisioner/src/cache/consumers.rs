@@ -4,20 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Error as WatchError, Event, watcher};
-use mooring_contract::operation::Operation;
-use tracing::warn;
-
-use super::store::Cache;
-use super::watches::PAGE;
-use super::work_queue::{WorkItem, WorkQueue};
-use crate::process::context::Context;
 
 /// The Pods that use claims. A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +20,17 @@ struct State {
     by_claim: BTreeMap<String, BTreeSet<Consumer>>,
     /// The claims of each Pod, by its uid.
     claims: BTreeMap<String, Vec<String>>,
+}
+
+/// Pods that are being listed.
+#[derive(Debug, Default)]
+pub(super) struct Listing(State);
+
+impl Listing {
+    /// Adds one.
+    pub(super) fn add(&mut self, pod: &Pod) {
+        self.0.put(pod);
+    }
 }
 
 /// A Pod that uses a claim, in the order in which they were made.
@@ -148,74 +148,30 @@ impl Consumers {
         });
     }
 
+    /// Forgets all.
+    pub(super) fn clear(&self) {
+        self.change(|state| *state = State::default());
+    }
+
+    /// Knows what has been listed, and nothing else.
+    pub(super) fn replace(&self, listing: Listing) {
+        let mut listed = listing.0;
+        listed.listed = true;
+        self.change(|state| *state = listed);
+    }
+
+    /// Keeps what a Pod uses; the claims for which that is news.
+    pub(super) fn put(&self, pod: &Pod) -> Vec<String> {
+        self.change(|state| state.put(pod))
+    }
+
+    /// Forgets a Pod; the claims that it had.
+    pub(super) fn remove(&self, pod: &Pod) -> Vec<String> {
+        self.change(|state| state.remove(&pod.uid().unwrap_or_default()))
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Watches the Pods of the cluster for as long as a ConfigMap has volumes attached.
-pub(super) async fn watch(context: Context, cache: Cache, queue: WorkQueue) {
-    let configs = context.configs.clone();
-    let mut changes = configs.subscribe();
-    let offered = || configs.offers(Operation::Attach) || configs.offers(Operation::Detach);
-    loop {
-        if offered() {
-            let pods = Config::default().fields("spec.nodeName!=").page_size(PAGE);
-            let events = watcher(Api::<Pod>::all(context.client.clone()), pods);
-            let over = async { while offered() && changes.changed().await.is_ok() {} };
-            tokio::select! {
-                () = follow(events, &cache, &queue) => {}
-                () = over => {}
-            }
-            cache.consumers.change(|state| *state = State::default());
-        }
-        if changes.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn follow(events: impl Stream<Item = Result<Event<Pod>, WatchError>> + Send, cache: &Cache, queue: &WorkQueue) {
-    let mut events = std::pin::pin!(events.default_backoff());
-    let mut listing = State::default();
-    while let Some(event) = events.next().await {
-        let news = match event {
-            Ok(Event::Init) => {
-                listing = State::default();
-                continue;
-            }
-            Ok(Event::InitApply(pod)) => {
-                listing.put(&pod);
-                continue;
-            }
-            Ok(Event::InitDone) => {
-                let mut listed = std::mem::take(&mut listing);
-                listed.listed = true;
-                cache.consumers.change(|state| *state = listed);
-                cache.queue_all(queue);
-                continue;
-            }
-            Ok(Event::Apply(pod)) => cache.consumers.change(|state| state.put(&pod)),
-            Ok(Event::Delete(pod)) => cache
-                .consumers
-                .change(|state| state.remove(&pod.uid().unwrap_or_default())),
-            Err(error) => {
-                warn!(
-                    kind = "pods of the cluster",
-                    error = &error as &dyn std::error::Error,
-                    "failed to watch; trying again"
-                );
-                continue;
-            }
-        };
-        for claim in news {
-            if let Some(volume) = claim
-                .split_once('/')
-                .and_then(|(namespace, name)| cache.volume_name(namespace, name))
-            {
-                queue.add(&WorkItem::Volume(volume));
-            }
-        }
     }
 }
 

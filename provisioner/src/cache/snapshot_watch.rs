@@ -8,6 +8,7 @@ use kube::runtime::watcher::{Config, Error as WatchError, Event, watcher};
 use kube::{Client, ResourceExt};
 use tracing::{info, warn};
 
+use super::PAGE;
 use super::snapshots::SnapshotWriters;
 use super::store::Cache;
 use super::work_queue::{WorkItem, WorkQueue};
@@ -21,9 +22,6 @@ const LOOK_FOR_API: Duration = Duration::from_secs(10);
 
 /// How long the watches wait after an error.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// Objects a page of a list.
-const PAGE: u32 = 50;
 
 /// Queues the claims that are to be made of a snapshot.
 fn queue_restores(cache: &Cache, queue: &WorkQueue, namespace: &str, name: &str) {

@@ -18,7 +18,8 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::consumers;
+use super::PAGE;
+use super::consumer_watch;
 use super::expectations::Expectations;
 use super::limiter::Limiter;
 use super::snapshot_watch::watch_all;
@@ -33,9 +34,6 @@ use crate::run::observed::{Carrier, selector};
 use crate::run::{Kind, Run, RunId};
 use crate::volume::persistent_volume;
 
-/// Objects a page of a list: more would be held twice for a moment.
-pub(super) const PAGE: u32 = 50;
-
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
 pub async fn watch(
     context: Context,
@@ -45,7 +43,7 @@ pub async fn watch(
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
 ) {
-    let consumers = consumers::watch(context.clone(), cache.clone(), queue.clone());
+    let consumers = consumer_watch::watch(context.clone(), cache.clone(), queue.clone());
     let Context {
         client,
         configs,
