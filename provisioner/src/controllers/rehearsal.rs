@@ -325,6 +325,18 @@ impl Theatre {
     }
 
     /// Plays until nothing changes any more.
+    /// Has a call go wrong, if one is named: its number from now on, and how.
+    fn fail(&self, fault: Option<(usize, Fault)>) {
+        if let Some((nth, fault)) = fault {
+            self.api.fail(nth, fault);
+        }
+    }
+
+    /// How many calls there were since.
+    fn calls(&self) -> usize {
+        self.api.lock().calls()
+    }
+
     async fn play(&mut self) {
         let mut quiet = 0;
         for turn in 0..80 {
@@ -369,22 +381,33 @@ impl Theatre {
     }
 }
 
-/// Plays a script without a fault, then with each call going wrong in both ways, until there are no more calls to fail.
-async fn rehearse(script: Script) {
-    let mut theatre = Theatre::open(script);
-    theatre.play().await;
-    theatre.check(&format!("{script:?}"));
+/// Plays what is rehearsed without a fault, then with each call going wrong in every way, until there are no more calls
+/// to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+async fn with_every_fault<R, P>(rehearsed: &R, play: P)
+where
+    R: std::fmt::Debug,
+    P: AsyncFn(Option<(usize, Fault)>, &str) -> usize,
+{
+    play(None, &format!("{rehearsed:?}")).await;
     for fault in [Fault::Before, Fault::After, Fault::Conflict] {
         for nth in 1.. {
-            let mut theatre = Theatre::open(script);
-            theatre.api.fail(nth, fault);
-            theatre.play().await;
-            theatre.check(&format!("{script:?}, call {nth} failed {fault:?}"));
-            if theatre.api.lock().calls() < nth {
+            let what = format!("{rehearsed:?}, call {nth} failed {fault:?}");
+            if play(Some((nth, fault)), &what).await < nth {
                 break;
             }
         }
     }
+}
+
+async fn rehearse(script: Script) {
+    with_every_fault(&script, async |fault, what| {
+        let mut theatre = Theatre::open(script);
+        theatre.fail(fault);
+        theatre.play().await;
+        theatre.check(what);
+        theatre.calls()
+    })
+    .await;
 }
 
 fn scripts(deleted_after: Option<usize>) -> Vec<Script> {

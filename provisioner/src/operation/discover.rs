@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::CONTRACT_VERSION;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
@@ -19,8 +18,9 @@ use sha2::{Digest, Sha256};
 
 use super::decision::{Decision, DiscoverDecision, Start};
 use super::describe::describe;
-use super::observed::Limits;
+use super::observed::{Limits, Surroundings};
 use super::record::Record;
+use super::request;
 use super::step::{Step, step};
 use crate::config::problem::join;
 use crate::config::{ProvisionerConfig, discovered, properties};
@@ -137,33 +137,16 @@ fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
 
 /// What the image is asked: nothing of a volume.
 pub fn request(config: &ProvisionerConfig, kube_api: &str) -> Request {
+    let around = Surroundings {
+        class: None,
+        config,
+        kube_api,
+    };
     Request {
-        contract: CONTRACT_VERSION,
-        operation: Operation::Discover,
-        pv_name: String::new(),
-        username: String::new(),
-        groups: Vec::new(),
-        size: 0,
-        size_gi: 0,
-        pvc_name: String::new(),
-        pvc_namespace: String::new(),
-        pvc_uid: String::new(),
         storage_class: discovered::prefix(config).to_owned(),
-        access_modes: Vec::new(),
-        volume_mode: String::new(),
-        fs_type: String::new(),
         mount_options: config.class.mount_options.clone(),
         reclaim_policy: config.class.reclaim_policy.as_str().to_owned(),
-        node_name: String::new(),
-        topology: [].into(),
-        service_account: config.service_account.clone().unwrap_or_default(),
-        kube_api: kube_api.to_owned(),
-        parameters: config.pass_through.clone(),
-        volume: [].into(),
-        source: None,
-        snapshot: None,
-        attributes: None,
-        attachment: None,
+        ..request::unremembered(Kind::Discover, around)
     }
 }
 
@@ -174,7 +157,7 @@ pub struct DiscoverFailure {
     pub outcome: Outcome,
     /// For metrics.
     pub category: Category,
-    /// Why.
+    /// What the ConfigMap's Event says about it.
     pub words: String,
 }
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooring_seal::{Purpose, seal};
 use serde_json::{Value, json};
 
-use super::fake_api::{Fault, key_of};
-use super::{Offers, PV, Script, Theatre, UID};
+use super::fake_api::key_of;
+use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
 use crate::run::properties::tests::silver;
 
 const SECRET: &str = "admin/attachment-pvc-u1";
@@ -280,22 +280,14 @@ fn user(node: &str) -> Value {
 
 /// Plays it without a fault, then with each call going wrong in every way.
 async fn rehearse(moves: Moves) {
-    let what = format!("{moves:?}");
-    let mut stage = Stage::open(moves);
-    stage.play(&what).await;
-    stage.check(&what);
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
-        for nth in 1.. {
-            let what = format!("{moves:?}, call {nth} failed {fault:?}");
-            let mut stage = Stage::open(moves);
-            stage.theatre.api.fail(nth, fault);
-            stage.play(&what).await;
-            stage.check(&what);
-            if stage.theatre.api.lock().calls() < nth {
-                break;
-            }
-        }
-    }
+    with_every_fault(&moves, async |fault, what| {
+        let mut stage = Stage::open(moves);
+        stage.theatre.fail(fault);
+        stage.play(what).await;
+        stage.check(what);
+        stage.theatre.calls()
+    })
+    .await;
 }
 
 /// Proves: P1

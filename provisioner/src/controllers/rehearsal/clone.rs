@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::fake_api::{Fault, key_of};
-use super::{Offers, PV, Script, Theatre};
+use super::fake_api::key_of;
+use super::{Offers, PV, Script, Theatre, with_every_fault};
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::run::properties::tests::silver;
@@ -241,20 +241,14 @@ fn several_at_once(shared: &mut Shared) {
 
 /// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
 async fn rehearse(copying: Copying) {
-    let mut stage = Stage::open(copying);
-    stage.play().await;
-    stage.check(&format!("{copying:?}"));
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
-        for nth in 1.. {
-            let mut stage = Stage::open(copying);
-            stage.theatre.api.fail(nth, fault);
-            stage.play().await;
-            stage.check(&format!("{copying:?}, call {nth} failed {fault:?}"));
-            if stage.theatre.api.lock().calls() < nth {
-                break;
-            }
-        }
-    }
+    with_every_fault(&copying, async |fault, what| {
+        let mut stage = Stage::open(copying);
+        stage.theatre.fail(fault);
+        stage.play().await;
+        stage.check(what);
+        stage.theatre.calls()
+    })
+    .await;
 }
 
 /// Proves: P1

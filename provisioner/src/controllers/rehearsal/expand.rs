@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::fake_api::{Fault, key_of};
-use super::{Offers, PV, Script, Theatre, UID};
+use super::fake_api::key_of;
+use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
 use crate::run::properties::tests::silver;
 
 /// What the image, the node and the user do.
@@ -194,22 +194,14 @@ impl Stage {
 
 /// Plays it without a fault, then with each call going wrong in every way.
 async fn rehearse(growth: Growth) {
-    let what = format!("{growth:?}");
-    let mut stage = Stage::open(growth);
-    stage.play(&what).await;
-    stage.check(&what);
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
-        for nth in 1.. {
-            let what = format!("{growth:?}, call {nth} failed {fault:?}");
-            let mut stage = Stage::open(growth);
-            stage.theatre.api.fail(nth, fault);
-            stage.play(&what).await;
-            stage.check(&what);
-            if stage.theatre.api.lock().calls() < nth {
-                break;
-            }
-        }
-    }
+    with_every_fault(&growth, async |fault, what| {
+        let mut stage = Stage::open(growth);
+        stage.theatre.fail(fault);
+        stage.play(what).await;
+        stage.check(what);
+        stage.theatre.calls()
+    })
+    .await;
 }
 
 /// Proves: P1

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::fake_api::{Fault, key_of};
-use super::{Offers, PV, Script, Theatre};
+use super::fake_api::key_of;
+use super::{Offers, PV, Script, Theatre, with_every_fault};
 use crate::cache::limiter::Limiter;
 use crate::config::ConfigRef;
 use crate::run::properties::tests::silver;
@@ -379,20 +379,14 @@ fn form_at(turn: usize) -> Form {
 
 /// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
 async fn rehearse(taking: Taking) {
-    let mut stage = Stage::open(taking);
-    stage.play().await;
-    stage.check(&format!("{taking:?}"));
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
-        for nth in 1.. {
-            let mut stage = Stage::open(taking);
-            stage.theatre.api.fail(nth, fault);
-            stage.play().await;
-            stage.check(&format!("{taking:?}, call {nth} failed {fault:?}"));
-            if stage.theatre.api.lock().calls() < nth {
-                break;
-            }
-        }
-    }
+    with_every_fault(&taking, async |fault, what| {
+        let mut stage = Stage::open(taking);
+        stage.theatre.fail(fault);
+        stage.play().await;
+        stage.check(what);
+        stage.theatre.calls()
+    })
+    .await;
 }
 
 /// Proves: P1
