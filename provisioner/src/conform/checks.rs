@@ -1,15 +1,15 @@
 //! What is tried of each operation. The contract (`docs/vendors.md`) has the rule behind each.
 
 mod attachment;
+mod discovery;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request, Snapshot};
@@ -17,7 +17,6 @@ use mooring_contract::request::{Attributes, Request, Snapshot};
 use super::error::CheckError;
 use super::report::ConformReport;
 use super::runs::{Ask, MadeVolume, Runs, kinds};
-use crate::operation::discover;
 use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::acceptance::{Expected, check};
@@ -32,9 +31,6 @@ const ATTRIBUTES_CLASS: &str = "mooring-conform";
 
 /// An attribute that no image knows.
 const NO_ATTRIBUTE: &str = "mooring-conform-none";
-
-/// Of how many of the classes that an image lists a volume is made.
-const MOST_CLASSES: usize = 8;
 
 /// At which parts of its usual time a run is cut off.
 const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
@@ -281,26 +277,6 @@ impl<'r, R: Runs> Kit<'r, R> {
             check(
                 format!("fails on a {noun} that is gone"),
                 self.restore_of_nothing(form).boxed_local(),
-            ),
-        ]
-    }
-
-    fn of_discover(&self) -> Vec<Check<'_>> {
-        let check = |what, check| Check::new(Operation::Discover, what, check);
-        vec![
-            check("lists what classes can be made of", self.discover_once().boxed_local()),
-            check(
-                "lists the same when it is run again",
-                self.discover_twice().boxed_local(),
-            ),
-            check(
-                "lists the same in two runs at once",
-                self.discover_at_once().boxed_local(),
-            ),
-            check("lists it after it was killed", self.discover_cut_off().boxed_local()),
-            check(
-                "makes a volume of each class that it lists",
-                self.provision_discovered().boxed_local(),
             ),
         ]
     }
@@ -604,64 +580,6 @@ impl<'r, R: Runs> Kit<'r, R> {
         must_fail(&finish, "the volume to copy is gone")
     }
 
-    /// What a discovery lists.
-    async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, CheckError> {
-        listed(&self.rig.run(ask).await?)
-    }
-
-    async fn discover_once(&self) -> Passed {
-        let claim = self.rig.claim().await?;
-        self.discovered(&Ask::of(Kind::Discover, &claim)).await.map(drop)
-    }
-
-    async fn discover_twice(&self) -> Passed {
-        let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Discover, &claim);
-        same_list(&self.discovered(&ask).await?, &self.discovered(&ask).await?)
-    }
-
-    async fn discover_at_once(&self) -> Passed {
-        let claim = self.rig.claim().await?;
-        let (first, second) = self.both(&Ask::of(Kind::Discover, &claim)).await?;
-        same_list(&listed(&first)?, &listed(&second)?)
-    }
-
-    async fn discover_cut_off(&self) -> Passed {
-        let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Discover, &claim);
-        self.rig.cut_off(&ask, Duration::ZERO).await?;
-        self.discovered(&ask).await.map(drop)
-    }
-
-    /// A class that is listed is one that claims can have.
-    async fn provision_discovered(&self) -> Passed {
-        let claim = self.rig.claim().await?;
-        let found = self.discovered(&Ask::of(Kind::Discover, &claim)).await?;
-        for class in found.classes.iter().take(MOST_CLASSES) {
-            // One that only some nodes reach, or that is full, is no fault of the image's.
-            let elsewhere = !class.nodes.is_empty() || !class.topologies.is_empty();
-            let full = class.capacity.is_some_and(|left| left < self.rig.size());
-            if elsewhere || full {
-                continue;
-            }
-            let claim = self.rig.claim().await?;
-            let of_class = |kind| Ask {
-                parameters: class.parameters.clone(),
-                ..Ask::of(kind, &claim)
-            };
-            let made = self.made_by(&of_class(Kind::Provision)).await;
-            let made = made.map_err(|error| of_listed(&class.name, error))?;
-            if self.rig.promised().contains(&Operation::Delete) {
-                let gone = Ask {
-                    volume: made.options.clone(),
-                    ..of_class(Kind::Delete)
-                };
-                self.must_be_done(&gone).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// The snapshot or backup of a volume that the contract has one name for.
     fn taken_of(form: Form, made: &MadeVolume) -> Snapshot {
         let uid = made.claim.uid().unwrap_or_default();
@@ -810,38 +728,6 @@ fn done(finish: &Finish) -> Passed {
     match finish.outcome {
         Outcome::Done => Ok(()),
         Outcome::Retry | Outcome::GiveUp => Err(fault(format!("the run failed: {}", words(finish)))),
-    }
-}
-
-/// What a run has listed; an error if the controller would not take it.
-fn listed(finish: &Finish) -> Result<Discovered, CheckError> {
-    done(finish)?;
-    discover::read(&finish.message).map_err(fault)
-}
-
-/// Whether two runs listed the same classes, whatever is left in each.
-fn same_list(first: &Discovered, second: &Discovered) -> Passed {
-    let classes = |found: &Discovered| -> BTreeSet<(String, BTreeMap<String, String>)> {
-        let classes = found.classes.iter();
-        classes
-            .map(|class| (class.name.clone(), class.parameters.clone()))
-            .collect()
-    };
-    let (first, second) = (classes(first), classes(second));
-    if first == second {
-        return Ok(());
-    }
-    Err(fault(format!(
-        "two runs listed different classes, {first:?} and {second:?}: a class keeps its name and its parameters for as \
-         long as the storage has it"
-    )))
-}
-
-/// A fault of a class that was listed.
-fn of_listed(class: &str, error: CheckError) -> CheckError {
-    match error {
-        CheckError::Image(text) => fault(format!("class {class:?} is listed, but {text}")),
-        rig @ CheckError::Rig(_) => rig,
     }
 }
 
