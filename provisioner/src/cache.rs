@@ -8,6 +8,8 @@
 mod consumer_watch;
 pub mod consumers;
 pub mod expectations;
+mod grant_watch;
+pub mod grants;
 pub mod limiter;
 pub mod mirror;
 mod snapshot_watch;

@@ -6,6 +6,7 @@
 
 pub mod acceptance;
 pub mod capacity;
+pub mod grant;
 pub mod persistent_volume;
 pub mod snapshot;
 pub mod snapshot_class;

@@ -117,8 +117,11 @@ pub struct Snapshot {
 pub struct Source {
     /// Name of its PV.
     pub pv_name: String,
-    /// Name of its claim, which is in the same namespace.
+    /// Name of its claim.
     pub pvc_name: String,
+    /// That claim's namespace; empty in requests of earlier versions, where it is that of the claim that is made.
+    #[serde(default)]
+    pub pvc_namespace: String,
     /// That claim's uid.
     pub pvc_uid: String,
     /// Its capacity in bytes: the new volume's is not smaller.

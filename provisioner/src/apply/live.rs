@@ -82,6 +82,9 @@ pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<b
 /// A copy's record is written before this, and all claims come by one watch, in the order of their changes. So a
 /// controller that sees this claim go sees the record too, unless this has said no: see [`copied_by`].
 pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &Source) -> Result<bool, ApplyError> {
+    let namespace = Some(source.pvc_namespace.as_str())
+        .filter(|there| !there.is_empty())
+        .unwrap_or(namespace);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let claim = claims.get_metadata_opt(&source.pvc_name).await;
     let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), &source.pvc_name, error))?;

@@ -26,9 +26,11 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Queues the claims that are to be made of a snapshot.
 fn queue_restores(cache: &Cache, queue: &WorkQueue, namespace: &str, name: &str) {
     cache.queue_claims(queue, |claim| {
-        claim.namespace().as_deref() == Some(namespace)
-            && Content::of(claim) == Content::Snapshot(name)
-            && super::store::is_open(claim)
+        let named = match Content::of(claim) {
+            Content::Snapshot(source) => source.namespace == namespace && source.name == name,
+            Content::Empty | Content::Claim(_) | Content::Populated => false,
+        };
+        named && super::store::is_open(claim)
     });
 }
 

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use tokio::sync::watch;
 
 use super::work_queue::{WorkItem, WorkQueue};
+use crate::operation::content::SourceRef;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// The objects of the snapshot API that the watches have brought.
@@ -85,11 +85,10 @@ impl Snapshots {
     /// The snapshot that a claim names, and the content that this says to be bound to.
     pub(super) fn source_of(
         &self,
-        claim: &PersistentVolumeClaim,
-        name: &str,
+        source: SourceRef<'_>,
     ) -> (Option<Arc<VolumeSnapshot>>, Option<Arc<VolumeSnapshotContent>>) {
-        let namespace = claim.namespace().unwrap_or_default();
-        let snapshot = self.snapshots.get(&ObjectRef::new(name).within(&namespace));
+        let named = ObjectRef::new(source.name).within(source.namespace);
+        let snapshot = self.snapshots.get(&named);
         let content = snapshot.as_ref().and_then(|snapshot| {
             let status = snapshot.status.as_ref()?;
             self.content(status.bound_volume_snapshot_content_name.as_deref()?)

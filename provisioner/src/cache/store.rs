@@ -17,11 +17,12 @@ use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
 use super::consumers::Consumers;
+use super::grants::Grants;
 use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::attach;
-use crate::operation::content::{Content, ObservedSource};
+use crate::operation::content::{Access, Content, ObservedSource};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
@@ -35,6 +36,9 @@ use crate::volume::topology::{HOSTNAME, Node};
 
 /// How long the first list of a namespace's runs is waited for; after that the others are served without it.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Objects, by namespace and name.
+type Names = BTreeSet<(String, String)>;
 
 /// What is known of the cluster. A clone is another handle on the same.
 #[derive(Clone)]
@@ -53,13 +57,15 @@ pub struct Cache {
     attributes: Store<VolumeAttributesClass>,
     /// The snapshots, where the cluster has any.
     pub snapshots: Snapshots,
+    /// Which namespaces let claims of others in.
+    pub grants: Grants,
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// The Pods that use claims.
     pub consumers: Consumers,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
-    /// Names of the claims that are to be copies, by `namespace/name` of the claim that they copy.
-    by_source: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// The claims that are to be copies, namespace and name, by `namespace/name` of the claim that they copy.
+    by_source: Arc<RwLock<BTreeMap<String, Names>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
     /// A run has changed.
@@ -101,6 +107,7 @@ impl Cache {
             classes,
             attributes,
             snapshots,
+            grants: Grants::default(),
             nodes,
             consumers: Consumers::default(),
             by_claim: Arc::default(),
@@ -120,8 +127,8 @@ impl Cache {
         (cache, writers)
     }
 
-    /// Returns when everything has been listed once, but for attributes, snapshots and runs: what there are no rights
-    /// for, or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be
+    /// Returns when everything has been listed once, but for attributes, snapshots, grants and runs: what there are no
+    /// rights for, or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be
     /// there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
@@ -133,6 +140,7 @@ impl Cache {
             tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
             tokio::time::timeout(PATIENCE, self.attributes.wait_until_ready()),
             tokio::time::timeout(PATIENCE, self.snapshots.ready()),
+            tokio::time::timeout(PATIENCE, self.grants.ready()),
         );
     }
 
@@ -318,27 +326,39 @@ impl Cache {
 
     /// What a claim is to be a copy of, as far as it is there.
     pub fn source_of(&self, claim: &PersistentVolumeClaim) -> ObservedSource {
-        let name = match Content::of(claim) {
-            Content::Claim(name) => name,
-            Content::Snapshot(name) => {
-                let (snapshot, content) = self.snapshots.source_of(claim, name);
+        let content = Content::of(claim);
+        let access = match content.needs_grant(claim) {
+            Some(wanted) => self.grants.access(&wanted),
+            None => Access::Own,
+        };
+        let nothing = ObservedSource {
+            access,
+            ..ObservedSource::default()
+        };
+        match access {
+            Access::Own | Access::Granted => {}
+            Access::Refused(_) | Access::NoApi | Access::NotKnown => return nothing,
+        }
+        let source = match content {
+            Content::Claim(source) => source,
+            Content::Snapshot(source) => {
+                let (snapshot, content) = self.snapshots.source_of(source);
                 return ObservedSource {
                     snapshot,
                     content,
-                    ..ObservedSource::default()
+                    ..nothing
                 };
             }
-            Content::Empty | Content::Elsewhere(_) | Content::Populated => return ObservedSource::default(),
+            Content::Empty | Content::Populated => return nothing,
         };
-        let namespace = claim.namespace().unwrap_or_default();
-        let claim = self.claims.get(&ObjectRef::new(name).within(&namespace));
+        let claim = self.claims.get(&ObjectRef::new(source.name).within(source.namespace));
         let volume = claim
             .as_ref()
             .and_then(|claim| claim.spec.as_ref()?.volume_name.as_deref());
         ObservedSource {
             volume: volume.and_then(|volume| self.volumes.get(&ObjectRef::new(volume))),
             claim,
-            ..ObservedSource::default()
+            ..nothing
         }
     }
 
@@ -364,21 +384,22 @@ impl Cache {
         let copies = by_source.get(&format!("{namespace}/{name}"));
         let copies = copies.into_iter().flatten();
         copies
-            .filter_map(|copy| self.claims.get(&ObjectRef::new(copy).within(namespace)))
+            .filter_map(|(namespace, name)| self.claims.get(&ObjectRef::new(name).within(namespace)))
             .collect()
     }
 
     pub(super) fn note_copy(&self, claim: &PersistentVolumeClaim, there: bool) {
-        let Content::Claim(name) = Content::of(claim) else {
+        let Content::Claim(source) = Content::of(claim) else {
             return;
         };
-        let source = format!("{}/{name}", claim.namespace().unwrap_or_default());
+        let source = format!("{}/{}", source.namespace, source.name);
+        let copy = (claim.namespace().unwrap_or_default(), claim.name_any());
         let mut by_source = self.by_source.write().unwrap_or_else(PoisonError::into_inner);
         let copies = by_source.entry(source.clone()).or_default();
         if there {
-            copies.insert(claim.name_any());
+            copies.insert(copy);
         } else {
-            copies.remove(&claim.name_any());
+            copies.remove(&copy);
         }
         if copies.is_empty() {
             by_source.remove(&source);
@@ -396,20 +417,31 @@ impl Cache {
 
     /// Queues the PVs and claims that wait for what copies them, where this claim does.
     pub(super) fn queue_sources(&self, queue: &WorkQueue, claim: &PersistentVolumeClaim) {
-        let Content::Claim(name) = Content::of(claim) else {
+        let Content::Claim(source) = Content::of(claim) else {
             return;
         };
         let copied = |volume: &PersistentVolume| {
             let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            of.is_some_and(|of| of.name.as_deref() == Some(name) && of.namespace == claim.metadata.namespace)
+            of.is_some_and(|of| {
+                of.name.as_deref() == Some(source.name) && of.namespace.as_deref() == Some(source.namespace)
+            })
         };
         for volume in self.volumes.state_filter(copied) {
             queue.add(&WorkItem::Volume(volume.name_any()));
         }
-        let source = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
+        let source = ObjectRef::new(source.name).within(source.namespace);
         if let Some(source) = self.claims.get(&source).filter(|source| is_change_asked(source)) {
             queue.add(&claim_target(&source));
         }
+    }
+
+    /// Queues the claims that are to be made of something in this other namespace, or in any.
+    pub(super) fn queue_grantees(&self, queue: &WorkQueue, namespace: Option<&str>) {
+        self.queue_claims(queue, |claim| {
+            let wanted = Content::of(claim).needs_grant(claim);
+            let there = wanted.is_some_and(|wanted| namespace.is_none_or(|namespace| wanted.namespace == namespace));
+            there && is_open(claim)
+        });
     }
 
     pub(super) fn queue_claims(&self, queue: &WorkQueue, wanted: impl Fn(&PersistentVolumeClaim) -> bool) {

@@ -21,6 +21,7 @@ use tracing::warn;
 use super::PAGE;
 use super::consumer_watch;
 use super::expectations::Expectations;
+use super::grant_watch;
 use super::limiter::Limiter;
 use super::snapshot_watch::watch_all;
 use super::store::{Cache, Writers, claim_target, is_open};
@@ -72,6 +73,7 @@ pub async fn watch(
         writers.snapshots,
         seen.queue.clone(),
     );
+    let grants = grant_watch::watch(client.clone(), seen.cache.clone(), seen.queue.clone());
     let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
         let (seen, ours) = (seen.clone(), pages().labels(&selector()));
         let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours);
@@ -100,6 +102,7 @@ pub async fn watch(
             seen.by(Seen::node)
         ),
         snapshots,
+        grants,
         consumers,
         by_config,
     );

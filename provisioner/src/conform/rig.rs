@@ -157,6 +157,7 @@ impl Rig {
             source: ask.source.map(|source| Source {
                 pv_name: source.request.pv_name.clone(),
                 pvc_name: source.request.pvc_name.clone(),
+                pvc_namespace: source.request.pvc_namespace.clone(),
                 pvc_uid: source.request.pvc_uid.clone(),
                 size: source.request.size,
                 volume: source.options.clone(),

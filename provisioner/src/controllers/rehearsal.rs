@@ -37,6 +37,7 @@ use crate::process::context::{Context, Settings};
 use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
+use crate::volume::grant::Version;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What the image and the user do.
@@ -238,6 +239,7 @@ impl Theatre {
                 read(state.all("snapshotclasses")),
             ),
         );
+        self.shared.cache.grants.replace(Version::V1, read(state.all("grants")));
         if self.script.offers == Offers::Attachments {
             self.shared.cache.consumers.know(&read(state.all("users")));
         }

@@ -4,26 +4,65 @@
 //! stands in `dataSourceRef` only (`NormalizeDataSources` in `pkg/api/persistentvolumeclaim/util.go`). Both are fixed
 //! once the claim is made, so they alone say which operation makes its volume.
 
+use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::run::Kind;
+use crate::volume::grant::{Use, Version};
 use crate::volume::snapshot::{self, VolumeSnapshot, VolumeSnapshotContent};
+
+const CLAIM: &str = "PersistentVolumeClaim";
+const SNAPSHOT: &str = "VolumeSnapshot";
 
 /// What a claim says that its volume is to be filled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
     /// Nothing.
     Empty,
-    /// The volume of the claim of this name, in the same namespace.
-    Claim(&'a str),
-    /// The snapshot of this name.
-    Snapshot(&'a str),
-    /// Something in this other namespace.
-    Elsewhere(&'a str),
+    /// The volume of this claim.
+    Claim(SourceRef<'a>),
+    /// This snapshot.
+    Snapshot(SourceRef<'a>),
     /// Something that a populator makes the volume from, so nobody else must (KEP-1495).
     Populated,
+}
+
+/// An object that a claim names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceRef<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// The namespace is not the claim's own.
+    pub is_elsewhere: bool,
+}
+
+impl fmt::Display for SourceRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_elsewhere {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(self.name)
+    }
+}
+
+/// Whether a claim may be made of what it names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It is in the claim's own namespace.
+    #[default]
+    Own,
+    /// It is in another one, which has a `ReferenceGrant` for it.
+    Granted,
+    /// It is in another one without such a grant. The API has this version.
+    Refused(Version),
+    /// It is in another one, and the cluster has no grants.
+    NoApi,
+    /// It is in another one, and what grants there are is not known yet.
+    NotKnown,
 }
 
 impl<'a> Content<'a> {
@@ -41,15 +80,35 @@ impl<'a> Content<'a> {
         let Some((group, kind, name, namespace)) = by_ref.or_else(plain) else {
             return Self::Empty;
         };
-        let known = match (group.unwrap_or_default(), kind.as_str()) {
-            ("", "PersistentVolumeClaim") => Self::Claim(name),
-            (snapshot::GROUP, "VolumeSnapshot") => Self::Snapshot(name),
-            _ => return Self::Populated,
+        let own = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = namespace.unwrap_or(own);
+        let source = SourceRef {
+            namespace,
+            name,
+            is_elsewhere: namespace != own,
         };
-        match namespace.filter(|namespace| claim.metadata.namespace.as_deref() != Some(namespace)) {
-            Some(namespace) => Self::Elsewhere(namespace),
-            None => known,
+        match (group.unwrap_or_default(), kind.as_str()) {
+            ("", CLAIM) => Self::Claim(source),
+            (snapshot::GROUP, SNAPSHOT) => Self::Snapshot(source),
+            _ => Self::Populated,
         }
+    }
+
+    /// What the claim needs a `ReferenceGrant` for, if it names something in another namespace.
+    pub fn needs_grant(self, claim: &'a PersistentVolumeClaim) -> Option<Use<'a>> {
+        let (source, group, kind) = match self {
+            Self::Claim(source) => (source, "", CLAIM),
+            Self::Snapshot(source) => (source, snapshot::GROUP, SNAPSHOT),
+            // What a populator makes is the populator's to judge.
+            Self::Empty | Self::Populated => return None,
+        };
+        source.is_elsewhere.then(|| Use {
+            by: claim.metadata.namespace.as_deref().unwrap_or_default(),
+            namespace: source.namespace,
+            group,
+            kind,
+            name: source.name,
+        })
     }
 }
 
@@ -58,7 +117,7 @@ pub fn making(claim: &PersistentVolumeClaim) -> Kind {
     match Content::of(claim) {
         Content::Claim(_) => Kind::Clone,
         Content::Snapshot(_) => Kind::Restore,
-        Content::Empty | Content::Elsewhere(_) | Content::Populated => Kind::Provision,
+        Content::Empty | Content::Populated => Kind::Provision,
     }
 }
 
@@ -73,4 +132,6 @@ pub struct ObservedSource {
     pub snapshot: Option<Arc<VolumeSnapshot>>,
     /// The content that it is bound to.
     pub content: Option<Arc<VolumeSnapshotContent>>,
+    /// Whether the claim may be made of it. Where it may not, nothing else is known here.
+    pub access: Access,
 }

@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::annotations;
 use mooring_contract::request::{Request, Snapshot, Source};
 
-use super::content::Content;
+use super::content::{Access, Content, SourceRef};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
+use crate::volume::grant::{Lacking, Version};
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::{Form, Handle, HandleError, VolumeSnapshotContent};
 use crate::volume::topology::Node;
@@ -89,12 +90,26 @@ pub enum SourceError {
         /// The mode.
         mode: String,
     },
-    /// Of another namespace.
+    /// Of another namespace, which does not let the claim's in.
     #[error(
-        "the claim's dataSourceRef is in namespace {0:?}, and only claims of its own namespace can be copied: name one \
-         of those"
+        "no ReferenceGrant in namespace {:?} lets claims of namespace {:?} use {} {:?}: have somebody who may write \
+         there run {}, and Mooring goes on", .0.namespace, .0.by, .0.kind, .0.name, .0.command()
     )]
-    Elsewhere(String),
+    NotGranted(Box<Lacking>),
+    /// Of another namespace, in a cluster where none can let others in.
+    #[error(
+        "{} {:?} is in namespace {:?}, which has to let claims of namespace {:?} in by a ReferenceGrant, and the \
+         cluster has no such API: have an administrator install CustomResourceDefinition \
+         referencegrants.gateway.networking.k8s.io of the Gateway API first, then run {}",
+        .0.kind, .0.name, .0.namespace, .0.by, .0.command()
+    )]
+    NoGrants(Box<Lacking>),
+    /// Of another namespace, before anything is known of grants.
+    #[error(
+        "Mooring has not read the ReferenceGrants of namespace {0:?} yet, and waits for that; if it takes long, the \
+         controller's log says why"
+    )]
+    GrantsNotKnown(String),
     /// Of itself.
     #[error("the claim's dataSource is the claim itself: name another claim")]
     Itself,
@@ -181,7 +196,8 @@ impl SourceError {
             | Self::Busy(_)
             | Self::NodeGone(_)
             | Self::NoSnapshot(_)
-            | Self::Unready(_) => true,
+            | Self::Unready(_)
+            | Self::GrantsNotKnown(_) => true,
             Self::SnapshotGoing(_)
             | Self::OtherDriver(..)
             | Self::Handle(..)
@@ -189,7 +205,8 @@ impl SourceError {
             | Self::SnapshotOfOtherConfig { .. }
             | Self::SmallerThanSnapshot { .. }
             | Self::SnapshotMode { .. }
-            | Self::Elsewhere(_)
+            | Self::NotGranted(_)
+            | Self::NoGrants(_)
             | Self::Itself
             | Self::Going(_)
             | Self::Another { .. }
@@ -217,17 +234,18 @@ pub struct Found {
 
 /// What the claim's volume is to be a copy of; `None` if it is to be empty.
 pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Result<Option<Found>, SourceError> {
-    let name = match Content::of(seen.claim) {
+    // First of all: whoever has no grant does not learn either whether there is such an object.
+    may_use(seen)?;
+    let named = match Content::of(seen.claim) {
         // A populated claim does not come this far.
         Content::Empty | Content::Populated => return Ok(None),
-        Content::Snapshot(name) => return of_snapshot(seen, config, name).map(Some),
-        Content::Elsewhere(namespace) => return Err(SourceError::Elsewhere(namespace.to_owned())),
-        Content::Claim(name) => name,
+        Content::Snapshot(named) => return of_snapshot(seen, config, named).map(Some),
+        Content::Claim(named) => named,
     };
-    if seen.claim.metadata.name.as_deref() == Some(name) {
+    if !named.is_elsewhere && seen.claim.metadata.name.as_deref() == Some(named.name) {
         return Err(SourceError::Itself);
     }
-    let claim = || name.to_owned();
+    let claim = || named.to_string();
     let from = seen
         .source
         .claim
@@ -281,14 +299,15 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
             serves,
         });
     }
-    fits(seen, name, volume, &pv_name).and_then(|size| {
+    fits(seen, named, volume, &pv_name).and_then(|size| {
         Ok(Some(Found {
             node: node_of(seen, config, volume)?,
             snapshot: None,
             name: pv_name.clone(),
             source: Source {
                 pv_name: pv_name.clone(),
-                pvc_name: claim(),
+                pvc_name: named.name.to_owned(),
+                pvc_namespace: named.namespace.to_owned(),
                 pvc_uid: uid.clone(),
                 size,
                 volume: persistent_volume::options(volume),
@@ -297,10 +316,29 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
     })
 }
 
+/// Refuses what the claim names in another namespace and may not use.
+fn may_use(seen: &ObservedClaim<'_>) -> Result<(), SourceError> {
+    let Some(wanted) = Content::of(seen.claim).needs_grant(seen.claim) else {
+        return Ok(());
+    };
+    let lacking = |version: Version| Box::new(Lacking::new(version, &wanted));
+    match seen.source.access {
+        Access::Granted => Ok(()),
+        Access::Refused(version) => Err(SourceError::NotGranted(lacking(version))),
+        Access::NoApi => Err(SourceError::NoGrants(lacking(Version::default()))),
+        // What is in its own namespace needs no grant, so of anything else that is never said.
+        Access::NotKnown | Access::Own => Err(SourceError::GrantsNotKnown(wanted.namespace.to_owned())),
+    }
+}
+
 /// The snapshot that the claim's volume is to be made of.
-fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str) -> Result<Found, SourceError> {
-    let named = || name.to_owned();
-    let (content, handle) = ready_content(seen, name)?;
+fn of_snapshot(
+    seen: &ObservedClaim<'_>,
+    config: &ProvisionerConfig,
+    snapshot: SourceRef<'_>,
+) -> Result<Found, SourceError> {
+    let named = || snapshot.to_string();
+    let (content, handle) = ready_content(seen, snapshot)?;
     let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
     let taken_by = content.config().unwrap_or(read.config);
     if taken_by != config.reference {
@@ -311,7 +349,7 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
         });
     }
     let taken_by = content.taken_by();
-    let size = fits_snapshot(seen, name, content, taken_by.as_ref())?;
+    let size = fits_snapshot(seen, snapshot, content, taken_by.as_ref())?;
     let node = match read.host.as_deref().filter(|_| config.is_node_local()) {
         None => None,
         Some(host) => {
@@ -325,6 +363,7 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
         source: Source {
             pv_name: of(|request| &request.pv_name).unwrap_or_default(),
             pvc_name: of(|request| &request.pvc_name).unwrap_or_default(),
+            pvc_namespace: of(|request| &request.pvc_namespace).unwrap_or_default(),
             pvc_uid: of(|request| &request.pvc_uid).unwrap_or_default(),
             size,
             volume: taken_by.map(|request| request.volume).unwrap_or_default(),
@@ -342,9 +381,9 @@ fn of_snapshot(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, name: &str)
 /// The content of a snapshot that can be read, with its handle.
 fn ready_content<'a>(
     seen: &'a ObservedClaim<'_>,
-    name: &str,
+    snapshot: SourceRef<'_>,
 ) -> Result<(&'a VolumeSnapshotContent, &'a str), SourceError> {
-    let named = || name.to_owned();
+    let named = || snapshot.to_string();
     let from = seen.source.snapshot.as_ref();
     let from = from.ok_or_else(|| SourceError::NoSnapshot(named()))?;
     if from.metadata.deletion_timestamp.is_some() {
@@ -378,11 +417,11 @@ fn ready_content<'a>(
 /// The size of the snapshot, if the claim asks for a volume that can be made of it.
 fn fits_snapshot(
     seen: &ObservedClaim<'_>,
-    name: &str,
+    snapshot: SourceRef<'_>,
     content: &VolumeSnapshotContent,
     taken_by: Option<&Request>,
 ) -> Result<u64, SourceError> {
-    let named = || name.to_owned();
+    let named = || snapshot.to_string();
     let size = content.status.as_ref().and_then(|status| status.restore_size);
     let size = size.or(taken_by.map(|request| request.size)).unwrap_or(0);
     let asked = asked_bytes(seen.claim).unwrap_or(0);
@@ -412,7 +451,12 @@ fn fits_snapshot(
 }
 
 /// The size of the volume, if the claim asks for one that can be a copy of it.
-fn fits(seen: &ObservedClaim<'_>, claim: &str, volume: &PersistentVolume, pv_name: &str) -> Result<u64, SourceError> {
+fn fits(
+    seen: &ObservedClaim<'_>,
+    claim: SourceRef<'_>,
+    volume: &PersistentVolume,
+    pv_name: &str,
+) -> Result<u64, SourceError> {
     let spec = volume.spec.as_ref();
     let size = spec
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
@@ -422,7 +466,7 @@ fn fits(seen: &ObservedClaim<'_>, claim: &str, volume: &PersistentVolume, pv_nam
     let asked = asked_bytes(seen.claim).unwrap_or(0);
     if asked < size {
         return Err(SourceError::Smaller {
-            claim: claim.to_owned(),
+            claim: claim.to_string(),
             asked,
             size,
         });
@@ -432,7 +476,7 @@ fn fits(seen: &ObservedClaim<'_>, claim: &str, volume: &PersistentVolume, pv_nam
     let wanted = mode_or(seen.claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
     if wanted != mode {
         return Err(SourceError::Mode {
-            claim: claim.to_owned(),
+            claim: claim.to_string(),
             mode,
         });
     }

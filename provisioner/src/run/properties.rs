@@ -276,6 +276,7 @@ pub(crate) mod tests {
         request.source = Some(Source {
             pv_name: "pvc-old".into(),
             pvc_name: "old".into(),
+            pvc_namespace: "default".into(),
             pvc_uid: "old".into(),
             size: 1 << 30,
             volume: [("source".to_owned(), "pvc-old.img".to_owned())].into(),

@@ -31,6 +31,7 @@ pub mod counting;
 pub mod credentials;
 mod drop_in;
 mod glusterfs;
+mod grants;
 pub mod guest_node;
 pub mod hidden;
 mod in_namespace;

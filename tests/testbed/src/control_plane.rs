@@ -27,6 +27,9 @@ const AUDIT_POLICY: &str = r#"{
 /// Kubernetes' gate by which Pods and `CSINodes` show what drivers report of volumes and their storage.
 pub const VOLUME_HEALTH: &str = "CSIVolumeHealth";
 
+/// The feature gate that lets a claim name a source in another namespace.
+const OTHER_NAMESPACES: &str = "CrossNamespaceVolumeDataSource";
+
 /// Most requests a second of each of Kubernetes' own clients, and at once: more than the machine can do.
 const API_QPS: &str = "200";
 const API_BURST: &str = "400";
@@ -135,7 +138,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
             ("authorization-mode", "Node,RBAC".into()),
             ("enable-admission-plugins", "NodeRestriction".into()),
             ("allow-privileged", "true".into()),
-            ("feature-gates", format!("{VOLUME_HEALTH}=true")),
+            ("feature-gates", format!("{VOLUME_HEALTH}=true,{OTHER_NAMESPACES}=true")),
             ("audit-policy-file", path(audit_policy)),
             (
                 "audit-log-path",

@@ -25,6 +25,29 @@ struct Copying {
     source_deleted_after: Option<usize>,
     /// The user deletes the copy's claim after so many turns.
     deleted_after: Option<usize>,
+    /// The source is in another namespace, which lets the copy's in.
+    elsewhere: Option<Granted>,
+}
+
+/// When a namespace lets another one in.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    /// After so many turns.
+    after: usize,
+    /// It takes that back after so many turns.
+    until: Option<usize>,
+}
+
+impl Copying {
+    /// The source's namespace.
+    fn namespace(self) -> &'static str {
+        if self.elsewhere.is_some() { "prod" } else { "default" }
+    }
+
+    /// The source's claim.
+    fn source(self) -> String {
+        format!("{}/old", self.namespace())
+    }
 }
 
 /// A stage with a bound claim, and another that is to be a copy of it.
@@ -53,6 +76,7 @@ impl Stage {
             "mooring.dev/config": "admin/custom-isci-provisioner",
             "mooring.dev/request": json!(made_by).to_string(),
         }});
+        volume["spec"]["claimRef"]["namespace"] = json!(copying.namespace());
         volume["spec"]["claimRef"]["name"] = json!("old");
         volume["spec"]["claimRef"]["uid"] = json!("u0");
         volume["status"] = json!({"phase": "Bound"});
@@ -62,14 +86,18 @@ impl Stage {
             api.put(
                 "claims",
                 json!({
-                    "metadata": {"name": "old", "namespace": "default", "uid": "u0"},
+                    "metadata": {"name": "old", "namespace": copying.namespace(), "uid": "u0"},
                     "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"], "volumeName": SOURCE_PV,
                              "resources": {"requests": {"storage": "1Gi"}}},
                 }),
             );
             let mut copy = api.get("claims", "default/data").unwrap();
-            copy["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
             copy["spec"]["dataSourceRef"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+            if copying.elsewhere.is_some() {
+                copy["spec"]["dataSourceRef"]["namespace"] = json!(copying.namespace());
+            } else {
+                copy["spec"]["dataSource"] = copy["spec"]["dataSourceRef"].clone();
+            }
             api.put("claims", copy);
         }
         let mut theatre = theatre;
@@ -173,6 +201,21 @@ impl Stage {
         }
     }
 
+    /// What the source's namespace lets others do.
+    fn grants(&self, turn: usize) {
+        let Some(Granted { after, until }) = self.copying.elsewhere else {
+            return;
+        };
+        let mut api = self.theatre.api.lock();
+        if turn == after {
+            let all = json!({"group": "", "kind": "PersistentVolumeClaim"});
+            api.put("grants", json!(crate::volume::grant::tests::grant(&all)));
+        }
+        if until == Some(turn) {
+            api.delete("grants", "prod/g");
+        }
+    }
+
     /// Plays until nothing changes any more.
     async fn play(&mut self) {
         let Copying {
@@ -183,11 +226,12 @@ impl Stage {
         let mut quiet = 0;
         for turn in 0..120 {
             if source_deleted_after == Some(turn) {
-                self.theatre.api.lock().delete("claims", "default/old");
+                self.theatre.api.lock().delete("claims", &self.copying.source());
             }
             if deleted_after == Some(turn) {
                 self.theatre.api.lock().delete("claims", "default/data");
             }
+            self.grants(turn);
             let before = self.theatre.api.lock().version;
             self.turn().await;
             quiet = if self.theatre.api.lock().version == before {
@@ -196,7 +240,11 @@ impl Stage {
                 0
             };
             let over = |at: Option<usize>| at.is_none_or(|at| turn > at);
-            if quiet > 1 && over(source_deleted_after) && over(deleted_after) {
+            let granted = self
+                .copying
+                .elsewhere
+                .map(|granted| granted.until.unwrap_or(granted.after));
+            if quiet > 1 && over(source_deleted_after) && over(deleted_after) && over(granted) {
                 return;
             }
         }
@@ -224,7 +272,8 @@ impl Stage {
             assert!(storage.contains(PV), "{what}: no volume");
             assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: still held");
         } else {
-            assert!(!source_stands, "{what}: not bound");
+            let granted = self.copying.elsewhere.is_none_or(|granted| granted.until.is_none());
+            assert!(!source_stands || !granted, "{what}: not bound");
             assert_eq!(
                 state.get("volumes", &format!("/{PV}")),
                 None,
@@ -284,10 +333,66 @@ async fn a_copy_that_is_deleted_ends_with_none_and_lets_its_source_go() {
             first_fails: turn % 2 == 1,
             source_deleted_after: Some(turn),
             deleted_after: Some(turn + 1),
+            elsewhere: None,
         })
         .await;
         rehearse(Copying {
             deleted_after: Some(turn),
+            ..Copying::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_copy_from_another_namespace_ends_with_one_volume_whatever_fails() {
+    for after in [0, 3] {
+        rehearse(Copying {
+            elsewhere: Some(Granted { after, until: None }),
+            ..Copying::default()
+        })
+        .await;
+    }
+    // Nothing is begun before.
+    let mut stage = Stage::open(Copying {
+        elsewhere: Some(Granted {
+            after: 200,
+            until: None,
+        }),
+        ..Copying::default()
+    });
+    for _ in 0..4 {
+        stage.turn().await;
+    }
+    let log = stage.theatre.api.lock().log.clone();
+    assert_eq!(log, [""; 0], "without a grant something was written");
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_source_in_another_namespace_that_is_deleted_goes_but_never_while_it_is_copied() {
+    for turn in 1..6 {
+        rehearse(Copying {
+            source_deleted_after: Some(turn),
+            elsewhere: Some(Granted { after: 0, until: None }),
+            ..Copying::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_grant_that_is_taken_back_leaves_nothing_behind() {
+    for turn in 1..6 {
+        rehearse(Copying {
+            first_fails: true,
+            deleted_after: Some(turn + 3),
+            elsewhere: Some(Granted {
+                after: 0,
+                until: Some(turn),
+            }),
             ..Copying::default()
         })
         .await;

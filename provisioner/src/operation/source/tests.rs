@@ -6,19 +6,28 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use crate::operation::content::{Content, ObservedSource, making};
+use crate::operation::content::{Access, Content, ObservedSource, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
 use crate::run::Kind;
 use crate::volume::acceptance::tests::volume;
+use crate::volume::grant::Version;
 
 const ALL: [Operation; 3] = [Operation::Provision, Operation::Delete, Operation::Clone];
 
 fn content(spec: &Value) -> String {
     let claim = json!({"metadata": {"name": "data", "namespace": "default"}, "spec": spec});
     let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-    format!("{:?} {}", Content::of(&claim), making(&claim).as_str())
+    let content = Content::of(&claim);
+    let named = match content {
+        Content::Empty => "nothing".to_owned(),
+        Content::Claim(source) => format!("claim {source}"),
+        Content::Snapshot(source) => format!("snapshot {source}"),
+        Content::Populated => "populated".to_owned(),
+    };
+    let needs = content.needs_grant(&claim).map_or("", |_| " by a grant");
+    format!("{named}{needs}: {}", making(&claim).as_str())
 }
 
 #[test]
@@ -27,22 +36,29 @@ fn both_fields_say_the_same_and_what_they_name_decides() {
     let there = |namespace: &str| json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": namespace});
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
     let foreign = json!({"apiGroup": "example.com", "kind": "Disk", "name": "d"});
+    let elsewhere = |source: &Value| {
+        let mut source = source.clone();
+        source["namespace"] = json!("other");
+        source
+    };
     for (spec, want) in [
-        (json!({}), "Empty provision"),
-        (json!({"dataSource": claim}), "Claim(\"old\") clone"),
-        (json!({"dataSourceRef": claim}), "Claim(\"old\") clone"),
-        (
-            json!({"dataSource": claim, "dataSourceRef": claim}),
-            "Claim(\"old\") clone",
-        ),
-        (json!({"dataSourceRef": there("")}), "Claim(\"old\") clone"),
-        (json!({"dataSourceRef": there("default")}), "Claim(\"old\") clone"),
+        (json!({}), "nothing: provision"),
+        (json!({"dataSource": claim}), "claim old: clone"),
+        (json!({"dataSourceRef": claim}), "claim old: clone"),
+        (json!({"dataSource": claim, "dataSourceRef": claim}), "claim old: clone"),
+        (json!({"dataSourceRef": there("")}), "claim old: clone"),
+        (json!({"dataSourceRef": there("default")}), "claim old: clone"),
         (
             json!({"dataSourceRef": there("other")}),
-            "Elsewhere(\"other\") provision",
+            "claim other/old by a grant: clone",
         ),
-        (json!({"dataSource": snapshot}), "Snapshot(\"s\") restore"),
-        (json!({"dataSourceRef": foreign}), "Populated provision"),
+        (json!({"dataSource": snapshot}), "snapshot s: restore"),
+        (
+            json!({"dataSourceRef": elsewhere(&snapshot)}),
+            "snapshot other/s by a grant: restore",
+        ),
+        (json!({"dataSourceRef": foreign}), "populated: provision"),
+        (json!({"dataSourceRef": elsewhere(&foreign)}), "populated: provision"),
     ] {
         assert_eq!(content(&spec), want, "{spec}");
     }
@@ -198,11 +214,6 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
                 world.claim["spec"]["dataSourceRef"] = snapshot;
             }),
         ),
-        (
-            reasons::BAD_CLAIM,
-            "namespace \"other\"",
-            Box::new(|world, _, _| world.claim["spec"]["dataSourceRef"]["namespace"] = json!("other")),
-        ),
     ];
     for (at, (reason, text, change)) in table.iter().enumerate() {
         let (mut world, mut claim, mut from) = world();
@@ -212,6 +223,95 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         let text = text.replace("node gone", "node gone, which is not in the cluster");
         assert!(said.starts_with(reason) && said.contains(&text), "row {at}: {said}");
     }
+}
+
+/// The world of [`world`], with the source in namespace `other`.
+fn elsewhere(access: Access) -> World {
+    let (mut world, mut claim, mut from) = world();
+    let named = world.claim["spec"]["dataSourceRef"].take();
+    world.claim["spec"] = json!({"resources": world.claim["spec"]["resources"],
+                                 "accessModes": world.claim["spec"]["accessModes"],
+                                 "storageClassName": world.claim["spec"]["storageClassName"],
+                                 "dataSourceRef": named});
+    world.claim["spec"]["dataSourceRef"]["namespace"] = json!("other");
+    claim["metadata"]["namespace"] = json!("other");
+    from["spec"]["claimRef"]["namespace"] = json!("other");
+    see(&mut world, &claim, &from);
+    world.source.access = access;
+    world
+}
+
+#[test]
+fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
+    let Decision::Start(start) = elsewhere(Access::Granted).plan() else {
+        panic!()
+    };
+    let source = start.request.source.clone().unwrap();
+    assert_eq!(
+        (source.pvc_namespace.as_str(), source.pvc_name.as_str()),
+        ("other", "old")
+    );
+    assert_eq!(start.request.pvc_namespace, "default");
+    for (access, reason, text) in [
+        (
+            Access::Refused(Version::V1Beta1),
+            reasons::BAD_CLAIM,
+            "no ReferenceGrant in namespace \"other\" lets claims of namespace \"default\" use PersistentVolumeClaim \
+             \"old\": have somebody who may write there run kubectl create -f - <<<'\
+             {\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
+        ),
+        (
+            Access::NoApi,
+            reasons::BAD_CLAIM,
+            "install CustomResourceDefinition referencegrants.gateway.networking.k8s.io",
+        ),
+        (Access::NotKnown, reasons::WAITING, "has not read the ReferenceGrants"),
+    ] {
+        let said = word(&elsewhere(access).plan());
+        assert!(said.starts_with(reason) && said.contains(text), "{access:?}: {said}");
+        // An Event has no room for more.
+        assert!(said.len() < 800, "{said}");
+    }
+}
+
+#[test]
+fn nobody_learns_without_a_grant_what_there_is_in_another_namespace() {
+    let there = word(&elsewhere(Access::Refused(Version::V1)).plan());
+    let mut gone = elsewhere(Access::Refused(Version::V1));
+    gone.source = ObservedSource {
+        access: gone.source.access,
+        ..ObservedSource::default()
+    };
+    assert_eq!(word(&gone.plan()), there);
+}
+
+#[test]
+fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
+    let mut world = elsewhere(Access::Granted);
+    world.claim["metadata"]["name"] = json!("old");
+    assert_eq!(word(&world.plan()), "clone-u1 on \"\"");
+    // What is waited for is named with its namespace.
+    world.source.claim = None;
+    let said = word(&world.plan());
+    assert!(
+        said.contains("claim \"other/old\", which is to be copied, does not exist"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_grant_that_is_taken_back_counts_for_the_next_attempt() {
+    let mut world = elsewhere(Access::Refused(Version::V1));
+    let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
+    world.record = Some(crate::operation::tests::record(&begun));
+    let Decision::Note(idle) = world.plan() else { panic!() };
+    assert!(!idle.copies("pvc-u0") && idle.may_exist);
+    world.record = Some(*idle);
+    let said = word(&world.plan());
+    assert!(
+        said.starts_with(reasons::BAD_CLAIM) && said.contains("no ReferenceGrant"),
+        "{said}"
+    );
 }
 
 #[test]

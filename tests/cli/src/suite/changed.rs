@@ -68,6 +68,8 @@ const REACH: &[(&str, &[&str])] = &[
         &["mount_", "security_mounts", "chaos_mount", "chaos_revive"],
     ),
     ("provisioner/src/operation/attach", &["provision_attach", "chaos_rbac"]),
+    ("provisioner/src/cache/grant", &["provision_grant", "chaos_rbac"]),
+    ("provisioner/src/volume/grant", &["provision_grant"]),
     ("provisioner/seal/", &["provision_attach"]),
     ("provisioner/src/config/lint", &[]),
     ("provisioner/src/migrate", &["provision_migrate"]),

@@ -666,6 +666,7 @@ fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
     in_namespace("rbac-all", async |scope| {
         scope.require_mooring().await?;
         scope.snapshot_api()?;
+        scope.grants_api()?;
         let rights = Rights::installed(&scope).await?;
         hold(&scope).await?;
         let mooring = Mooring::start(&scope, "all", &rights).await?;
@@ -689,6 +690,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
     in_namespace("rbac-unheld", async |scope| {
         scope.require_mooring().await?;
         scope.snapshot_api()?;
+        scope.grants_api()?;
         let rights = Rights::installed(&scope).await?;
         let mooring = Mooring::start(&scope, "unheld", &rights).await?;
         wait_until("the controller to say that nothing holds it", LIMIT, async || {
@@ -727,6 +729,7 @@ fn without_any_one_of_its_rights_the_controller_is_refused_something_and_goes_on
     in_namespace_within(WHOLE_LIMIT, "rbac", async |scope| {
         scope.require_mooring().await?;
         scope.snapshot_api()?;
+        scope.grants_api()?;
         let rights = Rights::installed(&scope).await?;
         hold(&scope).await?;
         let all = rights.all();

@@ -9,6 +9,7 @@ mod contract;
 mod deleted;
 mod discover;
 mod expand;
+mod grant;
 mod local;
 mod lost;
 mod migrate;
