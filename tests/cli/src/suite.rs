@@ -157,7 +157,12 @@ fn end_to_end(
         if wanted.iter().any(|file| file.title() == "scale_bench") {
             report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
         }
-        if wanted.iter().any(|file| file.title() == "provision_snapshot") {
+        if wanted.iter().any(|file| {
+            matches!(
+                file.title().as_str(),
+                "provision_backup" | "provision_discover" | "provision_snapshot"
+            )
+        }) {
             report.step("snapshot-controller", || {
                 binaries::ensure_snapshot_controller().map(drop)
             });
