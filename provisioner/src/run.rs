@@ -17,5 +17,5 @@ pub mod pod;
 pub mod properties;
 
 pub use self::identity::{RunId, RunRef};
-pub use self::kind::Kind;
+pub use self::kind::Operation;
 pub use self::observed::Run;

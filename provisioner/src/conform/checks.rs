@@ -17,7 +17,6 @@ use mooring_contract::request::{Attributes, Request, Snapshot};
 use super::error::CheckError;
 use super::report::ConformReport;
 use super::runs::{Ask, MadeVolume, Runs, kinds};
-use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::acceptance::{Expected, check};
 use crate::volume::persistent_volume::{self, Printed};
@@ -103,19 +102,19 @@ impl<'r, R: Runs> Kit<'r, R> {
         let mut checks = self.of_provision();
         for kind in kinds(&promised) {
             checks.extend(match kind {
-                Kind::Provision => Vec::new(),
-                Kind::Delete => self.of_delete(),
-                Kind::Expand => self.of_expand(),
-                Kind::Modify => self.of_modify(),
-                Kind::Clone => self.of_clone(),
-                Kind::Snapshot => self.of_taking(Form::Snapshot),
-                Kind::DeleteSnapshot => self.of_deleting(Form::Snapshot),
-                Kind::Backup => self.of_taking(Form::Backup),
-                Kind::DeleteBackup => self.of_deleting(Form::Backup),
-                Kind::Restore => self.of_restore(&promised),
-                Kind::Discover => self.of_discover(),
-                Kind::Attach => self.of_attach(),
-                Kind::Detach => self.of_detach(),
+                Operation::Provision => Vec::new(),
+                Operation::Delete => self.of_delete(),
+                Operation::Expand => self.of_expand(),
+                Operation::Modify => self.of_modify(),
+                Operation::Clone => self.of_clone(),
+                Operation::Snapshot => self.of_taking(Form::Snapshot),
+                Operation::DeleteSnapshot => self.of_deleting(Form::Snapshot),
+                Operation::Backup => self.of_taking(Form::Backup),
+                Operation::DeleteBackup => self.of_deleting(Form::Backup),
+                Operation::Restore => self.of_restore(&promised),
+                Operation::Discover => self.of_discover(),
+                Operation::Attach => self.of_attach(),
+                Operation::Detach => self.of_detach(),
             });
         }
         if self.rig.can_be_unreachable() {
@@ -129,7 +128,10 @@ impl<'r, R: Runs> Kit<'r, R> {
             let why = "say with --attribute KEY=VALUE which attributes the image can give a volume";
             report.skipped(Operation::Modify, why);
         }
-        for operation in promised.into_iter().filter(|operation| Kind::of(*operation).is_none()) {
+        for operation in promised
+            .into_iter()
+            .filter(|operation| Operation::of(*operation).is_none())
+        {
             report.skipped(operation, "this version of the kit does not know the operation");
         }
         if !self.rig.can_be_unreachable() {
@@ -336,7 +338,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     /// A volume of a new claim.
     async fn new_volume(&self) -> Result<MadeVolume, CheckError> {
         let claim = self.rig.claim().await?;
-        self.made_by(&Ask::of(Kind::Provision, &claim)).await
+        self.made_by(&Ask::of(Operation::Provision, &claim)).await
     }
 
     async fn must_be_done(&self, ask: &Ask<'_>) -> Passed {
@@ -347,7 +349,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         if !self.rig.promised().contains(&Operation::Delete) {
             return Ok(());
         }
-        let gone = self.must_be_done(&Ask::on(Kind::Delete, made)).await;
+        let gone = self.must_be_done(&Ask::on(Operation::Delete, made)).await;
         gone.map_err(|error| match error {
             CheckError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
             rig @ CheckError::Rig(_) => rig,
@@ -361,7 +363,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn provision_twice(&self) -> Passed {
         let made = self.new_volume().await?;
-        let again = self.made_by(&Ask::of(Kind::Provision, &made.claim)).await?;
+        let again = self.made_by(&Ask::of(Operation::Provision, &made.claim)).await?;
         same(&made, &again)?;
         self.remove(&made).await
     }
@@ -379,7 +381,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn provision_at_once(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Provision, &claim);
+        let ask = Ask::of(Operation::Provision, &claim);
         let (first, second) = self.both(&ask).await?;
         for finish in [&first, &second] {
             done_or_later(finish)?;
@@ -395,7 +397,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn provision_cut_off(&self, share: f64) -> Passed {
         let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Provision, &claim);
+        let ask = Ask::of(Operation::Provision, &claim);
         self.rig.cut_off(&ask, self.usual.mul_f64(share)).await?;
         let made = self.made_by(&ask).await?;
         self.remove(&made).await
@@ -405,7 +407,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         let claim = self.rig.claim().await?;
         let ask = Ask {
             size: Some(TOO_MUCH),
-            ..Ask::of(Kind::Provision, &claim)
+            ..Ask::of(Operation::Provision, &claim)
         };
         let finish = self.rig.run(&ask).await?;
         if finish.outcome == Outcome::Done {
@@ -416,7 +418,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         failed_with_reason(&finish)?;
         // What may be left of it goes, as the controller has it go.
         if self.rig.promised().contains(&Operation::Delete) {
-            self.must_be_done(&Ask::of(Kind::Delete, &claim)).await
+            self.must_be_done(&Ask::of(Operation::Delete, &claim)).await
         } else {
             Ok(())
         }
@@ -424,18 +426,18 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn delete_twice(&self) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await
     }
 
     async fn delete_nothing(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        self.must_be_done(&Ask::of(Kind::Delete, &claim)).await
+        self.must_be_done(&Ask::of(Operation::Delete, &claim)).await
     }
 
     async fn delete_at_once(&self) -> Passed {
         let made = self.new_volume().await?;
-        let ask = Ask::on(Kind::Delete, &made);
+        let ask = Ask::on(Operation::Delete, &made);
         let (first, second) = self.both(&ask).await?;
         done_or_later(&first)?;
         done_or_later(&second)?;
@@ -444,22 +446,22 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn delete_cut_off(&self) -> Passed {
         let made = self.new_volume().await?;
-        let ask = Ask::on(Kind::Delete, &made);
+        let ask = Ask::on(Operation::Delete, &made);
         self.rig.cut_off(&ask, Duration::ZERO).await?;
         self.must_be_done(&ask).await
     }
 
     async fn provision_after_delete(&self) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
-        let anew = self.made_by(&Ask::of(Kind::Provision, &made.claim)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
+        let anew = self.made_by(&Ask::of(Operation::Provision, &made.claim)).await?;
         self.remove(&anew).await
     }
 
     fn larger(made: &MadeVolume) -> Ask<'_> {
         Ask {
             size: Some(made.request.size * 2),
-            ..Ask::on(Kind::Expand, made)
+            ..Ask::on(Operation::Expand, made)
         }
     }
 
@@ -488,7 +490,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn expand_nothing(&self) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
         must_fail(&self.rig.run(&Self::larger(&made)).await?, "the volume is gone")
     }
 
@@ -498,7 +500,7 @@ impl<'r, R: Runs> Kit<'r, R> {
                 class: ATTRIBUTES_CLASS.to_owned(),
                 parameters: parameters.clone(),
             }),
-            ..Ask::on(Kind::Modify, made)
+            ..Ask::on(Operation::Modify, made)
         }
     }
 
@@ -530,7 +532,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn modify_nothing(&self) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
         let ask = Self::modified(&made, self.rig.attributes());
         must_fail(&self.rig.run(&ask).await?, "the volume is gone")
     }
@@ -550,7 +552,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     fn copy<'a>(claim: &'a PersistentVolumeClaim, source: &'a MadeVolume) -> Ask<'a> {
         Ask {
             source: Some(source),
-            ..Ask::of(Kind::Clone, claim)
+            ..Ask::of(Operation::Clone, claim)
         }
     }
 
@@ -574,7 +576,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn clone_of_nothing(&self) -> Passed {
         let source = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &source)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &source)).await?;
         let claim = self.rig.claim().await?;
         let finish = self.rig.run(&Self::copy(&claim, &source)).await?;
         must_fail(&finish, "the volume to copy is gone")
@@ -609,7 +611,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         Ask {
             source: Some(source),
             snapshot: Some(Self::taken_of(form, source)),
-            ..Ask::of(Kind::Restore, claim)
+            ..Ask::of(Operation::Restore, claim)
         }
     }
 
@@ -644,7 +646,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn take_of_nothing(&self, form: Form) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
         let finish = self.rig.run(&Self::take(form, &made)).await?;
         must_fail(&finish, "the volume is gone")
     }
@@ -687,7 +689,7 @@ impl<'r, R: Runs> Kit<'r, R> {
 
     async fn restore_without_volume(&self, form: Form) -> Passed {
         let source = self.new_taken(form).await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &source)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &source)).await?;
         let claim = self.rig.claim().await?;
         let restored = self.made_by(&Self::restore(form, &claim, &source)).await?;
         self.remove_taken(form, &source).await?;
@@ -706,7 +708,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         let claim = self.rig.claim().await?;
         let ask = Ask {
             unreachable: true,
-            ..Ask::of(Kind::Provision, &claim)
+            ..Ask::of(Operation::Provision, &claim)
         };
         must_fail(&self.rig.run(&ask).await?, "its storage can't be reached")
     }
@@ -715,7 +717,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         let made = self.new_volume().await?;
         let ask = Ask {
             unreachable: true,
-            ..Ask::on(Kind::Delete, &made)
+            ..Ask::on(Operation::Delete, &made)
         };
         let verdict = must_fail(&self.rig.run(&ask).await?, "its storage can't be reached");
         self.remove(&made).await?;
