@@ -18,6 +18,7 @@ use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use kube::runtime::controller::Action;
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ use crate::process::events::Note;
 use crate::process::metrics::OperationResult;
 use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Kind, Run, RunRef};
+use crate::run::{Run, RunRef};
 use crate::time::elapsed;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
@@ -266,7 +267,7 @@ impl Apply<'_> {
         Ok(self.wait(failed.after, None))
     }
 
-    fn count(&self, operation: Kind, result: OperationResult, category: Category, took: Option<Duration>) {
+    fn count(&self, operation: Operation, result: OperationResult, category: Category, took: Option<Duration>) {
         let category = if result == OperationResult::Done {
             ""
         } else {
@@ -276,7 +277,7 @@ impl Apply<'_> {
         self.shared
             .context
             .metrics
-            .operation_ended(operation.into(), result, category, took);
+            .operation_ended(operation, result, category, took);
     }
 
     async fn remove(&self, run: &RunRef) -> Result<(), ApplyError> {
@@ -314,7 +315,10 @@ impl Apply<'_> {
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
-        let making = self.record.as_ref().map_or(Kind::Provision, |record| record.operation);
+        let making = self
+            .record
+            .as_ref()
+            .map_or(Operation::Provision, |record| record.operation);
         if let Some(patch) = accept.volume_patch {
             patched(
                 &self.volumes(),
@@ -385,7 +389,7 @@ impl Apply<'_> {
         }
         self.patch(patch).await?;
         if let Some(took) = undone.took {
-            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &undone.runs {
             self.remove(run).await?;
@@ -496,7 +500,7 @@ impl Apply<'_> {
             self.shared.expectations.gone(&uid);
         }
         if let Some(took) = let_go.took {
-            self.count(Kind::Delete, OperationResult::Done, Category::Done, Some(took));
+            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &let_go.runs {
             self.remove(run).await?;
@@ -519,7 +523,7 @@ impl Apply<'_> {
                          the property pv-name; {}",
                         error.chain()
                     );
-                    self.say(waiting(Kind::Delete, text));
+                    self.say(waiting(Operation::Delete, text));
                 }
                 return Err(error);
             }
@@ -531,7 +535,7 @@ impl Apply<'_> {
     fn connection_of(&self, pv_name: &str) -> Option<(String, String)> {
         let reference = self.record.as_ref()?.config.parse().ok()?;
         let config = self.shared.context.configs.get(&reference)?;
-        let attaches = config.operations.contains(&Kind::Attach.into());
+        let attaches = config.operations.contains(&Operation::Attach);
         attaches.then(|| (reference.namespace, secret_name(pv_name)))
     }
 

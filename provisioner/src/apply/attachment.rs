@@ -14,6 +14,7 @@ use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 use mooring_contract::attachment::{CONNECTION, Connection};
 use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, labels};
+use mooring_contract::operation::Operation;
 use mooring_seal::{Purpose, new_key, open};
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -23,10 +24,10 @@ use crate::operation::attach::{attached_to, secret_of};
 use crate::operation::decision::{Attached, Detached};
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::process::metrics::OperationResult;
+use crate::run::RunId;
 use crate::run::begin::answer_key;
 use crate::run::error::RunError;
 use crate::run::outcome::Category;
-use crate::run::{Kind, RunId};
 use crate::volume::persistent_volume::made_for;
 
 /// Makes the Secret, with a connection of no node; one that is there stays as it is.
@@ -159,7 +160,12 @@ impl Apply<'_> {
         write(self.shared, volume, connection, secrets).await?;
         self.patch(self.subject.attached_patch(Some(&attached.to))).await?;
         self.say(attached.say);
-        self.count(Kind::Attach, OperationResult::Done, Category::Done, Some(attached.took));
+        self.count(
+            Operation::Attach,
+            OperationResult::Done,
+            Category::Done,
+            Some(attached.took),
+        );
         for run in &attached.runs {
             self.remove(run).await?;
         }
@@ -178,7 +184,12 @@ impl Apply<'_> {
             write(self.shared, volume, Connection::default(), BTreeMap::new()).await?;
         }
         self.patch(self.subject.attached_patch(kept.as_ref())).await?;
-        self.count(Kind::Detach, OperationResult::Done, Category::Done, Some(detached.took));
+        self.count(
+            Operation::Detach,
+            OperationResult::Done,
+            Category::Done,
+            Some(detached.took),
+        );
         for run in &detached.runs {
             self.remove(run).await?;
         }
@@ -193,7 +204,7 @@ impl Apply<'_> {
         let pv_name = volume.name_any();
         let place = self.record.as_ref().and_then(|record| record.run.split_once('/'));
         let namespace = place.map_or("", |(namespace, _)| namespace);
-        let id = RunId::new(Kind::Attach, made_for(volume).unwrap_or_default());
+        let id = RunId::new(Operation::Attach, made_for(volume).unwrap_or_default());
         let run = self.shared.cache.run(namespace, &id);
         let run = run.ok_or_else(|| ApplyError::Changed(id.name()))?;
         let key = answer_key(&self.shared.context.client, &run).await?;

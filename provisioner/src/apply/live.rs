@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Snapshot, Source};
 
 use super::{ApplyError, Shared};
@@ -14,7 +15,7 @@ use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_conflict};
 use crate::run::observed::{Carrier, selector_of};
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
 
@@ -136,7 +137,7 @@ async fn going_on(
     wanted: impl Fn(&Request) -> bool,
 ) -> Result<Option<Request>, ApplyError> {
     let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    for kind in Kind::ALL.into_iter().filter(|kind| describe(*kind).reads == reads) {
+    for kind in Operation::ALL.into_iter().filter(|kind| describe(*kind).reads == reads) {
         let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
         let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
         let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use tracing::info;
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
@@ -14,7 +15,6 @@ use crate::operation::decision::{Intent, Start};
 use crate::operation::describe::{Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
-use crate::run::Kind;
 use crate::run::begin::{Made, Prepared};
 use crate::run::order::{Order, Owner};
 
@@ -107,7 +107,7 @@ impl Apply<'_> {
         }
     }
 
-    fn tell(&self, operation: Kind, error: &ApplyError) {
+    fn tell(&self, operation: Operation, error: &ApplyError) {
         // A conflict is the normal end of acting on old knowledge: users need not know.
         if error.category() != "conflict" {
             let words = describe(operation).words;

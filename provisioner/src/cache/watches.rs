@@ -15,6 +15,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
 use kube::{Client, Resource, ResourceExt};
+use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
@@ -31,7 +32,7 @@ use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
 use crate::run::observed::{Carrier, selector};
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::volume::persistent_volume;
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
@@ -176,7 +177,7 @@ impl Seen {
 
     fn claim_gone(&self, uid: &str) {
         self.expectations.gone(uid);
-        for kind in Kind::ALL {
+        for kind in Operation::ALL {
             self.limiter.forget(&RunId::new(kind, uid).name());
         }
         // What was behind it may be the next.
@@ -289,12 +290,12 @@ impl Seen {
     }
 
     fn count(&self) {
-        for kind in Kind::ALL {
+        for kind in Operation::ALL {
             let runs = self.cache.runs();
             let in_flight = runs.filter(|run| run.kind() == Some(kind) && !run.is_over());
-            self.metrics.set_in_flight(kind.into(), in_flight.count());
+            self.metrics.set_in_flight(kind, in_flight.count());
         }
-        self.metrics.set_queued(Kind::Provision.into(), self.limiter.waiting());
+        self.metrics.set_queued(Operation::Provision, self.limiter.waiting());
     }
 }
 

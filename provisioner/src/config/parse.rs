@@ -21,7 +21,6 @@ use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
 };
 use crate::config::trust::Trust;
-use crate::run::Kind;
 
 /// How long one run may take when the ConfigMap does not say.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -327,15 +326,6 @@ impl<'a> Reader<'a> {
                         format!("{error}: choose from {all}"),
                     );
                 }
-            }
-        }
-        for operation in &operations {
-            if Kind::of(*operation).is_none() {
-                self.warn(
-                    ProblemKind::NotYet,
-                    keys::OPERATIONS,
-                    format!("this version does not run {operation}: it has no effect yet"),
-                );
             }
         }
         operations

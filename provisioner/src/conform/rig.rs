@@ -26,7 +26,7 @@ use crate::process::client::{self, ClientError};
 use crate::run::begin::{Made, Prepared};
 use crate::run::order::Order;
 use crate::run::outcome::{Finish, State};
-use crate::run::{Kind, Run, RunId, end};
+use crate::run::{Run, RunId, end};
 use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
 
@@ -143,7 +143,7 @@ impl Rig {
             Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
             _ => ask.volume.clone(),
         };
-        if ask.kind == Kind::Discover {
+        if ask.kind == Operation::Discover {
             return Ok(discover::request(self.config_for(ask), &self.kube_api));
         }
         let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;

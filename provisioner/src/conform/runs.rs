@@ -9,14 +9,13 @@ use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
 
 use super::error::RigError;
 use crate::config::ProvisionerConfig;
-use crate::run::Kind;
 use crate::run::outcome::Finish;
 use crate::volume::topology::Node;
 
 /// One run to be carried out.
 #[derive(Debug, Clone)]
 pub(super) struct Ask<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: Operation,
     pub(super) claim: &'a PersistentVolumeClaim,
     /// Another claim, to whose name the run is: two runs for one claim can't be there at once.
     pub(super) beside: Option<&'a PersistentVolumeClaim>,
@@ -41,7 +40,7 @@ pub(super) struct NodeOfRun {
 }
 
 impl<'a> Ask<'a> {
-    pub(super) fn of(kind: Kind, claim: &'a PersistentVolumeClaim) -> Self {
+    pub(super) fn of(kind: Operation, claim: &'a PersistentVolumeClaim) -> Self {
         Self {
             kind,
             claim,
@@ -57,7 +56,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    pub(super) fn on(kind: Kind, made: &'a MadeVolume) -> Self {
+    pub(super) fn on(kind: Operation, made: &'a MadeVolume) -> Self {
         Self {
             volume: made.options.clone(),
             ..Self::of(kind, &made.claim)
@@ -100,9 +99,4 @@ pub(super) struct MadeVolume {
     pub(super) claim: PersistentVolumeClaim,
     pub(super) request: Request,
     pub(super) options: BTreeMap<String, String>,
-}
-
-/// The kinds of run that an operation of the contract is.
-pub(super) fn kinds(operations: &[Operation]) -> Vec<Kind> {
-    operations.iter().copied().filter_map(Kind::of).collect()
 }

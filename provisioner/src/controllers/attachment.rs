@@ -19,7 +19,7 @@ use crate::operation::attach::observed::{Look, NodeFacts, ObservedAttachment, Ob
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
 use crate::process::call::CallError;
-use crate::run::{Kind, RunId};
+use crate::run::RunId;
 use crate::volume::persistent_volume;
 
 /// Whether a PV's attachment has to be looked at before anything else is done with it.
@@ -58,7 +58,7 @@ pub(super) async fn act(
                 shared
                     .context
                     .events
-                    .publish(&volume.object_ref(&()), waiting(Kind::Detach, text));
+                    .publish(&volume.object_ref(&()), waiting(Operation::Detach, text));
             }
             // Their list wakes everybody.
             return Ok(Action::await_change());
@@ -67,8 +67,8 @@ pub(super) async fn act(
     } else {
         Vec::new()
     };
-    let find = |kind: Kind| cache.run(namespace?, &RunId::new(kind, uid));
-    let (attach_run, detach_run) = (find(Kind::Attach), find(Kind::Detach));
+    let find = |kind: Operation| cache.run(namespace?, &RunId::new(kind, uid));
+    let (attach_run, detach_run) = (find(Operation::Attach), find(Operation::Detach));
     let mut node = None;
     loop {
         let seen = ObservedAttachment {
@@ -85,7 +85,7 @@ pub(super) async fn act(
         };
         match attach::plan(&seen, Timestamp::now()) {
             Ok(decision) => {
-                for kind in [Kind::Attach, Kind::Detach] {
+                for kind in [Operation::Attach, Operation::Detach] {
                     if decision.begins() != Some(kind) {
                         shared.limiter.forget(&RunId::new(kind, uid).name());
                     }

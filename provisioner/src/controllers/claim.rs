@@ -10,6 +10,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
@@ -25,11 +26,11 @@ use crate::operation::observed::ObservedClaim;
 use crate::operation::record::Record;
 use crate::operation::{content, is_change_asked, provision, standing};
 use crate::run::departed::Departed;
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 
 impl Reconciled for PersistentVolumeClaim {
     const CONTROLLER: &'static str = "claims";
-    const FIRST: Kind = Kind::Provision;
+    const FIRST: Operation = Operation::Provision;
 
     fn may_be_ours(&self) -> bool {
         // Whose a claim is, its class says.
@@ -74,7 +75,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
-    let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
@@ -82,9 +83,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     };
     let known = Known {
         provision_run: find(content::making(claim)),
-        delete_run: find(Kind::Delete),
-        expand_run: find(Kind::Expand),
-        modify_run: find(Kind::Modify),
+        delete_run: find(Operation::Delete),
+        expand_run: find(Operation::Expand),
+        modify_run: find(Operation::Modify),
         departed: cache.departed(&uid),
         source: cache.source_of(claim),
         claim,
@@ -187,8 +188,8 @@ impl Known<'_> {
 
 /// Leaves the queues in which the claim waits for nothing any more: one that is deleted while it waits for its
 /// provisioning waits for its undoing from then on.
-fn forget_places(shared: &Shared, uid: &str, begins: Option<Kind>) {
-    for kind in Kind::ALL {
+fn forget_places(shared: &Shared, uid: &str, begins: Option<Operation>) {
+    for kind in Operation::ALL {
         if begins != Some(kind) {
             shared.limiter.forget(&RunId::new(kind, uid).name());
         }

@@ -33,8 +33,8 @@ use crate::operation::discover::{DiscoverFailure, ObservedDiscovery, plan, resul
 use crate::process::call::{CallError, is_conflict, is_not_found};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
+use crate::run::Run;
 use crate::run::outcome::Category;
-use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::snapshot::VolumeSnapshotClass;
 use crate::volume::snapshot_class::{self, SnapshotClassAction};
@@ -189,7 +189,7 @@ fn tell(
     shared
         .context
         .metrics
-        .operation_ended(Kind::Discover.into(), ended, category, took);
+        .operation_ended(Operation::Discover, ended, category, took);
     match result {
         Ok(discovered) => info!(
             config = %config.reference,
@@ -197,7 +197,7 @@ fn tell(
             "discovered what the storage can serve"
         ),
         Err(failure) => {
-            let words = describe(Kind::Discover).words;
+            let words = describe(Operation::Discover).words;
             let reason = match failure.category {
                 Category::Timeout => reasons::TIMED_OUT,
                 _ => words.failed,

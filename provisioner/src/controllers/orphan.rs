@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,7 @@ use crate::operation::observed::Surroundings;
 use crate::operation::record::Record;
 use crate::operation::request;
 use crate::run::outcome::State;
-use crate::run::{Kind, Run, RunId, RunRef};
+use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 
 /// How long changes are gathered before the runs are looked through.
@@ -153,7 +154,7 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |wanted: fn(Effect) -> bool| {
-        let mut all = Kind::ALL.into_iter().filter(|kind| wanted(describe(*kind).effect));
+        let mut all = Operation::ALL.into_iter().filter(|kind| wanted(describe(*kind).effect));
         all.find_map(|kind| runs.iter().find(|run| run.kind() == Some(kind)))
     };
     let found = Runs {

@@ -9,6 +9,7 @@ use futures::{Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
+use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, info_span};
@@ -17,7 +18,6 @@ use super::retry::Retries;
 use crate::apply::{ApplyError, Shared};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
-use crate::run::Kind;
 
 /// A kind of object that a controller works on.
 pub(crate) trait Reconciled:
@@ -27,7 +27,7 @@ pub(crate) trait Reconciled:
     const CONTROLLER: &'static str;
     /// The operation that brings such an object here. Where its record can't be read, an Event says so in the words of
     /// this one.
-    const FIRST: Kind;
+    const FIRST: Operation;
 
     /// Whether Mooring may have anything to do with this one.
     fn may_be_ours(&self) -> bool;

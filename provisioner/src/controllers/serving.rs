@@ -7,13 +7,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 
 use crate::apply::Shared;
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
-use crate::run::Kind;
 
 /// The ConfigMap in force for a class; where the class is gone, the one that the record names.
 pub(crate) fn config_for(
@@ -135,7 +135,10 @@ pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &s
         let text = format!(
             "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
         );
-        shared.context.events.publish(object, waiting(Kind::Provision, text));
+        shared
+            .context
+            .events
+            .publish(object, waiting(Operation::Provision, text));
     }
     // Their list wakes everybody.
     Action::await_change()

@@ -7,6 +7,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{elsewhere, not_known, runs_in};
@@ -17,12 +18,12 @@ use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::observed::ObservedSnapshot;
 use crate::operation::record::Record;
 use crate::operation::snapshot::{form_of, plan_snapshot};
-use crate::run::{Kind, RunId};
+use crate::run::RunId;
 use crate::volume::snapshot::{Handle, VolumeSnapshotContent};
 
 impl Reconciled for VolumeSnapshotContent {
     const CONTROLLER: &'static str = "snapshots";
-    const FIRST: Kind = Kind::Snapshot;
+    const FIRST: Operation = Operation::Snapshot;
 
     fn may_be_ours(&self) -> bool {
         self.is_ours()
@@ -64,7 +65,7 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         return Ok(not_known(shared, &content.object_ref(&()), namespace, record.is_some()));
     }
-    let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
     let (snapshot_run, delete_run) = (find(form.take()), find(form.delete()));
     let restored_by = match namespace
         .as_deref()

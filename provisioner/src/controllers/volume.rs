@@ -5,6 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use mooring_contract::operation::Operation;
 
 use super::attachment;
 use super::reconcile::{Reconciled, record_on};
@@ -13,12 +14,12 @@ use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
 use crate::operation::delete::plan_volume;
 use crate::operation::observed::ObservedVolume;
-use crate::run::{Kind, RunId};
+use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
 
 impl Reconciled for PersistentVolume {
     const CONTROLLER: &'static str = "volumes";
-    const FIRST: Kind = Kind::Delete;
+    const FIRST: Operation = Operation::Delete;
 
     fn may_be_ours(&self) -> bool {
         is_ours(self)
@@ -63,10 +64,10 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         ))
         .await;
     }
-    let run = RunId::new(Kind::Delete, &uid);
+    let run = RunId::new(Operation::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
-    let find = |kind: Kind| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
-    let (expand_run, modify_run) = (find(Kind::Expand), find(Kind::Modify));
+    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let (expand_run, modify_run) = (find(Operation::Expand), find(Operation::Modify));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
         claim.name.as_deref().unwrap_or_default(),
@@ -103,7 +104,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         },
         now,
     );
-    if decision.begins() != Some(Kind::Delete) {
+    if decision.begins() != Some(Operation::Delete) {
         shared.limiter.forget(&run.name());
     }
     tracing::debug!(volume = volume.name_any(), ?decision);

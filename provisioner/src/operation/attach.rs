@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::attachment::{AttachedTo, initiator, secret_name};
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attachment, Request};
 use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
@@ -29,7 +30,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Category, Finish, State};
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
 
@@ -61,7 +62,7 @@ pub fn is_open(volume: &PersistentVolume, record: Option<&Record>) -> bool {
 }
 
 fn is_attachment(record: &Record) -> bool {
-    matches!(record.operation, Kind::Attach | Kind::Detach)
+    matches!(record.operation, Operation::Attach | Operation::Detach)
 }
 
 /// What to do about a PV whose volume has to be attached; `Err` with what has to be known first.
@@ -72,14 +73,14 @@ pub fn plan(seen: &ObservedAttachment<'_>, now: Timestamp) -> Result<VolumeDecis
             return Ok(Decision::Rest);
         }
         Err(error) if is_open(seen.volume, seen.record) || !seen.wanted.is_empty() => {
-            return Ok(Decision::wait_for(waiting(Kind::Attach, error.to_string())));
+            return Ok(Decision::wait_for(waiting(Operation::Attach, error.to_string())));
         }
         Err(_) => return Ok(Decision::Rest),
     };
     let plan = Plan { seen, config, now };
     match seen.record {
-        Some(record) if record.operation == Kind::Attach => plan.attaching(record),
-        Some(record) if record.operation == Kind::Detach => plan.detaching(record),
+        Some(record) if record.operation == Operation::Attach => plan.attaching(record),
+        Some(record) if record.operation == Operation::Detach => plan.detaching(record),
         Some(_) | None => match attached_to(seen.volume) {
             None => plan.free(),
             Some(attached) => plan.held(&attached),
@@ -121,7 +122,7 @@ impl Plan<'_> {
         if look.uses_it() {
             return Ok(self.still_used(node));
         }
-        if let Some(decision) = self.not_offered(Kind::Detach) {
+        if let Some(decision) = self.not_offered(Operation::Detach) {
             return Ok(decision);
         }
         Ok(Decision::Note(Box::new(self.to_detach(node, &attached.initiator))))
@@ -143,10 +144,13 @@ impl Plan<'_> {
                         self.to_detach(&record.node, &record.initiator),
                     )));
                 }
-                if let Some(wait) = self.not_offered(Kind::Attach).or_else(|| self.held_back(record, look)) {
+                if let Some(wait) = self
+                    .not_offered(Operation::Attach)
+                    .or_else(|| self.held_back(record, look))
+                {
                     return Ok(wait);
                 }
-                Ok(self.begin(Kind::Attach, record, look))
+                Ok(self.begin(Operation::Attach, record, look))
             }
             Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
             Step::Leaving(say) => Ok(leaving(seen.limits, say)),
@@ -158,7 +162,7 @@ impl Plan<'_> {
                 let config = Some(self.config);
                 Ok(Decision::supply(
                     seen.attach_run,
-                    self.run(Kind::Attach),
+                    self.run(Operation::Attach),
                     config,
                     record,
                     after,
@@ -189,10 +193,13 @@ impl Plan<'_> {
                 if look.uses_it() {
                     return Ok(self.still_used(node));
                 }
-                if let Some(wait) = self.not_offered(Kind::Detach).or_else(|| self.held_back(record, look)) {
+                if let Some(wait) = self
+                    .not_offered(Operation::Detach)
+                    .or_else(|| self.held_back(record, look))
+                {
                     return Ok(wait);
                 }
-                Ok(self.begin(Kind::Detach, record, look))
+                Ok(self.begin(Operation::Detach, record, look))
             }
             Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
             Step::Leaving(say) => Ok(leaving(seen.limits, say)),
@@ -201,7 +208,7 @@ impl Plan<'_> {
                 let config = Some(self.config);
                 Ok(Decision::supply(
                     seen.detach_run,
-                    self.run(Kind::Detach),
+                    self.run(Operation::Detach),
                     config,
                     record,
                     after,
@@ -220,13 +227,13 @@ impl Plan<'_> {
 
     /// The first attempt to let a node have the volume.
     fn attach_first(&self, node: &str) -> Result<VolumeDecision, Look> {
-        if let Some(decision) = self.not_offered(Kind::Attach) {
+        if let Some(decision) = self.not_offered(Operation::Attach) {
             return Ok(decision);
         }
         let look = self.look(node)?;
         let Some(facts) = look.there.as_ref().filter(|node| !node.out_of_service) else {
             let text = format!("node {node} is out of service or not in the cluster: the volume is not attached to it");
-            return Ok(Decision::wait_for(waiting(Kind::Attach, text)));
+            return Ok(Decision::wait_for(waiting(Operation::Attach, text)));
         };
         if !facts.notes {
             let text = format!(
@@ -235,22 +242,22 @@ impl Plan<'_> {
             );
             return Ok(Decision::Wait {
                 after: Some(IN_USE_PERIOD),
-                say: Some(waiting(Kind::Attach, text)),
+                say: Some(waiting(Operation::Attach, text)),
             });
         }
         let record = self.to_attach(node, &initiator(node, &facts.uid));
-        Ok(self.begin(Kind::Attach, &record, look))
+        Ok(self.begin(Operation::Attach, &record, look))
     }
 
     fn to_attach(&self, node: &str, initiator: &str) -> Record {
-        self.first(Kind::Attach, node, initiator)
+        self.first(Operation::Attach, node, initiator)
     }
 
     fn to_detach(&self, node: &str, initiator: &str) -> Record {
-        self.first(Kind::Detach, node, initiator)
+        self.first(Operation::Detach, node, initiator)
     }
 
-    fn first(&self, kind: Kind, node: &str, initiator: &str) -> Record {
+    fn first(&self, kind: Operation, node: &str, initiator: &str) -> Record {
         Record {
             node: node.to_owned(),
             initiator: initiator.to_owned(),
@@ -259,7 +266,7 @@ impl Plan<'_> {
     }
 
     /// The run that the record's attempt is, to be begun.
-    fn begin(&self, kind: Kind, record: &Record, look: &ObservedNode) -> VolumeDecision {
+    fn begin(&self, kind: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
         let seen = self.seen;
         let Some(made_by) = request::made_by(seen.volume, self.uid()) else {
             let text = format!(
@@ -284,7 +291,7 @@ impl Plan<'_> {
             attachment: Some(Attachment {
                 addresses: look.addresses(),
                 initiator: record.initiator.clone(),
-                gone: kind == Kind::Detach && look.is_gone(),
+                gone: kind == Operation::Detach && look.is_gone(),
             }),
             ..request::remembered(kind, made_by, options, around)
         };
@@ -335,7 +342,7 @@ impl Plan<'_> {
             },
             answered,
             runs: removable([self.seen.attach_run]),
-            say: Note::normal(reasons::ATTACHED, action(Kind::Attach), text),
+            say: Note::normal(reasons::ATTACHED, action(Operation::Attach), text),
             took,
         })))
     }
@@ -395,8 +402,8 @@ impl Plan<'_> {
             .then(|| leaving(self.seen.limits, None))
     }
 
-    fn not_offered(&self, kind: Kind) -> Option<VolumeDecision> {
-        (!self.config.operations.contains(&kind.into())).then(|| {
+    fn not_offered(&self, kind: Operation) -> Option<VolumeDecision> {
+        (!self.config.operations.contains(&kind)).then(|| {
             let text = format!(
                 "the volume has to be {kind}ed, and operations of ConfigMap {} lacks {kind}: add it again",
                 self.config.reference,
@@ -431,11 +438,11 @@ impl Plan<'_> {
         persistent_volume::made_for(self.seen.volume).unwrap_or_default()
     }
 
-    fn run(&self, kind: Kind) -> RunId {
+    fn run(&self, kind: Operation) -> RunId {
         RunId::new(kind, self.uid())
     }
 
-    fn place(&self, kind: Kind) -> String {
+    fn place(&self, kind: Operation) -> String {
         self.run(kind).in_namespace(&self.config.reference.namespace)
     }
 }
@@ -460,7 +467,7 @@ fn held_by(node: &str, other: &str) -> Note {
         "a Pod on node {other} waits for the volume, which node {node} has: it is detached when no Pod there uses \
          it any more; if that node is gone for good, taint it with node.kubernetes.io/out-of-service"
     );
-    waiting(Kind::Attach, text)
+    waiting(Operation::Attach, text)
 }
 
 /// Ends a run.

@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::names::CSI_DRIVER;
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Attributes;
 
 use super::claim_error::{AttributesError, ClaimError};
 use super::observed::ObservedClaim;
 use super::parameters::parameters_of;
 use crate::config::ProvisionerConfig;
-use crate::run::Kind;
 
 /// The class that a claim names; empty for none.
 pub(crate) fn wanted(claim: &PersistentVolumeClaim) -> &str {
@@ -42,11 +42,11 @@ pub(crate) fn of_claim(seen: &ObservedClaim<'_>) -> Result<Option<Attributes>, A
 
 /// Whether the ConfigMap says that the image gives volumes other attributes.
 pub(crate) fn check_offered(config: &ProvisionerConfig) -> Result<(), ClaimError> {
-    if config.operations.contains(&Kind::Modify.into()) {
+    if config.operations.contains(&Operation::Modify) {
         return Ok(());
     }
     Err(ClaimError::NoOperation(
         config.reference.to_string(),
-        Kind::Modify.as_str(),
+        Operation::Modify.as_str(),
     ))
 }

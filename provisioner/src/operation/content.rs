@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use mooring_contract::operation::Operation;
 
-use crate::run::Kind;
 use crate::volume::snapshot::{self, VolumeSnapshot, VolumeSnapshotContent};
 
 /// What a claim says that its volume is to be filled from.
@@ -54,11 +54,11 @@ impl<'a> Content<'a> {
 }
 
 /// The operation that makes a claim's volume.
-pub fn making(claim: &PersistentVolumeClaim) -> Kind {
+pub fn making(claim: &PersistentVolumeClaim) -> Operation {
     match Content::of(claim) {
-        Content::Claim(_) => Kind::Clone,
-        Content::Snapshot(_) => Kind::Restore,
-        Content::Empty | Content::Elsewhere(_) | Content::Populated => Kind::Provision,
+        Content::Claim(_) => Operation::Clone,
+        Content::Snapshot(_) => Operation::Restore,
+        Content::Empty | Content::Elsewhere(_) | Content::Populated => Operation::Provision,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
 use mooring_contract::attachment::AttachedTo;
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::outcome::Category;
-use crate::run::{Kind, Run, RunId, RunRef};
+use crate::run::{Run, RunId, RunRef};
 use crate::volume::persistent_volume::Answered;
 
 /// What to do. Everything here is done at once or not at all; the next step comes with the next change. `Own` is what
@@ -105,7 +106,7 @@ pub enum First {
 
 impl<Own> Decision<Own> {
     /// The operation of the run that it begins, if it begins one.
-    pub fn begins(&self) -> Option<Kind> {
+    pub fn begins(&self) -> Option<Operation> {
         match self {
             Self::Start(start) => Some(start.run.kind),
             Self::Rest
@@ -285,7 +286,7 @@ pub struct Undone {
 #[derive(Debug, Clone)]
 pub struct Altered {
     /// The operation.
-    pub kind: Kind,
+    pub kind: Operation,
     /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
     /// what was watched, and removed first.
     pub without: Option<(String, RunId)>,
@@ -309,7 +310,7 @@ pub struct Altered {
 
 impl Altered {
     /// Nothing to do.
-    pub(super) fn nothing(kind: Kind) -> Self {
+    pub(super) fn nothing(kind: Operation) -> Self {
         Self {
             kind,
             without: None,
@@ -325,7 +326,7 @@ impl Altered {
     }
 
     /// Nothing to do about a PV.
-    pub(super) fn of(kind: Kind, volume: &PersistentVolume) -> Self {
+    pub(super) fn of(kind: Operation, volume: &PersistentVolume) -> Self {
         Self {
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
             ..Self::nothing(kind)
@@ -384,7 +385,7 @@ pub struct Settled {
     /// What users are told, if anything.
     pub say: Option<Note>,
     /// The operation that is done with it, and how long it took, if something was run.
-    pub done: Option<(Kind, Duration)>,
+    pub done: Option<(Operation, Duration)>,
     /// When to come back.
     pub after: Option<Duration>,
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
@@ -18,7 +19,7 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::{Kind, Run, RunId, RunRef};
+use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::HOSTNAME;
@@ -70,7 +71,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
     if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
         // Whatever becomes of the copy, its change wakes this.
         let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
-        return Err(Box::new(Decision::wait_for(waiting(Kind::Delete, text))));
+        return Err(Box::new(Decision::wait_for(waiting(Operation::Delete, text))));
     }
     let config = config(seen, now)?;
     let node = node(seen, config, now)?;
@@ -83,7 +84,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
     }
     let Some(made_by) = request::made_by(seen.volume, uid) else {
         return Err(Box::new(Decision::wait_for(waiting(
-            Kind::Delete,
+            Operation::Delete,
             format!(
                 "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or \
                  delete the volume by hand and then the finalizer {}",
@@ -93,7 +94,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
         ))));
     };
     Ok(Deletion {
-        run: RunId::new(Kind::Delete, uid),
+        run: RunId::new(Operation::Delete, uid),
         asked_by: SubjectKind::Volume,
         config,
         record: seen.record.filter(|record| record.is_delete()),
@@ -101,7 +102,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
         node,
         state: state_of(config, None, seen.class),
         request: request::remembered(
-            Kind::Delete,
+            Operation::Delete,
             made_by,
             persistent_volume::options(seen.volume),
             Surroundings {
@@ -129,12 +130,12 @@ fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<Provi
                 seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
             });
             if left.is_zero() {
-                Decision::wait_for(waiting(Kind::Delete, error.to_string()))
+                Decision::wait_for(waiting(Operation::Delete, error.to_string()))
             } else {
                 Decision::wait(left)
             }
         }
-        Err(error) => Decision::wait_for(waiting(Kind::Delete, error.to_string())),
+        Err(error) => Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     Err(Box::new(without))
 }
@@ -155,7 +156,7 @@ fn node(
     let left = seen.limits.node_grace.saturating_sub(away);
     if left.is_zero() {
         let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the volume with it");
-        let say = Note::warning(reasons::NODE_GONE, action(Kind::Delete), text);
+        let say = Note::warning(reasons::NODE_GONE, action(Operation::Delete), text);
         return Err(Box::new(let_go(seen, true, Some(say), None)));
     }
     let text = format!(
@@ -165,7 +166,7 @@ fn node(
     );
     Err(Box::new(Decision::Wait {
         after: Some(left.min(NODE_PERIOD)),
-        say: Some(waiting(Kind::Delete, text)),
+        say: Some(waiting(Operation::Delete, text)),
     }))
 }
 
@@ -208,13 +209,13 @@ pub(super) struct Deletion<'a> {
 impl Deletion<'_> {
     /// What to do; `Err` when the volume is gone, with the time it took if something was run.
     pub(super) fn plan<Own>(self, now: Timestamp) -> Result<Decision<Own>, Option<Duration>> {
-        if !self.config.operations.contains(&Kind::Delete.into()) {
+        if !self.config.operations.contains(&Operation::Delete) {
             // The ConfigMap says that there is nothing to run.
             return Err(None);
         }
         let owner = self.owner.as_ref();
         let goes_with_it = |run: &Run| owner.is_some_and(|(_, uid)| run.goes_with(uid));
-        let intent = describe(Kind::Delete).intent_on(self.asked_by);
+        let intent = describe(Operation::Delete).intent_on(self.asked_by);
         let (record, unchanged) = match (self.record, self.there) {
             (Some(record), _) => (record.clone(), Intent::Recorded),
             // Of an operation that is over.
@@ -238,7 +239,7 @@ impl Deletion<'_> {
                 next.config_uid.clone_from(&self.config.uid);
                 if !self.refused {
                     next.refused = false;
-                    next.operation = Kind::Delete;
+                    next.operation = Operation::Delete;
                     next.run = self.place();
                 }
                 let intent = if next == *record { unchanged } else { Intent::ToRecord };
@@ -259,7 +260,7 @@ impl Deletion<'_> {
             Step::Ended(finish) => {
                 let run = self.there.map(Run::to_remove);
                 let of_delete = Record {
-                    operation: Kind::Delete,
+                    operation: Operation::Delete,
                     ..record.clone()
                 };
                 let mut failed = failed(&of_delete, &finish, &self.run.uid, self.state, self.limits, now, run);
@@ -279,7 +280,7 @@ impl Deletion<'_> {
             node: self.node.clone().unwrap_or_default(),
             last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
-            ..Record::first(Kind::Delete, self.place(), now, self.config)
+            ..Record::first(Operation::Delete, self.place(), now, self.config)
         }
     }
 

@@ -1,8 +1,8 @@
 //! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
 //! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
-//! here, and matches on no [`Kind`].
+//! here, and matches on no [`Operation`].
 //!
-//! A new operation is a [`Kind`], a description here, what the vendor's kit tries of it
+//! A new operation is a [`Operation`], a description here, what the vendor's kit tries of it
 //! ([`crate::conform::checks`]), and a file beside this one with its plan, unless it shares that of another: a clone
 //! and a restore are provisioned as any volume. If it is asked for by another object, such as a
 //! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.
@@ -10,8 +10,8 @@
 //! silently what a new field means for it.
 
 use crate::process::events::{Note, reasons};
-use crate::run::Kind;
 use mooring_contract::names::finalizers;
+use mooring_contract::operation::Operation;
 
 /// What there is to know of an operation without looking at a cluster.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Description {
     /// What is different once it is done.
     pub effect: Effect,
     /// What undoes it, where nobody is left who wants what it made.
-    pub undone_by: Option<Kind>,
+    pub undone_by: Option<Operation>,
     /// What has to be there, and to stay, for as long as it is run.
     pub reads: Reads,
     /// How users are told of it.
@@ -187,21 +187,21 @@ pub struct Words {
 }
 
 /// The description of an operation.
-pub fn describe(kind: Kind) -> &'static Description {
+pub fn describe(kind: Operation) -> &'static Description {
     match kind {
-        Kind::Provision => &PROVISION,
-        Kind::Delete => &DELETE,
-        Kind::Expand => &EXPAND,
-        Kind::Modify => &MODIFY,
-        Kind::Clone => &CLONE,
-        Kind::Snapshot => &SNAPSHOT,
-        Kind::DeleteSnapshot => &DELETE_SNAPSHOT,
-        Kind::Restore => &RESTORE,
-        Kind::Backup => &BACKUP,
-        Kind::DeleteBackup => &DELETE_BACKUP,
-        Kind::Discover => &DISCOVER,
-        Kind::Attach => &ATTACH,
-        Kind::Detach => &DETACH,
+        Operation::Provision => &PROVISION,
+        Operation::Delete => &DELETE,
+        Operation::Expand => &EXPAND,
+        Operation::Modify => &MODIFY,
+        Operation::Clone => &CLONE,
+        Operation::Snapshot => &SNAPSHOT,
+        Operation::DeleteSnapshot => &DELETE_SNAPSHOT,
+        Operation::Restore => &RESTORE,
+        Operation::Backup => &BACKUP,
+        Operation::DeleteBackup => &DELETE_BACKUP,
+        Operation::Discover => &DISCOVER,
+        Operation::Attach => &ATTACH,
+        Operation::Detach => &DETACH,
     }
 }
 
@@ -212,7 +212,7 @@ const PROVISION: Description = Description {
     given: Given::Asked,
     answer: Answer::Judged,
     effect: Effect::MakesVolume,
-    undone_by: Some(Kind::Delete),
+    undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
     words: Words {
         action: "Provision",
@@ -280,7 +280,7 @@ const CLONE: Description = Description {
     given: Given::Asked,
     answer: Answer::Judged,
     effect: Effect::MakesVolume,
-    undone_by: Some(Kind::Delete),
+    undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
     words: Words {
         action: "Clone",
@@ -297,7 +297,7 @@ const SNAPSHOT: Description = Description {
     given: Given::Standing,
     answer: Answer::Believed,
     effect: Effect::TakesSnapshot,
-    undone_by: Some(Kind::DeleteSnapshot),
+    undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
     words: Words {
         action: "Snapshot",
@@ -332,7 +332,7 @@ const RESTORE: Description = Description {
     given: Given::Asked,
     answer: Answer::Judged,
     effect: Effect::MakesVolume,
-    undone_by: Some(Kind::Delete),
+    undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
     words: Words {
         action: "Restore",
@@ -349,7 +349,7 @@ const BACKUP: Description = Description {
     given: Given::Standing,
     answer: Answer::Believed,
     effect: Effect::TakesSnapshot,
-    undone_by: Some(Kind::DeleteBackup),
+    undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
     words: Words {
         action: "Backup",
@@ -401,7 +401,7 @@ const ATTACH: Description = Description {
     given: Given::Standing,
     answer: Answer::Believed,
     effect: Effect::AttachesVolume,
-    undone_by: Some(Kind::Detach),
+    undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
     words: Words {
         action: "Attach",
@@ -429,23 +429,23 @@ const DETACH: Description = Description {
 };
 
 /// An Event's `action`.
-pub(crate) fn action(kind: Kind) -> &'static str {
+pub(crate) fn action(kind: Operation) -> &'static str {
     describe(kind).words.action
 }
 
 /// Says what an operation waits for.
-pub(crate) fn waiting(kind: Kind, text: impl Into<String>) -> Note {
+pub(crate) fn waiting(kind: Operation, text: impl Into<String>) -> Note {
     Note::warning(reasons::WAITING, action(kind), text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Effect, Intent, SubjectKind, describe};
-    use crate::run::Kind;
+    use mooring_contract::operation::Operation;
 
     #[test]
     fn what_one_operation_makes_another_removes_for_the_same_object() {
-        for kind in Kind::ALL {
+        for kind in Operation::ALL {
             let made = describe(kind);
             let removed = match made.effect {
                 Effect::MakesVolume => Some(Effect::RemovesVolume),
@@ -467,11 +467,11 @@ mod tests {
 
     #[test]
     fn a_released_pv_says_itself_that_it_is_to_be_deleted_and_a_claim_needs_a_record() {
-        let delete = describe(Kind::Delete);
+        let delete = describe(Operation::Delete);
         assert_eq!(delete.intent_on(SubjectKind::Volume), Intent::Released);
         assert_eq!(delete.intent_on(SubjectKind::Claim), Intent::ToRecord);
         assert_eq!(
-            describe(Kind::Provision).intent_on(SubjectKind::Claim),
+            describe(Operation::Provision).intent_on(SubjectKind::Claim),
             Intent::ToRecord
         );
     }

@@ -25,7 +25,7 @@ use super::step::{Step, step};
 use crate::config::problem::join;
 use crate::config::{ProvisionerConfig, discovered, properties};
 use crate::run::outcome::{Category, Finish, State};
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::time::{elapsed, later};
 
 /// A run that failed is repeated after this part of the interval.
@@ -51,7 +51,7 @@ pub struct ObservedDiscovery<'a> {
 
 /// Which run it is.
 pub fn run_of(config: &ProvisionerConfig) -> RunId {
-    RunId::new(Kind::Discover, &config.uid)
+    RunId::new(Operation::Discover, &config.uid)
 }
 
 /// Decides what to do about the runs of one ConfigMap.
@@ -71,7 +71,7 @@ pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
     }
     let record = Record {
         attempt: run.attempt(),
-        ..Record::first(Kind::Discover, run.place(), run.made(), config)
+        ..Record::first(Operation::Discover, run.place(), run.made(), config)
     };
     match step(Some(run), &record, seen.limits, now) {
         Step::Leaving(say) => Decision::Wait {
@@ -117,7 +117,7 @@ fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
     let config = seen.config;
     let run = run_of(config);
     let record = Record::first(
-        Kind::Discover,
+        Operation::Discover,
         run.in_namespace(&config.reference.namespace),
         now,
         config,
@@ -127,7 +127,7 @@ fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
         request: request(config, seen.kube_api),
         config: Arc::clone(config),
         record,
-        intent: describe(Kind::Discover).intent,
+        intent: describe(Operation::Discover).intent,
         owner: Some((config.reference.name.clone(), config.uid.clone())),
         node: None,
         allowed: Vec::new(),
@@ -146,7 +146,7 @@ pub fn request(config: &ProvisionerConfig, kube_api: &str) -> Request {
         storage_class: discovered::prefix(config).to_owned(),
         mount_options: config.class.mount_options.clone(),
         reclaim_policy: config.class.reclaim_policy.as_str().to_owned(),
-        ..request::unremembered(Kind::Discover, around)
+        ..request::unremembered(Operation::Discover, around)
     }
 }
 

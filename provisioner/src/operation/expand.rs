@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::volume::clients::Growth;
 use serde_json::{Value, json};
@@ -31,8 +32,8 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
@@ -74,15 +75,15 @@ pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         Ok(config) => config,
         // Of another Mooring's namespace, which that one serves.
         Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::Expand, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Operation::Expand, error.to_string())),
     };
     if let Some(say) = not_offered(config) {
         return Decision::wait_for(say);
     }
-    let run = seen.run(Kind::Expand).in_namespace(&config.reference.namespace);
+    let run = seen.run(Operation::Expand).in_namespace(&config.reference.namespace);
     let record = Record {
         size: Some(size),
-        ..Record::first(Kind::Expand, run, now, config)
+        ..Record::first(Operation::Expand, run, now, config)
     };
     begin(seen, volume, config, record)
 }
@@ -110,7 +111,7 @@ fn settled(seen: &ObservedClaim<'_>, volume: &PersistentVolume, has: u64) -> Cla
     Decision::Own(ForClaim::Altered(Box::new(Altered {
         volume_patch,
         status: left.then(|| status::taken_back(seen.claim)),
-        ..Altered::of(Kind::Expand, volume)
+        ..Altered::of(Operation::Expand, volume)
     })))
 }
 
@@ -146,10 +147,10 @@ fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolum
 
 /// What users are told where the image does not expand volumes.
 fn not_offered(config: &ProvisionerConfig) -> Option<Note> {
-    (!config.operations.contains(&Kind::Expand.into())).then(|| {
-        let error = ClaimError::NoOperation(config.reference.to_string(), Kind::Expand.as_str());
+    (!config.operations.contains(&Operation::Expand)).then(|| {
+        let error = ClaimError::NoOperation(config.reference.to_string(), Operation::Expand.as_str());
         let text = format!("{error}; else lower the claim's request again, to anything above what it has");
-        Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text)
+        Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text)
     })
 }
 
@@ -160,7 +161,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
     }
     let Some(volume) = standing::volume(seen) else {
         let text = "Mooring does not expand the volume: its PersistentVolume is gone, or is not Mooring's any more";
-        let say = Note::warning(reasons::RESIZE_FAILED, action(Kind::Expand), text);
+        let say = Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text);
         return give_up(seen, seen.expand_run, record, Some(say), now);
     };
     match step(seen.expand_run, record, seen.limits, now) {
@@ -172,7 +173,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         },
         Step::Running(left) => Decision::wait(left),
         Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(Kind::Expand), seen.config.as_ref().ok());
+            let (run, config) = (seen.run(Operation::Expand), seen.config.as_ref().ok());
             Decision::supply(seen.expand_run, run, config, record, after, say)
         }
         Step::Ended(finish) if finish.outcome == Outcome::Done => grown(seen, volume, record, &finish, now),
@@ -189,13 +190,13 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
         return Decision::Own(ForClaim::Altered(Box::new(Altered {
             status: Some(status::taken_back(seen.claim)),
             release: true,
-            without: Some((record.run.clone(), seen.run(Kind::Expand))),
+            without: Some((record.run.clone(), seen.run(Operation::Expand))),
             say: Some(Note::normal(
                 reasons::RESIZE_TAKEN_BACK,
-                action(Kind::Expand),
+                action(Operation::Expand),
                 "the expansion that failed is taken back: the claim asks for no more than it has",
             )),
-            ..Altered::of(Kind::Expand, volume)
+            ..Altered::of(Operation::Expand, volume)
         })));
     }
     let config = match seen.config {
@@ -206,7 +207,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
                 seen,
                 seen.expand_run,
                 record,
-                Some(waiting(Kind::Expand, error.to_string())),
+                Some(waiting(Operation::Expand, error.to_string())),
                 now,
             );
         }
@@ -222,7 +223,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
     let mut next = begun(record);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(Kind::Expand).in_namespace(&config.reference.namespace);
+    next.run = seen.run(Operation::Expand).in_namespace(&config.reference.namespace);
     if free && record.size != Some(asked) {
         next.size = Some(asked);
         next.last_error.clear();
@@ -237,18 +238,18 @@ fn begin(
     config: &std::sync::Arc<ProvisionerConfig>,
     record: Record,
 ) -> ClaimDecision {
-    let (made_by, node) = match ready(seen, Kind::Expand, volume, config, "the volume is expanded") {
+    let (made_by, node) = match ready(seen, Operation::Expand, volume, config, "the volume is expanded") {
         Ok(ready) => ready,
         Err(wait) => return *wait,
     };
     let size = record.size.unwrap_or(made_by.size);
     let options = persistent_volume::options(volume);
     let request = of_size(
-        request::remembered(Kind::Expand, made_by, options, seen.surroundings(config)),
+        request::remembered(Operation::Expand, made_by, options, seen.surroundings(config)),
         size,
     );
     Decision::Start(Box::new(Start {
-        run: seen.run(Kind::Expand),
+        run: seen.run(Operation::Expand),
         request,
         config: config.clone(),
         node,
@@ -257,7 +258,7 @@ fn begin(
         intent: if seen.record == Some(&record) {
             Intent::Recorded
         } else {
-            describe(Kind::Expand).intent
+            describe(Operation::Expand).intent
         },
         owner: None,
         record,
@@ -314,9 +315,9 @@ fn grown(
         at_once: Some(is_done),
         release: true,
         runs: removable([seen.expand_run]),
-        say: Some(Note::normal(reason, action(Kind::Expand), text)),
+        say: Some(Note::normal(reason, action(Operation::Expand), text)),
         took: Some(took),
-        ..Altered::of(Kind::Expand, volume)
+        ..Altered::of(Operation::Expand, volume)
     })))
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request};
 use serde_json::{Value, json};
@@ -32,8 +33,8 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
 
@@ -100,16 +101,16 @@ pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         Ok(config) => config,
         // Of another Mooring's namespace, which that one serves.
         Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::Modify, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Operation::Modify, error.to_string())),
     };
     let attributes = match can_have(seen, volume, config, target) {
         Ok(attributes) => attributes,
         Err(error) => return pending(seen, volume, target, &error, None),
     };
-    let run = seen.run(Kind::Modify).in_namespace(&config.reference.namespace);
+    let run = seen.run(Operation::Modify).in_namespace(&config.reference.namespace);
     let record = Record {
         attributes: target.to_owned(),
-        ..Record::first(Kind::Modify, run, now, config)
+        ..Record::first(Operation::Modify, run, now, config)
     };
     begin(seen, volume, config, attributes, record)
 }
@@ -144,13 +145,13 @@ fn pending(
     };
     if known && record.is_none() {
         let text = format!("{error}; the volume stays as it is");
-        return Decision::wait_for(Note::warning(reasons::MODIFY_FAILED, action(Kind::Modify), text));
+        return Decision::wait_for(Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text));
     }
     Decision::Own(ForClaim::Altered(Box::new(Altered {
         status: Some(status::pending(class)),
         release: record.is_some(),
-        without: record.map(|record| (record.run.clone(), seen.run(Kind::Modify))),
-        ..Altered::of(Kind::Modify, volume)
+        without: record.map(|record| (record.run.clone(), seen.run(Operation::Modify))),
+        ..Altered::of(Operation::Modify, volume)
     })))
 }
 
@@ -159,13 +160,13 @@ fn taken_back(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: Optio
     Decision::Own(ForClaim::Altered(Box::new(Altered {
         status: Some(status::taken_back(seen.claim)),
         release: record.is_some(),
-        without: record.map(|record| (record.run.clone(), seen.run(Kind::Modify))),
+        without: record.map(|record| (record.run.clone(), seen.run(Operation::Modify))),
         say: Some(Note::normal(
             reasons::MODIFY_TAKEN_BACK,
-            action(Kind::Modify),
+            action(Operation::Modify),
             "the modification that failed is taken back: the claim names no VolumeAttributesClass",
         )),
-        ..Altered::of(Kind::Modify, volume)
+        ..Altered::of(Operation::Modify, volume)
     })))
 }
 
@@ -176,7 +177,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
     }
     let Some(volume) = standing::volume(seen) else {
         let text = "Mooring does not modify the volume: its PersistentVolume is gone, or is not Mooring's any more";
-        let say = Note::warning(reasons::MODIFY_FAILED, action(Kind::Modify), text);
+        let say = Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text);
         return give_up(seen, seen.modify_run, record, Some(say), now);
     };
     match step(seen.modify_run, record, seen.limits, now) {
@@ -188,7 +189,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         },
         Step::Running(left) => Decision::wait(left),
         Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(Kind::Modify), seen.config.as_ref().ok());
+            let (run, config) = (seen.run(Operation::Modify), seen.config.as_ref().ok());
             Decision::supply(seen.modify_run, run, config, record, after, say)
         }
         Step::Ended(finish) if finish.outcome == Outcome::Done => modified(seen, volume, record, &finish, now),
@@ -209,7 +210,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
         Err(error) => {
-            let say = waiting(Kind::Modify, error.to_string());
+            let say = waiting(Operation::Modify, error.to_string());
             return give_up(seen, seen.modify_run, record, Some(say), now);
         }
     };
@@ -221,7 +222,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
     let mut next = begun(record);
     next.config = config.reference.to_string();
     next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(Kind::Modify).in_namespace(&config.reference.namespace);
+    next.run = seen.run(Operation::Modify).in_namespace(&config.reference.namespace);
     if free && !class.is_empty() && record.attributes != class {
         class.clone_into(&mut next.attributes);
         next.last_error.clear();
@@ -232,7 +233,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
         // Which attributes the volume has is not known before this one has ended.
         Err(error) => Decision::wait_for(Note::warning(
             reasons::MODIFY_FAILED,
-            action(Kind::Modify),
+            action(Operation::Modify),
             error.to_string(),
         )),
     }
@@ -246,17 +247,17 @@ fn begin(
     attributes: Attributes,
     record: Record,
 ) -> ClaimDecision {
-    let (made_by, node) = match ready(seen, Kind::Modify, volume, config, "the volume is modified") {
+    let (made_by, node) = match ready(seen, Operation::Modify, volume, config, "the volume is modified") {
         Ok(ready) => ready,
         Err(wait) => return *wait,
     };
     let options = persistent_volume::options(volume);
     let request = Request {
         attributes: Some(attributes),
-        ..request::remembered(Kind::Modify, made_by, options, seen.surroundings(config))
+        ..request::remembered(Operation::Modify, made_by, options, seen.surroundings(config))
     };
     Decision::Start(Box::new(Start {
-        run: seen.run(Kind::Modify),
+        run: seen.run(Operation::Modify),
         request,
         config: config.clone(),
         node,
@@ -265,7 +266,7 @@ fn begin(
         intent: if seen.record == Some(&record) {
             Intent::Recorded
         } else {
-            describe(Kind::Modify).intent
+            describe(Operation::Modify).intent
         },
         owner: None,
         record,
@@ -309,9 +310,9 @@ fn modified(
         status: Some(status::done(seen.claim, &class)),
         release: true,
         runs: removable([seen.modify_run]),
-        say: Some(Note::normal(reasons::MODIFIED, action(Kind::Modify), text)),
+        say: Some(Note::normal(reasons::MODIFIED, action(Operation::Modify), text)),
         took: Some(took),
-        ..Altered::of(Kind::Modify, volume)
+        ..Altered::of(Operation::Modify, volume)
     })))
 }
 

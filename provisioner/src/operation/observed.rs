@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 
 use super::backoff::Backoff;
 use super::content::{self, ObservedSource};
@@ -14,7 +15,7 @@ use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
-use crate::run::{Kind, Run, RunId};
+use crate::run::{Run, RunId};
 use crate::volume::snapshot::{Form, VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
@@ -84,12 +85,12 @@ impl ObservedClaim<'_> {
     }
 
     /// The operation that makes its volume.
-    pub(crate) fn making(&self) -> Kind {
+    pub(crate) fn making(&self) -> Operation {
         content::making(self.claim)
     }
 
     /// Which run an operation on its volume is.
-    pub(crate) fn run(&self, kind: Kind) -> RunId {
+    pub(crate) fn run(&self, kind: Operation) -> RunId {
         RunId::new(kind, self.uid())
     }
 
@@ -182,7 +183,7 @@ impl ObservedSnapshot<'_> {
     }
 
     /// Which run an operation on it is.
-    pub(crate) fn run(&self, kind: Kind) -> RunId {
+    pub(crate) fn run(&self, kind: Operation) -> RunId {
         RunId::new(kind, self.uid())
     }
 }

@@ -368,7 +368,7 @@ struct Asked {
 
 fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Node>) -> Result<Asked, ClaimError> {
     let kind = seen.making();
-    if !config.operations.contains(&kind.into()) {
+    if !config.operations.contains(&kind) {
         return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
     }
     let request = Request {

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
 
 use super::describe::{Effect, Reads, describe};
 use crate::config::ProvisionerConfig;
-use crate::run::Kind;
 use crate::time::whole_seconds;
 
 /// One operation on one volume, over all its attempts.
@@ -20,7 +20,7 @@ use crate::time::whole_seconds;
 #[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
     /// What is being done.
-    pub operation: Kind,
+    pub operation: Operation,
     /// Number of the attempt that runs or comes next, from 1.
     pub attempt: u32,
     /// `namespace/name` of the run; in the annotation it is called after what carries it out.
@@ -95,7 +95,7 @@ pub(crate) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
 
 impl Record {
     /// The record of a first attempt that nothing is known of yet.
-    pub fn first(operation: Kind, run: String, since: Timestamp, config: &ProvisionerConfig) -> Self {
+    pub fn first(operation: Operation, run: String, since: Timestamp, config: &ProvisionerConfig) -> Self {
         Self {
             operation,
             attempt: 1,
@@ -179,12 +179,12 @@ impl Record {
 mod tests {
     use super::Record;
     use crate::operation::tests::config;
-    use crate::run::Kind;
+    use mooring_contract::operation::Operation;
 
     #[test]
     fn a_record_reads_back_and_a_fresh_one_is_short() {
         let since = "2026-11-21T00:00:00.5Z".parse().unwrap();
-        let record = Record::first(Kind::Provision, "admin/provision-u".into(), since, &config(&[]));
+        let record = Record::first(Operation::Provision, "admin/provision-u".into(), since, &config(&[]));
         assert_eq!(
             record.to_text(),
             concat!(

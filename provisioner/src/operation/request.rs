@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mooring_contract::CONTRACT_VERSION;
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 
@@ -14,7 +15,6 @@ use super::describe::{Given, describe};
 use super::observed::Surroundings;
 use super::parameters::{class_parameters, fs_type};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
-use crate::run::Kind;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::persistent_volume;
 use crate::volume::topology::{Node, of_labels};
@@ -22,7 +22,7 @@ use crate::volume::topology::{Node, of_labels};
 /// The request of an operation that a claim asks for, which is there. `volume` has the options of the volume, if it has
 /// one already.
 pub fn for_claim(
-    kind: Kind,
+    kind: Operation,
     claim: &PersistentVolumeClaim,
     node: Option<&Node>,
     volume: BTreeMap<String, String>,
@@ -45,7 +45,7 @@ pub fn for_claim(
     parameters.extend(class.map(class_parameters).unwrap_or_default());
     Ok(Request {
         contract: CONTRACT_VERSION,
-        operation: kind.into(),
+        operation: kind,
         pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
@@ -87,14 +87,19 @@ pub fn made_by(volume: &PersistentVolume, claim_uid: &str) -> Option<Request> {
 
 /// The request of an operation on a volume whose claim may be gone: what was remembered of the claim, with what
 /// ConfigMap and class say by now.
-pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>, around: Surroundings<'_>) -> Request {
+pub fn remembered(
+    kind: Operation,
+    made_by: Request,
+    volume: BTreeMap<String, String>,
+    around: Surroundings<'_>,
+) -> Request {
     let Surroundings { class, config, .. } = around;
     let mut parameters = made_by.parameters;
     parameters.extend(config.pass_through.clone());
     parameters.extend(class.map(class_parameters).unwrap_or_default());
     Request {
         contract: CONTRACT_VERSION,
-        operation: kind.into(),
+        operation: kind,
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: around.kube_api.to_owned(),
         parameters,
@@ -107,11 +112,11 @@ pub fn remembered(kind: Kind, made_by: Request, volume: BTreeMap<String, String>
 }
 
 /// The request of an operation on something of which nothing is remembered but its name.
-pub fn unremembered(kind: Kind, around: Surroundings<'_>) -> Request {
+pub fn unremembered(kind: Operation, around: Surroundings<'_>) -> Request {
     let Surroundings { config, kube_api, .. } = around;
     Request {
         contract: CONTRACT_VERSION,
-        operation: kind.into(),
+        operation: kind,
         pv_name: String::new(),
         username: String::new(),
         groups: Vec::new(),
@@ -162,7 +167,7 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
     }
     let modes = spec.access_modes.iter().flatten();
     let mut many = modes.filter(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"));
-    if config.operations.contains(&Kind::Attach.into())
+    if config.operations.contains(&Operation::Attach)
         && let Some(mode) = many.next()
     {
         return Err(ClaimError::ManyNodes(mode.clone()));
@@ -179,7 +184,6 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
 mod tests {
     use super::{ClaimError, Surroundings, for_claim, remembered};
     use crate::operation::tests::{class, config};
-    use crate::run::Kind;
     use crate::volume::acceptance::tests::claim;
     use crate::volume::topology::Node;
     use mooring_contract::operation::Operation;
@@ -204,7 +208,7 @@ mod tests {
             config: &config(&[]),
             kube_api: "https://k:1",
         };
-        let request = for_claim(Kind::Provision, &claim, Some(&node), [].into(), around).unwrap();
+        let request = for_claim(Operation::Provision, &claim, Some(&node), [].into(), around).unwrap();
         assert_eq!((request.username.as_str(), request.groups.len()), ("tom", 2));
         assert_eq!(
             (request.size, request.size_gi, request.pv_name.as_str()),
@@ -221,7 +225,7 @@ mod tests {
             config: &config(&[("use-nfs-server", "10.10.2.5")]),
             kube_api: "https://k:2",
         };
-        let moved = remembered(Kind::Delete, request, [].into(), moved);
+        let moved = remembered(Operation::Delete, request, [].into(), moved);
         assert_eq!(moved.operation, Operation::Delete);
         assert_eq!(moved.parameters["use-nfs-server"], "10.10.2.5");
         assert_eq!((moved.parameters["tier"].as_str(), moved.size), ("1", 1 << 30));
@@ -240,7 +244,7 @@ mod tests {
                 kube_api: "",
             };
             let claim = serde_json::from_value(value).unwrap();
-            for_claim(Kind::Provision, &claim, None, [].into(), around).err()
+            for_claim(Operation::Provision, &claim, None, [].into(), around).err()
         };
         let flex = [("volume-source", "flexVolume")];
         assert_eq!(ask(json!({}), &flex), None);

@@ -13,6 +13,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Request, Snapshot};
 use serde_json::{Value, json};
@@ -28,8 +29,8 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::Run;
 use crate::run::outcome::{Finish, State};
-use crate::run::{Kind, Run};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::{
@@ -286,7 +287,7 @@ fn asked(
     let deletes = seen.content.spec.deletion_policy == DeletionPolicy::Delete;
     for kind in [take, delete] {
         // What could never be deleted again is not begun.
-        if (kind == take || deletes) && !config.operations.contains(&kind.into()) {
+        if (kind == take || deletes) && !config.operations.contains(&kind) {
             return Err(SnapshotRefusal::NoOperation(
                 config.reference.to_string(),
                 kind.as_str(),
@@ -611,7 +612,7 @@ fn what_to_delete<'a>(
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
         Err(error) => return Err(wait(no_config(error))),
     };
-    if !config.operations.contains(&kind.into()) {
+    if !config.operations.contains(&kind) {
         let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
         let what = seen.form.noun();
         return Err(wait(format!(
@@ -644,7 +645,7 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
     let left = seen.limits.node_grace.saturating_sub(away);
     if left.is_zero() {
         let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the snapshot with it");
-        let say = Note::warning(reasons::NODE_GONE, action(Kind::DeleteSnapshot), text);
+        let say = Note::warning(reasons::NODE_GONE, action(Operation::DeleteSnapshot), text);
         return Decision::Own(let_go(seen, Some(say), None));
     }
     let text = format!(
@@ -654,7 +655,7 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
     );
     Decision::Wait {
         after: Some(left.min(NODE_PERIOD)),
-        say: Some(waiting(Kind::DeleteSnapshot, text)),
+        say: Some(waiting(Operation::DeleteSnapshot, text)),
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim};
@@ -17,8 +18,8 @@ use super::request;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
+use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Kind, Run};
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::topology::HOSTNAME;
 
@@ -66,7 +67,7 @@ pub(super) type Ready = (Request, Option<String>);
 /// What a run on the volume goes by; `Err` with what is to be waited for first. `then` is what is done after that.
 pub(super) fn ready(
     seen: &ObservedClaim<'_>,
-    kind: Kind,
+    kind: Operation,
     volume: &PersistentVolume,
     config: &ProvisionerConfig,
     then: &str,

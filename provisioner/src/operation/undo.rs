@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
 use super::attempt::state_of;
@@ -18,8 +19,8 @@ use super::step::{Step, step};
 use super::{attributes, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::Run;
 use crate::run::outcome::State;
-use crate::run::{Kind, Run};
 use crate::time::later;
 use crate::volume::persistent_volume;
 
@@ -36,7 +37,7 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
             return release_claim(seen, None, None);
         }
         return Decision::wait_for(waiting(
-            Kind::Delete,
+            Operation::Delete,
             format!(
                 "annotation {} is missing: delete the volume by hand, then the finalizer {}",
                 annotations::OPERATION,
@@ -148,14 +149,14 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     let mut node = None;
     if config.is_node_local() && !record.node.is_empty() {
         node = (seen.nodes)(&record.node);
         if node.is_none() {
             let text = format!("node {} has left the cluster, and the volume with it", record.node);
-            let say = Note::warning(reasons::NODE_GONE, action(Kind::Delete), text);
+            let say = Note::warning(reasons::NODE_GONE, action(Operation::Delete), text);
             return over(seen, record, Some(say), None, now);
         }
     }
@@ -165,7 +166,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         .map_or_else(BTreeMap::new, |volume| persistent_volume::options(volume));
     let node_name = node.as_ref().map(|node| node.name.clone());
     let asked = request::for_claim(
-        Kind::Delete,
+        Operation::Delete,
         seen.claim,
         node.as_ref(),
         volume,
@@ -177,10 +178,10 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
             attributes: attributes::of_claim(seen).unwrap_or_default(),
             ..request
         },
-        Err(error) => return Decision::wait_for(waiting(Kind::Delete, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     let deletion = Deletion {
-        run: seen.run(Kind::Delete),
+        run: seen.run(Operation::Delete),
         asked_by: SubjectKind::Claim,
         config,
         record: (record.is_delete() || record.refused).then_some(record),

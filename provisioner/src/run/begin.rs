@@ -11,12 +11,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use mooring_contract::names::{FLEX_DRIVER, labels};
+use mooring_contract::operation::Operation;
 use mooring_contract::property;
 use mooring_seal::new_key;
 use secrecy::SecretString;
 
 use super::error::RunError;
-use super::kind::Kind;
 use super::observed::Run;
 use super::order::Order;
 use super::pod::{self, Skeleton};
@@ -174,8 +174,8 @@ pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunE
 }
 
 /// Whether the image may have secrets to give.
-fn has_answer_key(kind: Kind) -> bool {
-    kind == Kind::Attach
+fn has_answer_key(kind: Operation) -> bool {
+    kind == Operation::Attach
 }
 
 /// The ConfigMap's Secret, read as it is now.

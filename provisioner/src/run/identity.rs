@@ -1,20 +1,20 @@
 //! What a run is called before it is there, and how one that was seen is named when it is to be removed.
 
-use super::kind::Kind;
+use mooring_contract::operation::Operation;
 
 /// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunId {
     /// The operation.
-    pub kind: Kind,
+    pub kind: Operation,
     /// The uid of the claim that the volume is or was for.
     pub uid: String,
 }
 
 impl RunId {
     /// The run of `kind` for the claim `uid`.
-    pub fn new(kind: Kind, uid: &str) -> Self {
+    pub fn new(kind: Operation, uid: &str) -> Self {
         Self {
             kind,
             uid: uid.to_owned(),
@@ -58,7 +58,6 @@ mod tests {
     use mooring_contract::operation::Operation;
 
     use super::RunId;
-    use crate::run::Kind;
 
     #[test]
     fn the_policy_for_volume_makers_knows_the_pod_of_every_operation_by_its_name() {
@@ -73,7 +72,7 @@ mod tests {
         listed.sort_unstable();
         operations.sort_unstable();
         assert_eq!(listed, operations);
-        for kind in Kind::ALL {
+        for kind in Operation::ALL {
             let name = RunId::new(kind, "u").name();
             let operation = name.strip_suffix("-u").unwrap();
             assert!(listed.contains(&operation), "{name}");

@@ -10,10 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
 use super::identity::RunRef;
-use super::kind::Kind;
 use super::outcome::{State, observe};
 use crate::time::later;
 
@@ -26,7 +26,7 @@ pub fn selector() -> String {
 }
 
 /// The same, of one operation.
-pub fn selector_of(kind: Kind) -> String {
+pub fn selector_of(kind: Operation) -> String {
     format!("{},{}={}", selector(), labels::OPERATION, kind.as_str())
 }
 
@@ -52,8 +52,8 @@ impl Run {
     }
 
     /// Which operation it is, if it is one that is run here.
-    pub fn kind(&self) -> Option<Kind> {
-        self.label(labels::OPERATION).and_then(Kind::of_label)
+    pub fn kind(&self) -> Option<Operation> {
+        self.label(labels::OPERATION).and_then(|label| label.parse().ok())
     }
 
     /// The uid of the claim that the volume is or was for.

@@ -366,7 +366,6 @@ mod tests {
     use super::{Skeleton, affinity, as_label, build, secret};
     use crate::operation::tests::config;
     use crate::run::identity::RunId;
-    use crate::run::kind::Kind;
     use crate::run::order::Order;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
@@ -386,7 +385,7 @@ mod tests {
         let properties = Properties::new(&request, &BTreeMap::new(), None).unwrap();
         build(&Skeleton {
             order: Order {
-                id: &RunId::new(Kind::Provision, &request.pvc_uid),
+                id: &RunId::new(Operation::Provision, &request.pvc_uid),
                 request: &request,
                 config: &config,
                 attempt: 2,
@@ -477,7 +476,7 @@ mod tests {
             };
             let pod = build(&Skeleton {
                 order: Order {
-                    id: &RunId::new(Kind::of(operation).unwrap(), "s1"),
+                    id: &RunId::new(operation, "s1"),
                     request: &request,
                     config: &config,
                     attempt: 1,
@@ -583,7 +582,7 @@ mod tests {
             let Ok(properties) = Properties::new(&request, &BTreeMap::new(), None) else { return Ok(()) };
             assert_harmless(&build(&Skeleton {
                 order: Order {
-                    id: &RunId::new(Kind::Provision, &request.pvc_uid),
+                    id: &RunId::new(Operation::Provision, &request.pvc_uid),
                     request: &request,
                     config: &config,
                     attempt: 1,

@@ -13,11 +13,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{CSI_DRIVER, annotations, parameters};
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigRef;
-use crate::run::Kind;
 
 /// The API group of snapshots.
 pub const GROUP: &str = "snapshot.storage.k8s.io";
@@ -153,18 +153,18 @@ pub enum Form {
 
 impl Form {
     /// The operation that takes one.
-    pub fn take(self) -> Kind {
+    pub fn take(self) -> Operation {
         match self {
-            Self::Snapshot => Kind::Snapshot,
-            Self::Backup => Kind::Backup,
+            Self::Snapshot => Operation::Snapshot,
+            Self::Backup => Operation::Backup,
         }
     }
 
     /// The operation that removes one.
-    pub fn delete(self) -> Kind {
+    pub fn delete(self) -> Operation {
         match self {
-            Self::Snapshot => Kind::DeleteSnapshot,
-            Self::Backup => Kind::DeleteBackup,
+            Self::Snapshot => Operation::DeleteSnapshot,
+            Self::Backup => Operation::DeleteBackup,
         }
     }
 

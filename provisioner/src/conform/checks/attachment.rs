@@ -12,7 +12,6 @@ use mooring_contract::request::Attachment;
 use super::{Check, Kit, Passed, done, done_or_later, fault, must_fail};
 use crate::conform::error::CheckError;
 use crate::conform::runs::{Ask, MadeVolume, NodeOfRun, Runs};
-use crate::run::Kind;
 use crate::run::outcome::Finish;
 use crate::volume::persistent_volume::Answered;
 
@@ -20,7 +19,7 @@ use crate::volume::persistent_volume::Answered;
 const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");
 const SECOND: (&str, &str) = ("mooring-conform-2", "192.0.2.12");
 
-fn to<'m>(kind: Kind, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
+fn to<'m>(kind: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
     let (name, address) = node;
     Ask {
         node: Some(NodeOfRun {
@@ -36,11 +35,11 @@ fn to<'m>(kind: Kind, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> A
 }
 
 fn attach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
-    to(Kind::Attach, made, node, false)
+    to(Operation::Attach, made, node, false)
 }
 
 fn detach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
-    to(Kind::Detach, made, node, false)
+    to(Operation::Detach, made, node, false)
 }
 
 /// Whether a run let the node in, and printed what Mooring can read.
@@ -125,7 +124,7 @@ impl<R: Runs> Kit<'_, R> {
 
     async fn attach_nothing(&self) -> Passed {
         let made = self.new_volume().await?;
-        self.must_be_done(&Ask::on(Kind::Delete, &made)).await?;
+        self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
         must_fail(&self.rig.run(&attach(&made, FIRST)).await?, "the volume is gone")
     }
 
@@ -156,7 +155,7 @@ impl<R: Runs> Kit<'_, R> {
 
     async fn another_node(&self, is_first_gone: bool) -> Passed {
         let made = self.new_attached().await?;
-        self.must_be_done(&to(Kind::Detach, &made, FIRST, is_first_gone))
+        self.must_be_done(&to(Operation::Detach, &made, FIRST, is_first_gone))
             .await?;
         self.must_connect(&attach(&made, SECOND)).await?;
         self.must_be_done(&detach(&made, SECOND)).await?;

@@ -11,7 +11,6 @@ use super::{Check, Kit, Passed, done, fault};
 use crate::conform::error::CheckError;
 use crate::conform::runs::{Ask, Runs};
 use crate::operation::discover;
-use crate::run::Kind;
 use crate::run::outcome::Finish;
 
 /// Of how many of the classes that an image lists a volume is made.
@@ -45,24 +44,24 @@ impl<R: Runs> Kit<'_, R> {
 
     async fn discover_once(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        self.discovered(&Ask::of(Kind::Discover, &claim)).await.map(drop)
+        self.discovered(&Ask::of(Operation::Discover, &claim)).await.map(drop)
     }
 
     async fn discover_twice(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Discover, &claim);
+        let ask = Ask::of(Operation::Discover, &claim);
         same_list(&self.discovered(&ask).await?, &self.discovered(&ask).await?)
     }
 
     async fn discover_at_once(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        let (first, second) = self.both(&Ask::of(Kind::Discover, &claim)).await?;
+        let (first, second) = self.both(&Ask::of(Operation::Discover, &claim)).await?;
         same_list(&listed(&first)?, &listed(&second)?)
     }
 
     async fn discover_cut_off(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        let ask = Ask::of(Kind::Discover, &claim);
+        let ask = Ask::of(Operation::Discover, &claim);
         self.rig.cut_off(&ask, Duration::ZERO).await?;
         self.discovered(&ask).await.map(drop)
     }
@@ -70,7 +69,7 @@ impl<R: Runs> Kit<'_, R> {
     /// A class that is listed is one that claims can have.
     async fn provision_discovered(&self) -> Passed {
         let claim = self.rig.claim().await?;
-        let found = self.discovered(&Ask::of(Kind::Discover, &claim)).await?;
+        let found = self.discovered(&Ask::of(Operation::Discover, &claim)).await?;
         for class in found.classes.iter().take(MOST_CLASSES) {
             // One that only some nodes reach, or that is full, is no fault of the image's.
             let elsewhere = !class.nodes.is_empty() || !class.topologies.is_empty();
@@ -83,12 +82,12 @@ impl<R: Runs> Kit<'_, R> {
                 parameters: class.parameters.clone(),
                 ..Ask::of(kind, &claim)
             };
-            let made = self.made_by(&of_class(Kind::Provision)).await;
+            let made = self.made_by(&of_class(Operation::Provision)).await;
             let made = made.map_err(|error| of_listed(&class.name, error))?;
             if self.rig.promised().contains(&Operation::Delete) {
                 let gone = Ask {
                     volume: made.options.clone(),
-                    ..of_class(Kind::Delete)
+                    ..of_class(Operation::Delete)
                 };
                 self.must_be_done(&gone).await?;
             }

@@ -19,7 +19,6 @@ use crate::conform::report::ConformReport;
 use crate::conform::runs::{Ask, Runs};
 use crate::operation::observed::Surroundings;
 use crate::operation::request::for_claim;
-use crate::run::Kind;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::topology::Node;
 
@@ -202,7 +201,7 @@ impl Runs for Fake {
             return Ok(self.failed(Outcome::GiveUp, "another run is at it"));
         }
         let lies = match ask.kind {
-            Kind::Provision => Planted::ProvisionLiesWhenAway,
+            Operation::Provision => Planted::ProvisionLiesWhenAway,
             _ => Planted::DeleteLiesWhenAway,
         };
         if ask.unreachable && !self.is(lies) {
@@ -210,8 +209,10 @@ impl Runs for Fake {
         }
         let there = self.made.borrow().contains(&uid);
         Ok(match ask.kind {
-            Kind::Attach if !there && !self.is(Planted::AttachLies) => self.failed(Outcome::GiveUp, "no such volume"),
-            Kind::Attach => {
+            Operation::Attach if !there && !self.is(Planted::AttachLies) => {
+                self.failed(Outcome::GiveUp, "no such volume")
+            }
+            Operation::Attach => {
                 let node = ask.node.clone().unwrap().name;
                 let has = self.attached.borrow().get(&uid).cloned();
                 match has {
@@ -228,20 +229,22 @@ impl Runs for Fake {
                     }
                 }
             }
-            Kind::Detach if self.is(Planted::DetachLeavesIt) => finish(Outcome::Done, Category::Done, ""),
-            Kind::Detach => match self.attached.borrow_mut().remove(&uid) {
+            Operation::Detach if self.is(Planted::DetachLeavesIt) => finish(Outcome::Done, Category::Done, ""),
+            Operation::Detach => match self.attached.borrow_mut().remove(&uid) {
                 None if self.is(Planted::DetachFailsOnNothing) => self.failed(Outcome::Retry, "no node has it"),
                 Some(_) | None => finish(Outcome::Done, Category::Done, ""),
             },
-            Kind::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
-            Kind::Provision if ask.parameters.contains_key("pool") && self.is(Planted::DiscoverListsWhatItHasNot) => {
+            Operation::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
+            Operation::Provision
+                if ask.parameters.contains_key("pool") && self.is(Planted::DiscoverListsWhatItHasNot) =>
+            {
                 self.failed(Outcome::GiveUp, "no such pool")
             }
-            Kind::Provision => self.made(&uid),
-            Kind::Delete if !there && self.is(Planted::DeleteFailsOnNothing) => {
+            Operation::Provision => self.made(&uid),
+            Operation::Delete if !there && self.is(Planted::DeleteFailsOnNothing) => {
                 self.failed(Outcome::Retry, "no such volume")
             }
-            Kind::Delete => {
+            Operation::Delete => {
                 self.made.borrow_mut().remove(&uid);
                 if self.is(Planted::SnapshotGoesWithItsVolume) {
                     self.snapshots.borrow_mut().remove(&format!("snapshot-{uid}"));
@@ -251,8 +254,10 @@ impl Runs for Fake {
                 }
                 finish(Outcome::Done, Category::Done, "")
             }
-            Kind::Expand if !there && !self.is(Planted::ExpandLies) => self.failed(Outcome::GiveUp, "no such volume"),
-            Kind::Expand => {
+            Operation::Expand if !there && !self.is(Planted::ExpandLies) => {
+                self.failed(Outcome::GiveUp, "no such volume")
+            }
+            Operation::Expand => {
                 let before = self.sizes.borrow_mut().insert(uid, ask.size.unwrap());
                 if before == ask.size && self.is(Planted::ExpandFailsTwice) {
                     self.failed(Outcome::Retry, "it has that size")
@@ -260,8 +265,10 @@ impl Runs for Fake {
                     finish(Outcome::Done, Category::Done, "")
                 }
             }
-            Kind::Modify if !there && !self.is(Planted::ModifyLies) => self.failed(Outcome::GiveUp, "no such volume"),
-            Kind::Modify => {
+            Operation::Modify if !there && !self.is(Planted::ModifyLies) => {
+                self.failed(Outcome::GiveUp, "no such volume")
+            }
+            Operation::Modify => {
                 let known = ask.attributes.as_ref().unwrap().parameters.contains_key("tier");
                 if !known && !self.is(Planted::ModifyTakesAll) {
                     return Ok(self.failed(Outcome::GiveUp, "no such attribute"));
@@ -273,12 +280,12 @@ impl Runs for Fake {
                     finish(Outcome::Done, Category::Done, "")
                 }
             }
-            Kind::Snapshot | Kind::Backup if !there && !self.is(Planted::SnapshotLies) => {
+            Operation::Snapshot | Operation::Backup if !there && !self.is(Planted::SnapshotLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
-            Kind::Snapshot | Kind::Backup => {
+            Operation::Snapshot | Operation::Backup => {
                 let twice = match ask.kind {
-                    Kind::Backup => Planted::BackupFailsTwice,
+                    Operation::Backup => Planted::BackupFailsTwice,
                     _ => Planted::SnapshotFailsTwice,
                 };
                 let fresh = self.snapshots.borrow_mut().insert(ask.snapshot.clone().unwrap().name);
@@ -288,11 +295,11 @@ impl Runs for Fake {
                     finish(Outcome::Done, Category::Done, "")
                 }
             }
-            Kind::DeleteSnapshot | Kind::DeleteBackup => {
+            Operation::DeleteSnapshot | Operation::DeleteBackup => {
                 self.snapshots.borrow_mut().remove(&ask.snapshot.clone().unwrap().name);
                 finish(Outcome::Done, Category::Done, "")
             }
-            Kind::Restore => {
+            Operation::Restore => {
                 let taken = self.snapshots.borrow().contains(&ask.snapshot.clone().unwrap().name);
                 if taken || self.is(Planted::RestoreLies) {
                     self.made(&uid)
@@ -300,7 +307,7 @@ impl Runs for Fake {
                     self.failed(Outcome::GiveUp, "no such snapshot")
                 }
             }
-            Kind::Discover => {
+            Operation::Discover => {
                 let pool = match self.planted {
                     Planted::DiscoverListsNonsense => return Ok(finish(Outcome::Done, Category::Done, "pools: ssd")),
                     Planted::DiscoverChanges => format!("pool-{}", self.next()),
@@ -309,7 +316,7 @@ impl Runs for Fake {
                 let printed = json!({"parameter": "pool", "classes": [pool]});
                 finish(Outcome::Done, Category::Done, &printed.to_string())
             }
-            Kind::Clone => {
+            Operation::Clone => {
                 let source = ask.source.unwrap().claim.uid().unwrap();
                 if self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {
                     self.made(&uid)

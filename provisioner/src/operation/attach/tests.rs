@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::operation::Operation;
 use mooring_contract::request::Attachment;
 use serde_json::{Value, json};
 
@@ -14,8 +15,8 @@ use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForVolume, Intent, Start, VolumeDecision};
 use crate::operation::observed::Limits;
 use crate::operation::record::Record;
+use crate::run::Run;
 use crate::run::properties::tests::silver;
-use crate::run::{Kind, Run};
 
 const INITIATOR_A: &str = "iqn.2025-01.dev.mooring:a-uida";
 
@@ -173,7 +174,7 @@ fn a_volume_is_attached_to_the_node_whose_pod_was_made_first() {
     );
     assert_eq!(
         (start.record.operation, start.record.node.as_str()),
-        (Kind::Attach, "a")
+        (Operation::Attach, "a")
     );
     assert_eq!(start.request.node_name, "a");
     let attachment = start.request.attachment.unwrap();
@@ -220,11 +221,11 @@ fn a_volume_that_no_pod_uses_is_detached_before_another_node_gets_it() {
     for wanted in [&[] as &[_], &["b"]] {
         let mut world = World::held(wanted);
         let noted = world.noted();
-        assert_eq!((noted.operation, noted.node.as_str()), (Kind::Detach, "a"));
+        assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "a"));
         assert_eq!(noted.initiator, INITIATOR_A);
         world.record = Some(noted);
         let start = world.start();
-        assert_eq!((start.run.kind, start.intent), (Kind::Detach, Intent::Recorded));
+        assert_eq!((start.run.kind, start.intent), (Operation::Detach, Intent::Recorded));
         assert_eq!(start.request.node_name, "a");
         assert_eq!(world.looked.len(), 1, "after the record was there");
     }
@@ -244,7 +245,7 @@ fn a_node_that_is_gone_is_fenced_before_another_gets_the_volume() {
         world.nodes = nodes;
         world.record = Some(world.noted());
         let start = world.start();
-        assert_eq!(start.run.kind, Kind::Detach);
+        assert_eq!(start.run.kind, Operation::Detach);
         let attachment = start.request.attachment.unwrap();
         assert!(attachment.gone);
         // What the storage knows it by outlives its Node.
@@ -271,7 +272,7 @@ fn that_a_node_is_gone_ends_the_waiting_of_a_detachment() {
 fn a_volume_that_is_wanted_again_is_attached_again_however_far_its_detaching_came() {
     let mut world = World::open("detach", &["a", "b"]);
     let start = world.start();
-    assert_eq!((start.run.kind, start.record.node.as_str()), (Kind::Attach, "a"));
+    assert_eq!((start.run.kind, start.record.node.as_str()), (Operation::Attach, "a"));
     // Not while a run may still detach it.
     world.detach_run = Some(run("detach", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
@@ -280,7 +281,7 @@ fn a_volume_that_is_wanted_again_is_attached_again_however_far_its_detaching_cam
 #[test]
 fn what_may_have_been_attached_is_detached_if_nobody_wants_it() {
     let mut world = World::open("attach", &[]);
-    assert_eq!(world.noted().operation, Kind::Detach);
+    assert_eq!(world.noted().operation, Operation::Detach);
     // Of a run that ended, the end counts first.
     world.attach_run = Some(run("attach", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
@@ -411,21 +412,21 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
     let mut free = World::new(&[]);
     free.attach_run = Some(late("attach", "a"));
     let noted = free.noted();
-    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Detach, "a"));
+    assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "a"));
     assert_eq!(noted.initiator, INITIATOR_A);
     // Another node has it: that one keeps it, and does not get it from the one that is detached.
     let mut held = World::held(&["a", "b"]);
     held.attach_run = Some(late("attach", "b"));
     let noted = held.noted();
-    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Detach, "b"));
+    assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "b"));
     held.attach_run = None;
     held.record = Some(noted);
-    assert_eq!(held.start().run.kind, Kind::Detach);
+    assert_eq!(held.start().run.kind, Operation::Detach);
     // It was taken from the node that has it.
     let mut held = World::held(&["a"]);
     held.detach_run = Some(late("detach", "a"));
     let noted = held.noted();
-    assert_eq!((noted.operation, noted.node.as_str()), (Kind::Attach, "a"));
+    assert_eq!((noted.operation, noted.node.as_str()), (Operation::Attach, "a"));
     // What is left of a run that is over is not late.
     let mut held = World::held(&["a"]);
     held.attach_run = Some(late("attach", "a"));

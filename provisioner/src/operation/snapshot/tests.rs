@@ -12,8 +12,8 @@ use crate::operation::observed::{Limits, ObservedSnapshot};
 use crate::operation::record::Record;
 use crate::operation::tests::{ago, config, ended, no_image, now, record, run, running};
 use crate::process::events::reasons;
+use crate::run::Run;
 use crate::run::properties::tests::silver;
-use crate::run::{Kind, Run};
 use crate::volume::acceptance;
 use crate::volume::snapshot::tests::content;
 use crate::volume::snapshot::{VolumeSnapshotClass, VolumeSnapshotContent};
@@ -131,7 +131,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
     };
     assert_eq!(
         (start.run.kind, start.record.operation),
-        (Kind::Snapshot, Kind::Snapshot)
+        (Operation::Snapshot, Operation::Snapshot)
     );
     assert_eq!(start.record.source, "admin/custom-isci-provisioner/snapshot-v1");
     let request = start.request;
@@ -246,7 +246,7 @@ fn a_snapshot_that_an_administrator_has_named_is_ready_without_a_run() {
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
         (start.run.kind, start.node.as_deref()),
-        (Kind::DeleteSnapshot, Some("node-a"))
+        (Operation::DeleteSnapshot, Some("node-a"))
     );
     assert_eq!(start.request.snapshot.unwrap().name, "old");
     assert_eq!(start.request.pv_name, "");
@@ -313,7 +313,10 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
     world.volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!((start.run.kind, start.node.as_deref()), (Kind::Backup, Some("node-a")));
+    assert_eq!(
+        (start.run.kind, start.node.as_deref()),
+        (Operation::Backup, Some("node-a"))
+    );
     let handle = "backup:admin/custom-isci-provisioner/backup-v1";
     assert_eq!(start.record.source, handle);
     let backup = start.request.snapshot.unwrap();
@@ -330,7 +333,7 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
     (world.volume, world.claim) = (Value::Null, Value::Null);
     world.going();
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!((start.run.kind, start.node), (Kind::DeleteBackup, None));
+    assert_eq!((start.run.kind, start.node), (Operation::DeleteBackup, None));
     assert_eq!(start.request.operation, Operation::DeleteBackup);
 }
 

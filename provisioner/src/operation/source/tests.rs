@@ -10,7 +10,6 @@ use crate::operation::content::{Content, ObservedSource, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
-use crate::run::Kind;
 use crate::volume::acceptance::tests::volume;
 
 const ALL: [Operation; 3] = [Operation::Provision, Operation::Delete, Operation::Clone];
@@ -97,7 +96,10 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
     let (mut world, claim, from) = world();
     see(&mut world, &claim, &from);
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!((start.run.kind, start.record.operation), (Kind::Clone, Kind::Clone));
+    assert_eq!(
+        (start.run.kind, start.record.operation),
+        (Operation::Clone, Operation::Clone)
+    );
     assert_eq!(
         (start.request.operation, start.request.pv_name.as_str()),
         (Operation::Clone, "pvc-u1")
@@ -272,7 +274,7 @@ fn a_copy_that_was_begun_goes_on_as_one() {
         failed.say.text
     );
     assert!(!failed.record.copies("pvc-u0"), "nothing runs until the next attempt");
-    assert_eq!(failed.record.operation, Kind::Clone);
+    assert_eq!(failed.record.operation, Operation::Clone);
 }
 
 #[test]
@@ -335,7 +337,10 @@ fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
     let Decision::Start(start) = restored("backup:far/away/backup-7", here.clone()) else {
         panic!()
     };
-    assert_eq!((start.run.kind, start.node.as_deref()), (Kind::Restore, Some("node-b")));
+    assert_eq!(
+        (start.run.kind, start.node.as_deref()),
+        (Operation::Restore, Some("node-b"))
+    );
     assert_eq!(start.record.source, "backup:far/away/backup-7");
     let backup = start.request.snapshot.clone().unwrap();
     assert!(backup.backup && backup.name == "backup-7", "{backup:?}");
