@@ -1,6 +1,6 @@
 //! One run of the provisioning image, and what carries it out: a Pod of its own. No other room knows that.
 //!
-//! [`kind`] says which operations are run, and [`identity`] what a run is called. [`begin`] makes a run: with a [`pod`]
+//! [`identity`] is what a run is called. [`begin`] makes a run: with a [`pod`]
 //! and its [`properties`]. The cluster shows it as an [`observed`] one, whose [`outcome`] says how far it is. [`end`]
 //! removes it, and [`departed`] is what was known of one that went.
 
@@ -9,7 +9,6 @@ pub mod departed;
 pub mod end;
 pub mod error;
 pub mod identity;
-pub mod kind;
 pub mod observed;
 pub mod order;
 pub mod outcome;
@@ -17,5 +16,4 @@ pub mod pod;
 pub mod properties;
 
 pub use self::identity::{RunId, RunRef};
-pub use self::kind::Operation;
 pub use self::observed::Run;

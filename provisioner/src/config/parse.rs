@@ -328,15 +328,6 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        for operation in &operations {
-            if Operation::of(*operation).is_none() {
-                self.warn(
-                    ProblemKind::NotYet,
-                    keys::OPERATIONS,
-                    format!("this version does not run {operation}: it has no effect yet"),
-                );
-            }
-        }
         operations
     }
 

@@ -32,8 +32,6 @@ pub enum ProblemKind {
     Untrusted,
     /// The ConfigMap is too long for its last good version to be kept.
     TooLong,
-    /// A part of the contract that this version does not run.
-    NotYet,
 }
 
 impl ProblemKind {
@@ -49,7 +47,6 @@ impl ProblemKind {
             Self::Contradiction => "contradiction",
             Self::Untrusted => "untrusted",
             Self::TooLong => "too-long",
-            Self::NotYet => "not-yet",
         }
     }
 }

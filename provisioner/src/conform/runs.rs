@@ -100,8 +100,3 @@ pub(super) struct MadeVolume {
     pub(super) request: Request,
     pub(super) options: BTreeMap<String, String>,
 }
-
-/// The kinds of run that an operation of the contract is.
-pub(super) fn kinds(operations: &[Operation]) -> Vec<Operation> {
-    operations.iter().copied().filter_map(Operation::of).collect()
-}

@@ -1,5 +1,7 @@
 //! What a run is called before it is there, and how one that was seen is named when it is to be removed.
 
+use mooring_contract::operation::Operation;
+
 /// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +58,6 @@ mod tests {
     use mooring_contract::operation::Operation;
 
     use super::RunId;
-    use mooring_contract::operation::Operation;
 
     #[test]
     fn the_policy_for_volume_makers_knows_the_pod_of_every_operation_by_its_name() {

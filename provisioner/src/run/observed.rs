@@ -53,7 +53,7 @@ impl Run {
 
     /// Which operation it is, if it is one that is run here.
     pub fn kind(&self) -> Option<Operation> {
-        self.label(labels::OPERATION).and_then(Operation::of_label)
+        self.label(labels::OPERATION).and_then(|label| label.parse().ok())
     }
 
     /// The uid of the claim that the volume is or was for.

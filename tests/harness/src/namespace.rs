@@ -17,7 +17,7 @@ use super::scope::Scope;
 use super::waits::wait_until;
 
 /// Longest wait for a test's namespace and volumes to be gone.
-pub(super) const GONE_LIMIT: Duration = Duration::from_mins(2);
+pub(super) const GONE_LIMIT: Duration = Duration::from_mins(3);
 
 /// Kubernetes' own kinds: tests add none.
 static KINDS: OnceCell<Vec<ApiResource>> = OnceCell::const_new();

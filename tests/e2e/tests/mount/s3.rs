@@ -135,7 +135,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
 
         // Files that were closed before the Pod ended are on the server, in one or in many parts, although nothing
         // waited for them.
-        let write = "mkdir -p /data/deep/er; head -c 40m /dev/urandom >/data/deep/er/big; echo hello >/data/letter; \
+        let write = "mkdir -p /data/deep/er; head -c 26m /dev/urandom >/data/deep/er/big; echo hello >/data/letter; \
                      echo more >>/data/letter; mv /data/deep/er /data/moved; chmod 640 /data/letter; \
                      sha256sum </data/moved/big >/data/sum";
         let user = [("securityContext", json!({"runAsUser": 1000, "runAsNonRoot": true}))];
