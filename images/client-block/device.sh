@@ -37,6 +37,6 @@ mount_device() {
         service show-device ${read_only:+--read-only} "$MOORING_STATE/socket"
     else
         loop=$(service loop ${read_only:+--read-only} "$MOORING_STATE/disk")
-        mount_file_system "$loop"
+        use_device "$loop"
     fi
 }

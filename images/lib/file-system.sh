@@ -28,6 +28,15 @@ if [ "$fs_type" = raw ]; then
     set +f
 fi
 
+# Has the Pod use a block device: with a file system, or as it is.
+use_device() {
+    if [ -n "$raw_block" ]; then
+        service give-device "$1"
+    else
+        mount_file_system "$1"
+    fi
+}
+
 # Mounts the file system of a block device, and first makes one if the device is empty.
 mount_file_system() {
     # 2: the device is empty. Anything else that is not a file system is user data.

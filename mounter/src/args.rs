@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::agent;
 use crate::agent::services::command::ServiceArgs;
+use crate::agent::services::hold::HoldArgs;
 use crate::daemon::args::ServeArgs;
 use crate::daemon::status_socket::StatusArgs;
 use crate::drivers::uninstall::UninstallArgs;
@@ -32,6 +33,9 @@ pub enum MounterCommand {
     Agent(agent::AgentArgs),
     /// Ask the agent for a service for the volume that a program of the client image is mounting.
     Service(ServiceArgs),
+    /// Keep a device open for the agent of a client container.
+    #[command(hide = true)]
+    HoldDevice(HoldArgs),
     /// Copy this program into a directory, for a client container to run as its agent.
     InstallAgent {
         /// The directory.

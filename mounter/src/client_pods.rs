@@ -451,6 +451,7 @@ impl ClientPods {
             | AgentAnswer::Unmounted
             | AgentAnswer::Noted
             | AgentAnswer::Recalled(_)
+            | AgentAnswer::Given { .. }
             | AgentAnswer::Served { .. } => Err(LinkError::NotThere),
         }
     }

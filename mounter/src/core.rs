@@ -238,7 +238,7 @@ impl Core {
     async fn mount_connected(&self, mut job: MountJob, span: &Span) -> Result<(), MountError> {
         let server = job.server();
         self.check(&job).await?;
-        if job.access == Access::Device && !gives_devices(job.volume.client.as_str()) {
+        if job.access == Access::Device && !gives_devices(job.volume.client.as_str(), &job.volume.fs_type) {
             return Err(MountError::NoDevice {
                 client: job.volume.client.to_string(),
             });
@@ -284,6 +284,11 @@ impl Core {
     }
 
     async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {
+        if job.access == Access::Device && !matches!(serving, Serving::Local | Serving::Container(_)) {
+            return Err(MountError::NoDevice {
+                client: job.volume.client.to_string(),
+            });
+        }
         let mount = MountTask::from(&*job);
         let is_remote = serving.is_remote();
         let task = match serving {
@@ -414,7 +419,11 @@ impl Core {
             target: target.clone(),
         };
         let done = self.workers.run(&task, deadline).await;
-        done.map_err(|error| error.into_mount_error(&format!("the removal of the device at {target}"), OWN_DISK))
+        done.map_err(|error| error.into_mount_error(&format!("the removal of the device at {target}"), OWN_DISK))?;
+        if let Some(container) = &self.container {
+            container.unmounted(target).await;
+        }
+        Ok(())
     }
 
     /// Whether a failed unmount would fail again: the server hangs, and with it every process that has a file there.
@@ -442,7 +451,6 @@ impl Core {
         })?;
         let top = table.top(&target.path());
         if top.is_some()
-            && !target.is_device()
             && let Some(container) = &self.container
             && container.expand(target, size, deadline).await?
         {

@@ -189,6 +189,9 @@ pub trait Sys {
     /// A second mount of a device's node, not attached anywhere yet.
     fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd>;
 
+    /// The same for any device of the kernel's.
+    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd>;
+
     /// The numbers of the device that is shown at a target; none if there is a mere file.
     fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError>;
 

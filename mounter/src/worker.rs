@@ -25,7 +25,7 @@ use std::io::{Read, Write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use self::clients::{host, local, pool, self_mode};
+use self::clients::{given, host, local, pool, self_mode};
 use crate::sys::graft::DeviceNode;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
@@ -90,6 +90,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Graft(task) => graft::graft(&mut DeviceNode::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Show { pool, mount } => local::show(sys, pool, mount),
+        Task::ShowGiven { device, sole, target } => given::show(sys, *device, *sole, target),
         Task::Hide { pool, target } => local::hide(sys, pool, target),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
         Task::Kernel { namespace, mount } => self_mode::mount(sys, namespace.as_deref(), mount),

@@ -20,6 +20,9 @@ impl Mounts {
         let looked = thread::run(move || {
             // The program follows the path by itself: this shows that there is no link on the way.
             target.open()?;
+            if target.is_device() {
+                return Ok(target.device()?);
+            }
             Ok::<_, AgentError>(target_mounts::device(&target)?)
         });
         let device = looked.await.map_err(no_thread(path))??;

@@ -22,6 +22,7 @@ use super::target_mounts::{self, TargetMountError};
 use crate::sys::look::{self, LookError, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
 use mooring_program::error::chain;
 
@@ -40,7 +41,7 @@ pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// How long a target must have been without its mount before the agent cleans up unasked. A file system first leaves
 /// the mount table, and then writes what it has in memory; its program has to live until then. The mounter, which
 /// unmounts, knows when that is done, and says so.
-const SETTLED: Duration = Duration::from_secs(15);
+pub const SETTLED: Duration = Duration::from_secs(15);
 
 /// How long a mount that answered counts as alive. A look keeps the mount busy for a moment, and an unmount fails
 /// meanwhile.
@@ -76,6 +77,16 @@ pub enum AgentError {
     /// The mount is dead.
     #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
     Dead(String),
+    /// What served a raw block volume has ended.
+    #[error(
+        "what served the device at {0} has ended, and the Pod has to be deleted: its successor gets the device anew"
+    )]
+    DeadDevice(String),
+    /// The program for a raw block volume named no device.
+    #[error(
+        "the client image's program ended with success, but named no device: it has to ask for service give-device"
+    )]
+    NothingGiven,
     /// It answers, or has not been silent for long.
     #[error("{0} answers, or may do so yet: nothing was ended")]
     NotSilent(String),
@@ -142,7 +153,10 @@ impl AgentError {
             Self::Program(ProgramError::TimedOut { .. }) => FailureCategory::TimedOut,
             Self::Service(error) => error.category(),
             Self::Record(error) => error.category(),
-            Self::Program(_) | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
+            Self::Program(_)
+            | Self::DeadDevice(_)
+            | Self::NothingGiven
+            | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
             Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
             Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => FailureCategory::System,
         }
@@ -290,14 +304,16 @@ impl Mounts {
     }
 
     /// Mounts a volume. If the same one is mounted already, that is success; if its daemon is dead, it is being mounted
-    /// again.
-    pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<(), AgentError> {
+    /// again. Of a raw block volume the device is returned, for the mounter to show it.
+    pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<Option<DeviceNumber>, AgentError> {
         let target = self.target(&call.target)?;
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
         match self.look(&call.target).await? {
             LookedAt::Nothing => {}
-            LookedAt::Alive if self.recorded_as(&call) => return Ok(()),
+            LookedAt::Alive if self.recorded_as(&call) && target.is_device() => return Ok(target.device()?),
+            LookedAt::Alive if self.recorded_as(&call) => return Ok(None),
+            LookedAt::Dead if target.is_device() => return Err(AgentError::DeadDevice(call.target)),
             LookedAt::Alive => return Err(AgentError::Occupied { target: call.target }),
             LookedAt::Dead => {
                 let recorded = self.store.recorded(&call.target);
@@ -312,7 +328,11 @@ impl Mounts {
         }
         // The record comes first, so that everything that follows can be cleaned up.
         self.store.record(&call)?;
-        let mounted = self.mount_first(&call, &target).await;
+        let mounted = if target.is_device() {
+            self.have_device(&call).await.map(Some)
+        } else {
+            self.mount_first(&call, &target).await.map(|()| None)
+        };
         if mounted.is_err() {
             // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
@@ -369,6 +389,27 @@ impl Mounts {
             .await
             .map_err(no_thread(path))??;
         self.clear_up(&call, busy, CLEAR_UP_WAIT).await
+    }
+
+    /// Runs a program that has a volume as a device of the node. The mounter shows it to the Pod before the agent takes
+    /// the target for one that was unmounted ([`SETTLED`]).
+    async fn have_device(self: &Arc<Self>, call: &MountCall) -> Result<DeviceNumber, AgentError> {
+        if let Err(error) = target_mounts::make_fuse_device() {
+            warn!(error = %chain(&error), "there is no /dev/fuse, and the agent failed to make it");
+        }
+        let staging = self.store.staging(&call.target);
+        let secrets = self.store.secrets(&call.target);
+        let invocation = program::device(call, Brings::of(call), &staging, &secrets)?;
+        let volume = without_secrets(call);
+        let checked = thread::run(move || record::check_device(&volume));
+        checked.await.map_err(no_thread(&call.target))??;
+        self.store.prepare(&call.target, &call.secrets)?;
+        self.run_mount(call, invocation, Duration::from_millis(call.limit_ms))
+            .await?;
+        self.store.unstage(&call.target)?;
+        self.services
+            .given(&store::id(&call.target))
+            .ok_or(AgentError::NothingGiven)
     }
 
     async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
@@ -513,7 +554,7 @@ impl Mounts {
     }
 
     pub(super) fn target(&self, path: &str) -> Result<Target, TargetError> {
-        Target::parse(&self.kubelet_root, path)
+        Target::parse_any(&self.kubelet_root, path)
     }
 
     /// Whether the target's record is for the same volume.

@@ -19,6 +19,7 @@
 //! | it gets | |
 //! | --- | --- |
 //! | arguments | `mount <source> <directory>`, or `unmount <directory>` |
+//! | | for a raw block volume (`volumeMode: Block`) `device <source> <directory>` in place of `mount` |
 //! | `MOORING_OPTION_<NAME>` | one of the volume's own options: name in upper case, others than `A-Z 0-9` as `_` |
 //! | `MOORING_MOUNT_OPTIONS` | the mount options with commas, `nosuid,nodev` unless the volume says `suid`, `dev` |
 //! | `MOORING_FS_TYPE` | the volume's `fs-type`, or nothing |
@@ -41,6 +42,10 @@
 //! - `mount` puts the file system on `<directory>`, an empty directory of the agent's own, and exits 0 once it can be
 //!   used. The agent then moves it to where the kubelet wants it, so no program ever follows a path that a user could
 //!   have changed. Programs that it starts for that, such as a FUSE daemon, keep running in the background.
+//! - `device` does what `mount` does for a device, but mounts nothing: it names the device to the agent by `service
+//!   give-device`, and formats nothing. The mounter shows the device to the Pod, and the agent keeps it open until the
+//!   Pod has it no more. Only a client whose record says so is asked for that. `<client>.expand` gets the device's node
+//!   in place of a directory then.
 //! - The agent runs `unmount` after the file system has left `<directory>` and the kubelet's. It undoes everything else
 //!   that `mount` did (log out of a target, unmap a device), and must succeed if there is nothing to undo. It has the
 //!   same environment but no secrets. Services have ended by then, and it can't ask for new ones.
@@ -122,6 +127,12 @@ pub enum InvalidVolume {
         /// The client.
         client: String,
     },
+    /// A raw block volume, and only `mount`.
+    #[error(
+        "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave volumeMode \
+         out, which is Filesystem then"
+    )]
+    NoDevice(String),
     /// A relative path.
     #[error(
         "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is \
@@ -246,6 +257,16 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
         ],
         env: BTreeMap::new(),
     })
+}
+
+/// How to have a volume as a device of the node. Only an image's own program can do that.
+pub fn device(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Result<Invocation, InvalidVolume> {
+    if brings != Brings::Program {
+        return Err(InvalidVolume::NoDevice(call.client.clone()));
+    }
+    let mut invocation = mount(call, brings, dir, secrets)?;
+    invocation.args[0] = "device".into();
+    Ok(invocation)
 }
 
 /// How to undo what the image's own program did besides mounting.
@@ -459,6 +480,12 @@ mod tests {
             assert!(matches!(plan(&call, true), Err(InvalidVolume::Client(_))), "{client}");
             assert!(unmount(&call, Path::new("/staging")).is_err(), "{client}");
             assert!(expand(&call, Path::new("/volume"), 7).is_err(), "{client}");
+        }
+        let device = |brings| device(&call(&[], &[]), brings, Path::new("/staging"), Path::new("/secrets"));
+        let args = device(Brings::Program).unwrap().args;
+        assert_eq!(args, ["device", "10.10.2.4:/exports", "/staging"]);
+        for brings in [Brings::Helper, Brings::Nothing] {
+            assert_eq!(device(brings), Err(InvalidVolume::NoDevice("nfs".into())));
         }
         let mut dashed = call(&[], &[]);
         dashed.source = "-oProxyCommand=sh".into();

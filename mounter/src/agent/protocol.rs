@@ -110,7 +110,8 @@ impl Call {
 /// A volume to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountCall {
-    /// The directory to mount on, with its path as the kubelet sees it; it exists.
+    /// The directory to mount on, with its path as the kubelet sees it; it exists. Of a raw block volume it is the file
+    /// on which the mounter shows the device.
     pub target: String,
     /// The client's name: it decides which program of the image runs, and is the file system type if there is no other.
     pub client: String,
@@ -146,6 +147,12 @@ pub enum AgentAnswer {
     Hello(Hello),
     /// The volume is mounted, just now or since before.
     Mounted,
+    /// To [`Call::Mount`] of a raw block volume: the device, which the agent keeps. Only a mounter that knows of it asks
+    /// for one.
+    Given {
+        /// Its numbers.
+        device: DeviceNumber,
+    },
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
     /// To [`Call::Revived`], [`Call::Adopt`], [`Call::GiveUp`] and [`Call::Expand`]: it is done, or begun.

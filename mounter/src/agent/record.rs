@@ -44,6 +44,12 @@ pub enum ImageRecordError {
     /// The volume says what it can't.
     #[error(transparent)]
     Volume(#[from] CheckError),
+    /// A raw block volume of a client that has no devices.
+    #[error(
+        "the client image of {0} does not say that it can give a Pod a raw block volume: leave volumeMode out, which is \
+         Filesystem then, or have its record say \"raw-block\": true"
+    )]
+    NoDevice(String),
     /// The node lacks something.
     #[error("this node can't mount {client} volumes")]
     Lacking {
@@ -82,7 +88,7 @@ impl ImageRecordError {
     /// What kind of failure it is.
     pub fn category(&self) -> FailureCategory {
         match self {
-            Self::Volume(_) => FailureCategory::Invalid,
+            Self::Volume(_) | Self::NoDevice(_) => FailureCategory::Invalid,
             Self::Read { .. } | Self::Malformed { .. } | Self::Lacking { .. } => FailureCategory::System,
         }
     }
@@ -91,6 +97,25 @@ impl ImageRecordError {
 /// Checks a volume by the record of its client, if this image has one. May wait for the kernel to load a module.
 pub fn check(call: &MountCall) -> Result<(), ImageRecordError> {
     check_below(Path::new("/"), call, is_there)
+}
+
+/// The same for a raw block volume.
+pub fn check_device(call: &MountCall) -> Result<(), ImageRecordError> {
+    fail_unless_it_gives_devices(Path::new("/"), call)?;
+    check(call)
+}
+
+/// A client of Mooring's own has a record that says so. Any other one has its image's.
+fn fail_unless_it_gives_devices(root: &Path, call: &MountCall) -> Result<(), ImageRecordError> {
+    let gives = match mooring_contract::volume::clients::record(&call.client, &call.fs_type) {
+        Some(record) => record.gives_devices,
+        None => read(root, &call.client)?.is_some_and(|record| record.raw_block),
+    };
+    if gives {
+        Ok(())
+    } else {
+        Err(ImageRecordError::NoDevice(call.client.clone()))
+    }
 }
 
 fn check_below(
@@ -273,6 +298,23 @@ mod tests {
     }
 
     #[test]
+    fn a_client_of_a_vendor_s_gives_devices_if_its_image_says_so() {
+        let gives = |root: &TempDir, call: &MountCall| fail_unless_it_gives_devices(root.path(), call);
+        let silent = image(ACME);
+        let error = gives(&silent, &volume("", &[])).unwrap_err();
+        assert_eq!(error.category(), FailureCategory::Invalid);
+        assert!(error.to_string().contains("\"raw-block\": true"), "{error}");
+        assert!(gives(&tempfile::tempdir().unwrap(), &volume("", &[])).is_err());
+        assert!(gives(&image(r#"{"raw-block": true}"#), &volume("", &[])).is_ok());
+        // One of Mooring's own brings no record.
+        let mut own = volume("", &[]);
+        own.client = "iscsi".into();
+        assert!(gives(&silent, &own).is_ok());
+        own.client = "sshfs".into();
+        assert!(gives(&silent, &own).is_err());
+    }
+
+    #[test]
     fn what_the_node_lacks_is_said_with_the_cure() {
         let image = image(ACME);
         let (category, message) = words(&image, &volume("", &[]), |need| match need {
@@ -294,7 +336,7 @@ mod tests {
             ("needs: [fuse]", "line 1"),
             (
                 "{\"need\": [\"fuse\"]}",
-                "unknown field `need`, expected one of `needs`, `options`, `fs-types`",
+                "unknown field `need`, expected one of `needs`, `options`, `fs-types`, `raw-block`",
             ),
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {

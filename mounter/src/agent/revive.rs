@@ -57,6 +57,10 @@ impl Mounts {
 
     /// Starts to mount a dead volume again, unless that has begun.
     pub(super) fn revive(self: &Arc<Self>, call: MountCall) {
+        // What a Pod has open is a device that goes with its program: another one could not take its place.
+        if self.target(&call.target).is_ok_and(|target| target.is_device()) {
+            return;
+        }
         if self.is_given_up(&call.target) || !self.reviving.begin(&call.target) {
             return;
         }

@@ -163,7 +163,9 @@ async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
         Call::Hello => mounts.hello().await.map(AgentAnswer::Hello),
         Call::Mount(call) => {
             let mounted = mounts.mount(*call).await;
-            mounted.inspect(|()| info!("mounted")).map(|()| AgentAnswer::Mounted)
+            mounted
+                .inspect(|_| info!("mounted"))
+                .map(|given| given.map_or(AgentAnswer::Mounted, |device| AgentAnswer::Given { device }))
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| AgentAnswer::Unmounted),
         Call::Recall { target } => mounts.recall(&target).map(|call| AgentAnswer::Recalled(Box::new(call))),

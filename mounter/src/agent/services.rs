@@ -6,7 +6,7 @@
 //! last one was: records of all services (`<volume>.json`), the pipes that daemons write to and the volumes' own
 //! directories are in memory that ends with the container, as daemons do.
 //!
-//! Files: [`call`] (the services), [`command`] (how a program asks), `daemon` (starting one), `process` (ending one),
+//! Files: [`call`] (the services), [`command`] (how a program asks), [`hold`] (keeps a device), `daemon` (starting one), `process` (ending one),
 //! `silence` (a server that does not answer), `directory` (a volume's own), `volume` (the state of one volume),
 //! `release` (the end of its services).
 
@@ -15,6 +15,7 @@ pub mod command;
 mod daemon;
 mod directory;
 mod error;
+pub mod hold;
 mod process;
 mod release;
 mod silence;
@@ -23,12 +24,14 @@ mod volume;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use mooring_program::error::chain;
+use rustix::fs::{major, minor};
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,6 +46,7 @@ pub use self::volume::ServiceRun;
 use self::volume::{Live, Service, ServiceRecord, VolumeServices, end_apart};
 use super::store::{self, StoreError};
 use crate::sys::{loop_device, thread};
+use crate::volume::mount_table::DeviceNumber;
 
 /// Environment variable: the command for services.
 const AGENT: &str = "MOORING_AGENT";
@@ -193,6 +197,7 @@ impl Services {
                     .await?;
             }
             ServiceCall::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
+            ServiceCall::GiveDevice { device } => self.give(volume, device, environment, left.min(SHOW_LIMIT)).await?,
             ServiceCall::WatchServer { limit: 0, .. } => {}
             ServiceCall::WatchServer { limit, file } => {
                 let record = ServiceRecord::Watch {
@@ -444,6 +449,38 @@ impl Services {
         let live = Live::Loop(Some(device.handle));
         self.keep(volume, Service { record, live })?;
         Ok(device.path.display().to_string())
+    }
+
+    /// Keeps a device open for a Pod, and notes which one it is.
+    async fn give(
+        self: &Arc<Self>,
+        volume: &str,
+        device: PathBuf,
+        environment: BTreeMap<String, String>,
+        limit: Duration,
+    ) -> Result<(), ServiceError> {
+        let found = fs::metadata(&device).map_err(|source| ServiceError::Open {
+            path: device.clone(),
+            source,
+        })?;
+        if !found.file_type().is_block_device() {
+            return Err(ServiceError::NoDevice(device));
+        }
+        let agent = std::env::current_exe().unwrap_or_else(|_| "/proc/1/exe".into());
+        let (program, ready) = call::holds(&agent, &device, &self.state(volume));
+        self.start(volume, program, environment, Some((ready, limit))).await?;
+        if let Some(volume) = self.lock().get_mut(volume) {
+            volume.given = Some(DeviceNumber {
+                major: major(found.rdev()),
+                minor: minor(found.rdev()),
+            });
+        }
+        Ok(())
+    }
+
+    /// The device that the program of a raw block volume gave.
+    pub fn given(&self, volume: &str) -> Option<DeviceNumber> {
+        self.lock().get(volume).and_then(|volume| volume.given)
     }
 
     fn state(&self, volume: &str) -> PathBuf {

@@ -8,8 +8,9 @@ use futures::future::join_all;
 use mooring_program::error::chain;
 use tracing::warn;
 
+use crate::agent::mounts::SETTLED;
 use crate::agent::protocol::{
-    AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountState, SecretBytes,
+    AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountHealth, MountState, SecretBytes,
 };
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::KeptRecord;
@@ -21,8 +22,8 @@ use crate::core::client::{Client, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
-use crate::volume::job::{MountError, MountJob};
-use crate::volume::mount_table::Table;
+use crate::volume::job::{Access, MountError, MountJob};
+use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::Target;
 use crate::worker::Task;
 
@@ -31,6 +32,11 @@ const ANSWER_RESERVE: Duration = Duration::from_secs(2);
 
 /// How long an agent may take to clear up after an unmount.
 const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a worker may take to show a device. After a longer time without it the agent takes the device away.
+const SHOW_LIMIT: Duration = Duration::from_secs(10);
+
+const _: () = assert!(SHOW_LIMIT.as_secs() < SETTLED.as_secs());
 
 /// How soon to ask an agent again that was busy with the mount.
 const CLEAR_UP_AGAIN: Duration = Duration::from_millis(200);
@@ -122,14 +128,82 @@ impl ContainerClient {
         })
     }
 
-    async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<(), MountError> {
+    /// Gives a Pod a volume as a device: the client container has it, and a worker shows it to the Pod.
+    async fn give(&self, job: &MountJob, image: &str) -> Result<(), MountError> {
+        let name = &job.volume.source;
+        if !job.volume.fs_type.is_empty() || !job.volume.mount_options.is_empty() {
+            let message = format!(
+                "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or \
+                 leave volumeMode out, which is Filesystem then"
+            );
+            return Err(MountError::BadOptions(message.into()));
+        }
+        let table = Table::read().map_err(|error| MountError::Failed {
+            attempted: "read the mount table".to_owned(),
+            cause: Cause::of(error),
+        })?;
+        if table.top(&job.target.path()).is_some() {
+            let states = self.states(&job.target).await;
+            let ours =
+                |mount: &MountState| mount.client == job.volume.client.as_str() && mount.source == job.volume.source;
+            return match states.iter().find(|(_, mount)| ours(mount)) {
+                Some((_, mount)) if mount.health == MountHealth::Dead => {
+                    let message = "what served its device has ended: delete the Pod, and its successor gets the device \
+                                   anew";
+                    Err(container_error(job, message.to_owned().into()))
+                }
+                Some(_) => Ok(()),
+                None => Err(MountError::Occupied {
+                    target: job.target.to_string(),
+                    found: "a device that no client container knows".to_owned(),
+                    wanted: name.clone(),
+                }),
+            };
+        }
+        let lease = self.lease(job, image).await?;
+        let Some(device) = self.ask(&lease, job).await? else {
+            return Err(container_error(job, misfit(&lease.name)));
+        };
+        let show = Task::ShowGiven {
+            device,
+            sole: job.sole,
+            target: job.target.clone(),
+        };
+        let deadline = job.deadline.min(Instant::now() + SHOW_LIMIT);
+        let shown = self.pods.workers.run(&show, deadline).await;
+        let shown =
+            shown.map_err(|error| error.into_mount_error(&format!("to show device {name} to the Pod"), "this node"));
+        if shown.is_err() {
+            self.unmounted(&job.target).await;
+        }
+        drop(lease);
+        self.pods.changed();
+        shown
+    }
+
+    async fn lease(&self, job: &MountJob, image: &str) -> Result<Lease, MountError> {
+        let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
+        let need = PodNeed {
+            client: &job.volume.client,
+            image,
+            by_volume: job.image_by_volume(),
+            target: &job.target,
+            source: &job.volume.source,
+        };
+        let lease = self.pods.lease(need, deadline).await;
+        lease.map_err(|error| no_pod(job, error))
+    }
+
+    /// Has an agent mount a volume, or have it as a device.
+    async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<Option<DeviceNumber>, MountError> {
         let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
         let call = Call::Mount(Box::new(mount_call(job, limit)));
         // The agent has the same limit and answers by itself; a little more time lets its words through.
         let asking = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2);
         let answer = self.waits.watch(Waiting::of(job), asking).await;
         match answer {
-            Ok(AgentAnswer::Mounted) => Ok(()),
+            Ok(AgentAnswer::Mounted) => Ok(None),
+            Ok(AgentAnswer::Given { device }) => Ok(Some(device)),
             Ok(AgentAnswer::Failed(failure)) => Err(refused(job, limit, failure)),
             Ok(
                 AgentAnswer::Hello(_)
@@ -149,6 +223,9 @@ impl Client for ContainerClient {
         let Some(image) = &job.image else {
             return Err(container_error(job, "no client image is set for it".to_owned().into()));
         };
+        if job.access == Access::Device {
+            return self.give(job, image).await;
+        }
         match self.look(job).await? {
             LookedAt::Nothing => {}
             LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
@@ -174,22 +251,13 @@ impl Client for ContainerClient {
                 self.unmounted(&job.target).await;
             }
         }
-        let deadline = job.deadline.checked_sub(ANSWER_RESERVE).unwrap_or_else(Instant::now);
-        let need = PodNeed {
-            client: &job.volume.client,
-            image,
-            by_volume: job.image_by_volume(),
-            target: &job.target,
-            source: &job.volume.source,
-        };
-        let lease = self.pods.lease(need, deadline).await;
-        let lease = lease.map_err(|error| no_pod(job, error))?;
-        let mounted = self.ask(&lease, job).await;
+        let lease = self.lease(job, image).await?;
+        let mounted = self.ask(&lease, job).await.map(drop);
         if mounted.is_ok() {
             self.pods.keep(KeptRecord {
                 by: lease.uid.clone(),
                 image: image.clone(),
-                by_volume: need.by_volume,
+                by_volume: job.image_by_volume(),
                 call: mount_call(job, Duration::ZERO),
             });
         }

@@ -451,6 +451,14 @@ impl Sys for Fake {
         Ok(handle())
     }
 
+    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd> {
+        self.enter("clone_node_of")?;
+        let mut node = entry(PathBuf::new(), "devtmpfs", "devtmpfs", 6);
+        node.root = format!("/loop{}", device.minor).into();
+        self.0.borrow_mut().pending = Some(node);
+        Ok(handle())
+    }
+
     fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError> {
         self.enter("device_at")
             .map_err(|_| TargetError::Missing(target.path()))?;

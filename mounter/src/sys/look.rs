@@ -1,9 +1,12 @@
 //! What is mounted on a target, and whether it answers.
+//!
+//! A raw block volume has no file system to ask, so the first block of its device is read. A loop device may answer that
+//! from memory while its server is silent.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, open, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +71,9 @@ pub fn look(target: &Target) -> Result<LookedAt, LookError> {
     if !is_mounted(target)? {
         return Ok(LookedAt::Nothing);
     }
+    if target.is_device() {
+        return look_at_device(target);
+    }
     // The kernel always passes this question on to a FUSE daemon.
     let answer = target.open().map(|dir| fstatfs(&dir));
     match answer {
@@ -80,3 +86,28 @@ pub fn look(target: &Target) -> Result<LookedAt, LookError> {
         _ => Ok(LookedAt::Alive),
     }
 }
+
+/// Reads the first block of the device that is shown at a target, by no cache.
+fn look_at_device(target: &Target) -> Result<LookedAt, LookError> {
+    if target.device()?.is_none() {
+        return Ok(LookedAt::Nothing);
+    }
+    let node = target.open()?;
+    // What was opened as a place only (`O_PATH`) is opened for reading by its handle, so no path is followed anew.
+    let path = format!("/proc/self/fd/{}", node.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let read = open(path, flags, Mode::empty()).and_then(|device| {
+        let mut block = Box::new(Block([0; 4096]));
+        rustix::io::read(device, &mut block.0)
+    });
+    Ok(match read {
+        // A loop device whose file is gone has no bytes.
+        Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM | Errno::NOTCONN) => LookedAt::Dead,
+        // Any other error is still an answer.
+        _ => LookedAt::Alive,
+    })
+}
+
+/// A block, aligned for direct reads.
+#[repr(align(4096))]
+struct Block([u8; 4096]);

@@ -343,14 +343,16 @@ impl Sys for Kernel {
     }
 
     fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd> {
-        let failed = |errno| SysError::call(format!("make a second mount of {}", device.path.display()), errno);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let node = rustix::fs::open(&device.path, flags, Mode::empty()).map_err(failed)?;
-        let found = fstat(&node).map_err(failed)?.st_rdev;
-        if (major(found), minor(found)) != (device.number.major, device.number.minor) {
-            return Err(failed(Errno::NODEV));
-        }
-        self.clone_mount(&node, MountFlags::device())
+        clone_node_at(self, &device.path, device.number)
+    }
+
+    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd> {
+        let about = format!("/sys/dev/block/{}:{}/uevent", device.major, device.minor);
+        let text = std::fs::read_to_string(&about).map_err(|e| SysError::io(format!("read {about}"), e))?;
+        let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
+        let name =
+            name.ok_or_else(|| SysError::call(format!("find the name of the device in {about}"), Errno::NODEV))?;
+        clone_node_at(self, &Path::new("/dev").join(name), device)
     }
 
     fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError> {
@@ -445,6 +447,18 @@ impl Sys for Kernel {
             },
         })
     }
+}
+
+/// A second mount of a device's node, which has to be that of this device.
+fn clone_node_at(sys: &impl Sys, path: &Path, number: DeviceNumber) -> Result<OwnedFd> {
+    let failed = |errno| SysError::call(format!("make a second mount of {}", path.display()), errno);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let node = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let found = fstat(&node).map_err(failed)?.st_rdev;
+    if (major(found), minor(found)) != (number.major, number.minor) {
+        return Err(failed(Errno::NODEV));
+    }
+    sys.clone_mount(&node, MountFlags::device())
 }
 
 /// Whether a file of this name may be behind a loop device. Only such a device is asked: for the answer the kernel

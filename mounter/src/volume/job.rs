@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
+use mooring_contract::volume::clients::device_clients;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
@@ -109,8 +110,9 @@ pub enum MountError {
     },
     /// Its client has no device to give.
     #[error(
-        "client {client} can't give a Pod a raw block volume: write client=local for that, or leave volumeMode out, \
-         which is Filesystem then"
+        "client {client} can't give a Pod a raw block volume as it is served here: use client {clients} for that, or \
+         leave volumeMode out, which is Filesystem then",
+        clients = device_clients()
     )]
     NoDevice {
         /// The client.

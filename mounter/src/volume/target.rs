@@ -133,6 +133,17 @@ impl Target {
         }
     }
 
+    /// Reads any target: the directory of a volume, or the file of a raw block volume; `root` is the kubelet's root.
+    ///
+    /// # Errors
+    /// Anything that is not literally of the form that one of the drivers has.
+    pub fn parse_any(root: &Path, path: &str) -> Result<Self, TargetError> {
+        match Self::parse_as(Driver::CsiDevice, root, path) {
+            Err(TargetError::NotAVolume { .. }) => Self::parse(root, path),
+            parsed => parsed,
+        }
+    }
+
     /// Reads the directory that the kubelet names to one driver; `root` is the kubelet's root.
     ///
     /// # Errors
@@ -213,6 +224,15 @@ impl Target {
     /// The Pod's uid, as it stands in the path.
     pub fn pod_uid(&self) -> &str {
         &self.pod_uid
+    }
+
+    /// The target of the same volume for another Pod.
+    #[must_use]
+    pub fn of_pod(&self, uid: &str) -> Self {
+        Self {
+            pod_uid: uid.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// The PV's name, or that of an inline volume.
@@ -401,6 +421,11 @@ mod tests {
             assert!(Target::parse_device_map(root, bad).is_err(), "{bad}");
         }
         assert!(Target::parse(root, DEVICE).is_err(), "nothing is revived there");
+        assert_eq!(Target::parse_any(root, DEVICE).unwrap(), target);
+        let directory = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount";
+        assert!(!Target::parse_any(root, directory).unwrap().is_device());
+        assert!(Target::parse_any(root, "/etc").is_err());
+        assert_eq!(target.of_pod("w").path(), Path::new(DEVICE).with_file_name("w"));
     }
 
     /// Proves: M3

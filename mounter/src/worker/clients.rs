@@ -2,6 +2,7 @@
 //! that. `checks` is what they share.
 
 mod checks;
+pub mod given;
 pub mod host;
 mod image;
 pub mod local;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::look::LookedAt;
 use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
 use crate::worker::usage::Usage;
@@ -29,6 +30,15 @@ pub enum Task {
         pool: PathBuf,
         /// Which file, and where.
         mount: MountTask,
+    },
+    /// Give a Pod a device that a client container has.
+    ShowGiven {
+        /// The device.
+        device: DeviceNumber,
+        /// Whether no other Pod may have the volume.
+        sole: bool,
+        /// Where it is shown.
+        target: Target,
     },
     /// Take a device from a Pod.
     Hide {
@@ -110,6 +120,7 @@ impl Task {
         match self {
             Self::Local { .. } => "local",
             Self::Show { .. } => "show",
+            Self::ShowGiven { .. } => "show-given",
             Self::Hide { .. } => "hide",
             Self::Pool { .. } => "pool",
             Self::Kernel { .. } => "kernel",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
-use mooring_contract::volume::clients::gives_devices;
+use mooring_contract::volume::clients::{device_clients, gives_devices};
 use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, keys};
 
 use crate::volume::capacity::{self, CapacityError};
@@ -84,8 +84,9 @@ pub enum Refusal {
     },
     /// It is a raw block volume, and its client or `FlexVolume` has no device to give.
     #[error(
-        "it is a raw block volume, and {0} has no device to give: use client=local by csi, or ask for volumeMode \
-         Filesystem"
+        "it is a raw block volume, and {0} has no device to give: use client {clients} by csi, or ask for volumeMode \
+         Filesystem",
+        clients = device_clients()
     )]
     NoDevice(String),
     /// Its source would give access to a node, or another driver would act on it.
@@ -318,11 +319,9 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
             expected,
             refusals,
         );
-        let client = csi
-            .volume_attributes
-            .as_ref()
-            .and_then(|options| options.get(keys::CLIENT));
-        if let Some(client) = client.filter(|client| raw && !gives_devices(client)) {
+        let option = |key: &str| csi.volume_attributes.as_ref().and_then(|options| options.get(key));
+        let fs_type = option(keys::FS_TYPE).map_or("", String::as_str);
+        if let Some(client) = option(keys::CLIENT).filter(|client| raw && !gives_devices(client, fs_type)) {
             refusals.push(Refusal::NoDevice(format!("client {client}")));
         }
         let secrets = [
@@ -526,6 +525,8 @@ pub(crate) mod tests {
             |options: Value| json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
         let local = json!({"client": "local", "source": "pvc-u1.img"});
         assert_eq!(said("csi", csi(local.clone())), "");
+        let iscsi = json!({"client": "iscsi", "source": "iscsi://10.0.0.1/iqn.2020-01.com.example:pvc-u1/1"});
+        assert_eq!(said("csi", csi(iscsi)), "");
         let nfs = said("csi", csi(json!({"client": "nfs", "source": "h:/x"})));
         assert!(nfs.contains("client nfs has no device to give"), "{nfs}");
         let flex = said("flexVolume", json!({"driver": "mooring.dev/vcs", "options": local}));

@@ -51,6 +51,21 @@ pub enum ServiceCall {
         #[arg(long)]
         read_only: bool,
     },
+    /// Give the Pod a device of the node's as its raw block volume. The agent keeps it open until the Pod has it no more.
+    GiveDevice {
+        /// The device, such as the one that service loop printed.
+        device: PathBuf,
+    },
+}
+
+/// The name of the file that shows that a device is kept open.
+const HELD: &str = "held";
+
+/// The program that keeps a device open, and the path that exists when it is ready.
+pub(super) fn holds(agent: &Path, device: &Path, state: &Path) -> (Vec<String>, PathBuf) {
+    let held = state.join(HELD);
+    let words = [agent, Path::new("hold-device"), device, &held];
+    (words.map(|word| word.display().to_string()).into(), held)
 }
 
 /// The name of the file that shows a device.
@@ -96,6 +111,14 @@ mod tests {
         assert!(read("watch-server /s/disk").is_none());
         let json = serde_json::to_vec(&daemon).unwrap();
         assert_eq!(serde_json::from_slice::<ServiceCall>(&json).unwrap(), daemon);
+    }
+
+    #[test]
+    fn a_device_is_kept_open_by_the_agent_s_own_program() {
+        let (program, ready) = holds(Path::new("/m"), Path::new("/dev/loop1"), Path::new("/s"));
+        assert_eq!(program, ["/m", "hold-device", "/dev/loop1", "/s/held"]);
+        assert_eq!(ready, Path::new("/s/held"));
+        assert!(read("give-device /dev/loop1").is_some() && read("give-device").is_none());
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub enum ServiceError {
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
+    /// What is to be given is no device.
+    #[error("{0} is not a block device: name one, such as the one that service loop printed")]
+    NoDevice(PathBuf),
     /// The file does not answer.
     #[error("failed to attach {0} to a loop device: it does not answer")]
     LoopSilent(PathBuf),
@@ -105,7 +108,7 @@ impl ServiceError {
     /// The kind of failure.
     pub fn category(&self) -> FailureCategory {
         match self {
-            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon => FailureCategory::Invalid,
+            Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon | Self::NoDevice(_) => FailureCategory::Invalid,
             Self::Program(ProgramError::TimedOut { .. }) | Self::NotReady { .. } => FailureCategory::TimedOut,
             Self::Program(_) | Self::PidFile { .. } | Self::Ended { .. } => FailureCategory::Refused,
             Self::InUse(_) | Self::NotEnded(_) => FailureCategory::InUse,

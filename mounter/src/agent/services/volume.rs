@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::process::{GRACE, Process, ProcessIdentity};
 use crate::agent::store::{self, StoreError};
+use crate::volume::mount_table::DeviceNumber;
 
 /// The purpose of a run of an image's program.
 #[derive(Debug, Clone)]
@@ -73,6 +74,8 @@ pub(super) struct VolumeServices {
     pub(super) run: Option<ServiceRun>,
     /// Its services, in the order of their start.
     pub(super) kept: Vec<Service>,
+    /// The device that its program gave, if it is a raw block volume.
+    pub(super) given: Option<DeviceNumber>,
     /// Its services are being ended, so none of them counts as having ended by itself.
     pub(super) ending: bool,
 }

@@ -78,11 +78,19 @@ pub enum Service {
     WatchServer,
     /// A device as a file of the volume's directory.
     ShowDevice,
+    /// A device as the Pod's own, for a raw block volume.
+    GiveDevice,
 }
 
 impl Service {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Daemon, Self::Loop, Self::WatchServer, Self::ShowDevice];
+    pub const ALL: [Self; 5] = [
+        Self::Daemon,
+        Self::Loop,
+        Self::WatchServer,
+        Self::ShowDevice,
+        Self::GiveDevice,
+    ];
 
     /// As an image's program asks for it.
     pub const fn name(self) -> &'static str {
@@ -91,6 +99,7 @@ impl Service {
             Self::Loop => "loop",
             Self::WatchServer => "watch-server",
             Self::ShowDevice => "show-device",
+            Self::GiveDevice => "give-device",
         }
     }
 }
@@ -129,6 +138,8 @@ pub struct ClientRecord {
     pub services: &'static [Service],
     /// Who finishes the growth of its volumes.
     pub grows: Growth,
+    /// Whether it can give a Pod a volume as a raw block device (`volumeMode: Block`).
+    pub gives_devices: bool,
 }
 
 /// Mount options that a tenant may have.
@@ -231,6 +242,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtNode,
+        gives_devices: true,
     },
     ClientRecord {
         names: &["pool"],
@@ -245,6 +257,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[&[Need::Pool]],
         services: &[],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["nfs", "nfs4"],
@@ -265,6 +278,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["smb", "smb3", "cifs"],
@@ -285,6 +299,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["sshfs"],
@@ -308,6 +323,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["glusterfs"],
@@ -328,6 +344,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["cephfs"],
@@ -359,6 +376,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::Daemon],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
     ClientRecord {
         names: &["rbd"],
@@ -377,6 +395,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
+        gives_devices: true,
     },
     ClientRecord {
         names: &["block"],
@@ -397,6 +416,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
+        gives_devices: true,
     },
     ClientRecord {
         names: &["iscsi"],
@@ -409,8 +429,9 @@ pub const RECORDS: &[ClientRecord] = &[
         options: &[INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
-        services: &[Service::Daemon, Service::ShowDevice],
+        services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
         grows: Growth::AtNode,
+        gives_devices: true,
     },
     ClientRecord {
         names: &["s3"],
@@ -430,6 +451,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::Daemon],
         grows: Growth::AtServer,
+        gives_devices: false,
     },
 ];
 
@@ -458,10 +480,16 @@ pub fn growth(client: &str, fs_type: &str) -> Growth {
     }
 }
 
-/// Whether a client can give a Pod a volume as a raw block device (`volumeMode: Block`). The device has to outlive what
-/// serves it: docs/decisions/csi-without-sidecars.md.
-pub fn gives_devices(client: &str) -> bool {
-    client == super::ClientName::LOCAL
+/// Whether a client can give a Pod a volume as a raw block device (`volumeMode: Block`). Of one that has no record here
+/// its client image says so ([`image_record`]).
+pub fn gives_devices(client: &str, fs_type: &str) -> bool {
+    record(client, fs_type).is_none_or(|record| record.gives_devices)
+}
+
+/// The clients that give devices, as words of a sentence.
+pub fn device_clients() -> String {
+    let records = RECORDS.iter().filter(|record| record.gives_devices);
+    super::check::alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -472,7 +500,7 @@ mod tests {
 
     use regex::Regex;
 
-    use super::{Growth, RECORDS, Service, UNKNOWN_OPTION, growth};
+    use super::{Growth, RECORDS, Service, UNKNOWN_OPTION, gives_devices, growth};
 
     #[test]
     fn every_pattern_is_read_matches_the_whole_and_can_stand_in_a_policy() {
@@ -510,6 +538,23 @@ mod tests {
         ] {
             assert_eq!(growth(client, fs_type), grows, "{client} {fs_type}");
         }
+    }
+
+    #[test]
+    fn a_client_gives_devices_where_its_volumes_have_one_or_its_image_may_say_so() {
+        for record in RECORDS {
+            let has_devices = record.grows == Growth::AtNode;
+            assert_eq!(record.gives_devices, has_devices, "{}", record.names[0]);
+            let by_image = !record.image_needs.is_empty() && record.gives_devices;
+            assert_eq!(
+                record.services.contains(&Service::GiveDevice),
+                by_image,
+                "{}",
+                record.names[0]
+            );
+            assert_eq!(gives_devices(record.names[0], ""), record.gives_devices);
+        }
+        assert!(gives_devices("vendor", "") && !gives_devices("vendor", "nfs"));
     }
 
     /// What an image has in its folder of programs, by their names, and what these read: the files of this repository

@@ -29,6 +29,9 @@ pub struct ImageRecord {
     /// What `fs-type` may be; anything if there are none.
     #[serde(default)]
     fs_types: Vec<String>,
+    /// Whether its program gives a Pod a volume as a raw block device.
+    #[serde(default)]
+    pub raw_block: bool,
 }
 
 /// What a client image needs of a node.
