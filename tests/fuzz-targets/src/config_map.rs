@@ -8,10 +8,10 @@ use flex_provisioner::config::lint::text::documents;
 use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
 use flex_provisioner::controllers::config::verdict::verdict;
+use flex_provisioner::run::RunId;
 use flex_provisioner::run::order::Order;
 use flex_provisioner::run::pod::{Skeleton, build};
 use flex_provisioner::run::properties::Properties;
-use flex_provisioner::run::{Kind, RunId};
 use flex_provisioner::yaml;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::{NAMESPACE, annotations, labels};
@@ -172,7 +172,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
     };
     let pod = build(&Skeleton {
         order: Order {
-            id: &RunId::new(Kind::Provision, &request.pvc_uid),
+            id: &RunId::new(Operation::Provision, &request.pvc_uid),
             request: &request,
             config,
             attempt: 1,
