@@ -1,7 +1,8 @@
 # shellcheck shell=sh disable=SC2034 # variables pass between it and what reads it
 # Each client's program reads this first. Mooring's agent runs the program as "mount <source> <directory>" or "unmount
-# <directory>", and for a raw block volume as "device <source> <directory>": then $raw_block is set, and the program has
-# the device in place of a file system. Only clients whose record has service give-device are run so. A program that fails says why and what to do, and exits with 75, as a provisioning script that may be tried again does.
+# <directory>". For a raw block volume it runs it as "device <source> <directory>": then $raw_block is set, and the
+# program gives the device itself. Only clients whose record has service give-device are run so. A program that fails
+# says why and what to do, and exits with 75, as a provisioning script that may be tried again does.
 #
 # The services that a program asks the agent for (service, below) end with the volume, and $MOORING_STATE is removed
 # with it. Most programs have nothing else to undo, so their "unmount" ends here. A program that has sets $undoes before

@@ -147,8 +147,8 @@ pub enum AgentAnswer {
     Hello(Hello),
     /// The volume is mounted, just now or since before.
     Mounted,
-    /// To [`Call::Mount`] of a raw block volume: the device, which the agent keeps. Only a mounter that knows of it asks
-    /// for one.
+    /// To [`Call::Mount`] of a raw block volume: the device, which the agent keeps. Only a mounter that knows of it
+    /// asks for one.
     Given {
         /// Its numbers.
         device: DeviceNumber,

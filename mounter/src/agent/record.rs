@@ -46,8 +46,8 @@ pub enum ImageRecordError {
     Volume(#[from] CheckError),
     /// A raw block volume of a client that has no devices.
     #[error(
-        "the client image of {0} does not say that it can give a Pod a raw block volume: leave volumeMode out, which is \
-         Filesystem then, or have its record say \"raw-block\": true"
+        "the client image of {0} does not say that it can give a Pod a raw block volume: leave volumeMode out, which \
+         is Filesystem then, or have its record say \"raw-block\": true"
     )]
     NoDevice(String),
     /// The node lacks something.

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{TEST_LABEL, claim};
+use mooring_harness::snapshots::snapshot_of;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
@@ -17,11 +18,14 @@ fn beside(scope: &Scope) -> Result<Scope> {
     Ok(scope.elsewhere(&name))
 }
 
-/// Claim `name`, to be a copy of a claim of another namespace.
-fn copy_of(there: &Scope, source: &str, name: &str, class: &str) -> Value {
+/// Claim `name`, to be made of an object of another namespace.
+fn made_of(there: &Scope, group: &str, kind: &str, source: &str, name: &str, class: &str) -> Value {
     let mut claim = claim(name, class, "16Mi");
     claim["spec"]["dataSourceRef"] =
-        json!({"kind": "PersistentVolumeClaim", "name": source, "namespace": there.namespace});
+        json!({"apiGroup": group, "kind": kind, "name": source, "namespace": there.namespace});
+    if group.is_empty() {
+        claim["spec"]["dataSourceRef"]["apiGroup"] = Value::Null;
+    }
     claim
 }
 
@@ -68,7 +72,7 @@ fn a_claim_is_made_of_what_another_namespace_lets_it_use_and_of_nothing_else() {
         let class = &provisioner.class;
 
         // Whether there is such a claim is nobody's business before there is a grant.
-        let copy = copy_of(&there, "old", "copy", class);
+        let copy = made_of(&there, "", "PersistentVolumeClaim", "old", "copy", class);
         let uid = scope.claim_with(None, &copy).await?;
         granted(&scope, &there, "copy").await?;
         scope
@@ -80,10 +84,48 @@ fn a_claim_is_made_of_what_another_namespace_lets_it_use_and_of_nothing_else() {
 
         // What is taken back counts for what comes next.
         there.kubectl(["delete", LIMIT, "referencegrants", "--all"])?;
-        let late = copy_of(&there, "old", "late", class);
+        let late = made_of(&there, "", "PersistentVolumeClaim", "old", "late", class);
         scope.claim_with(None, &late).await?;
         scope.event("late", "no ReferenceGrant in namespace").await?;
 
+        there.claim_gone("old").await?;
+        there.nothing_left(&old).await
+    });
+}
+
+#[test]
+fn a_snapshot_of_another_namespace_is_restored_by_a_grant_for_snapshots() {
+    in_namespace("grant-snapshot", async |scope| {
+        scope.grants_api()?;
+        let _controller = scope.snapshot_controller()?;
+        let there = beside(&scope)?;
+        let provisioner = scope
+            .provisioner()
+            .key("volume-source", "csi")
+            .key("operations", "provision, delete, snapshot, delete-snapshot, restore")
+            .on_provision("pv options client=sshfs source=nobody@192.0.2.1:/x")
+            .key(
+                "restore-script",
+                "pv options client=sshfs source=nobody@192.0.2.1:/\"$SNAPSHOT_NAME\"",
+            );
+        provisioner.apply().await?;
+        let class = &provisioner.class;
+        let old = there.claim("old", class, "16Mi").await?;
+        there.claim_bound("old").await?;
+        let snapshots = scope.snapshot_class("Delete")?;
+        there.apply(&snapshot_of("old", "monday", &snapshots).to_string())?;
+        let ready = "--for=jsonpath={.status.readyToUse}=true";
+        there.kubectl(["wait", ready, LIMIT, "volumesnapshot/monday"])?;
+
+        let group = "snapshot.storage.k8s.io";
+        let restored = made_of(&there, group, "VolumeSnapshot", "monday", "restored", class);
+        let uid = scope.claim_with(None, &restored).await?;
+        granted(&scope, &there, "restored").await?;
+        scope.claim_bound("restored").await?;
+        let source = source_of(&scope, &uid).await?;
+        ensure!(source.starts_with("nobody@192.0.2.1:/snapshot-"), "{source}");
+
+        there.kubectl(["delete", LIMIT, "volumesnapshot/monday"])?;
         there.claim_gone("old").await?;
         there.nothing_left(&old).await
     });
