@@ -93,7 +93,6 @@ pub struct Cluster {
 /// What a client Pod is wanted for.
 #[derive(Debug, Clone, Copy)]
 pub struct PodNeed<'a> {
-    /// Which client has to be in it.
     pub client: &'a ClientName,
     /// The client image.
     pub image: &'a str,
@@ -114,9 +113,7 @@ pub enum PodError {
     /// A call to the API failed.
     #[error("failed to {attempted}: {source}")]
     Api {
-        /// What was tried.
         attempted: String,
-        /// The API's answer.
         source: Box<kube::Error>,
     },
     /// The mounter's own Pod lacks what the installation gives it.
@@ -130,7 +127,6 @@ pub enum PodError {
     /// A Pod that is not Mooring's has the name.
     #[error("Pod {0} has the name of a client Pod but is not one: delete it")]
     Foreign(String),
-    /// It does not start.
     #[error("client Pod {name} does not start: {problem}")]
     Stuck {
         /// `metadata.name`, in Mooring's namespace.
@@ -156,10 +152,8 @@ pub enum Awaited {
     /// The API has not answered whether it made the Pod.
     #[error("the Kubernetes API did not answer")]
     Made,
-    /// It is made.
     #[error("the Kubernetes API does not list it yet")]
     Listed,
-    /// It is there.
     #[error("its image is being pulled, or its container started")]
     Started,
     /// It may start yet.
@@ -168,7 +162,6 @@ pub enum Awaited {
     /// It has started, and its agent does not answer.
     #[error(transparent)]
     Answered(LinkError),
-    /// The volume needs another.
     #[error("it is shutting down, and another Pod replaces it")]
     Replaced,
 }

@@ -52,24 +52,19 @@ use crate::worker::Workers;
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// Not root.
     #[error("failed to give up capabilities (the mounter runs as root in a privileged container): {0}")]
     Privilege(#[from] caps::errors::CapsError),
     /// In the kubelet's mount namespace.
     #[error(transparent)]
     KubeletRoot(#[from] KubeletRootError),
-    /// No runtime.
     #[error("failed to start the runtime: {0}")]
     Runtime(#[source] io::Error),
-    /// No signals.
     #[error("failed to listen for signals: {0}")]
     Signal(#[source] io::Error),
-    /// The address can't be had.
     #[error("failed to serve health and metrics on {listen}: {source}")]
     Http {
         /// The address.
         listen: std::net::SocketAddr,
-        /// The system's answer.
         source: io::Error,
     },
 }

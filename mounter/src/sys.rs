@@ -38,7 +38,6 @@ pub use system_calls::Kernel;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to {attempted}: {cause}")]
 pub struct SysError {
-    /// What was attempted, on what.
     pub attempted: String,
     /// The error number, where it was a system call.
     pub errno: Option<Errno>,
@@ -93,7 +92,6 @@ pub struct NewMount {
     /// Further options that are secret. The kernel gets each under its own key, so a comma in a value starts no new
     /// option.
     pub credentials: Secrets,
-    /// Flags of the mount.
     pub flags: MountFlags,
 }
 
@@ -248,10 +246,8 @@ pub enum UnmountError {
     /// The directory can't be reached.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Nothing is mounted there.
     #[error("nothing is mounted")]
     NotMounted,
-    /// In use.
     #[error("it is in use")]
     Busy,
     /// Anything else.

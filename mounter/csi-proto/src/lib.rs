@@ -10,13 +10,13 @@
 use std::fmt;
 
 /// CSI (`proto/csi.proto`): what Identity and Node need of it.
-#[allow(missing_docs, unused_qualifications, clippy::all, clippy::pedantic)]
+#[allow(unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod csi {
     include!("generated/csi.v1.rs");
 }
 
 /// How a plugin registers itself with the kubelet (`proto/pluginregistration.proto`).
-#[allow(missing_docs, unused_qualifications, clippy::all, clippy::pedantic)]
+#[allow(unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod registration {
     include!("generated/pluginregistration.rs");
 }

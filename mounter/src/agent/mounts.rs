@@ -71,10 +71,8 @@ pub enum AgentError {
     /// It is not one of this agent's.
     #[error("{0} is not a volume of this client container")]
     Unknown(String),
-    /// It is not dead.
     #[error("{0} is not dead, so the agent does not mount it again")]
     NotDead(String),
-    /// The mount is dead.
     #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
     Dead(String),
     /// What served a raw block volume has ended.
@@ -131,7 +129,6 @@ pub enum AgentError {
     Thread {
         /// The volume's target.
         target: String,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },

@@ -92,7 +92,6 @@ pub struct Invocation {
 /// Why the options of a volume can't be passed on; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVolume {
-    /// No `source`.
     #[error("option \"source\" is missing: say what to mount, such as source=server:/path")]
     NoSource,
     /// A source that a program would take for an option.
@@ -121,19 +120,13 @@ pub enum InvalidVolume {
         "this client image is not made for {client} volumes of type {fs_type}: it has neither mount.{fs_type} nor \
          {CLIENT_OVERRIDES}/{client}. Use an image that has one of these, or leave out fs-type"
     )]
-    NotMadeFor {
-        /// The type.
-        fs_type: String,
-        /// The client.
-        client: String,
-    },
+    NotMadeFor { fs_type: String, client: String },
     /// A raw block volume, and only `mount`.
     #[error(
         "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave volumeMode \
          out, which is Filesystem then"
     )]
     NoDevice(String),
-    /// A relative path.
     #[error(
         "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is \
          meant"

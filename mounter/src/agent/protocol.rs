@@ -83,7 +83,6 @@ pub enum Call {
     Service {
         /// The volume's name, which the agent passed to that program.
         volume: String,
-        /// The service.
         service: Box<ServiceCall>,
         /// The program's environment, for the processes to start.
         environment: BTreeMap<String, String>,
@@ -150,7 +149,6 @@ pub enum AgentAnswer {
     /// To [`Call::Mount`] of a raw block volume: the device, which the agent keeps. Only a mounter that knows of it
     /// asks for one.
     Given {
-        /// Its numbers.
         device: DeviceNumber,
     },
     /// The volume is not mounted here, and nothing is left of it.
@@ -164,7 +162,6 @@ pub enum AgentAnswer {
         /// What the program needs to know about it, such as the name of a device.
         said: String,
     },
-    /// It failed.
     Failed(AgentFailure),
 }
 
@@ -180,7 +177,6 @@ pub struct Hello {
     /// Whether it mounts dead volumes again.
     #[serde(default)]
     pub revives: bool,
-    /// Its mounts.
     pub mounts: Vec<MountState>,
 }
 
@@ -219,7 +215,6 @@ impl MountState {
 /// A volume's dead mounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dead {
-    /// Their devices.
     pub devices: Vec<DeviceNumber>,
     /// When the last death was noticed, in milliseconds since 1970.
     pub since_ms: u64,
@@ -328,10 +323,8 @@ impl<'de> Deserialize<'de> for SecretBytes {
 /// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// The connection broke.
     #[error("failed to {0} a message")]
     Io(&'static str, #[source] std::io::Error),
-    /// A length beyond [`MAX_MESSAGE`].
     #[error("a message of {0} bytes is longer than the limit of {MAX_MESSAGE}")]
     TooLong(u64),
     /// Not the JSON of a message.

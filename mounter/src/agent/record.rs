@@ -32,7 +32,6 @@ pub enum ImageRecordError {
         #[source]
         source: io::Error,
     },
-    /// It is not a record.
     #[error("the client image's record {path} is wrong, and has to be corrected in the image")]
     Malformed {
         /// The record.
@@ -50,12 +49,9 @@ pub enum ImageRecordError {
          is Filesystem then, or have its record say \"raw-block\": true"
     )]
     NoDevice(String),
-    /// The node lacks something.
     #[error("this node can't mount {client} volumes")]
     Lacking {
-        /// The client.
         client: String,
-        /// What it lacks.
         #[source]
         source: Lack,
     },
@@ -64,19 +60,15 @@ pub enum ImageRecordError {
 /// What a node lacks; the message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Lack {
-    /// FUSE.
     #[error("/dev/fuse can't be used: load the kernel module fuse on the host")]
     Fuse(#[source] io::Error),
-    /// Loop devices.
     #[error("there are no loop devices: load the kernel module loop on the host")]
     LoopDevices(#[source] SysError),
-    /// A file system.
     #[error(
         "the kernel has no {0} and finds no module for it: install your distribution's package that has it, or run a \
          kernel that has it"
     )]
     FileSystem(String),
-    /// A driver.
     #[error(
         "the kernel has no module {0} and loads none: install your distribution's package that has it, and run \
          modprobe {0}"

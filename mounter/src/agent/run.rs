@@ -33,12 +33,9 @@ const REAP: Duration = Duration::from_secs(1);
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It could not be started.
     #[error("failed to start {program} in the client container: does the client image have it?")]
     Start {
-        /// The program.
         program: String,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
@@ -48,25 +45,19 @@ pub enum ProgramError {
          or no memory"
     )]
     NoRoom {
-        /// The program.
         program: String,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// Waiting for its end failed.
     #[error("failed to wait for {program}")]
     Wait {
-        /// The program.
         program: String,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
     /// It exited with another status than 0.
     #[error("{program} failed ({status}): {words}")]
     Failed {
-        /// The program.
         program: String,
         /// Its exit status.
         status: String,
@@ -76,7 +67,6 @@ pub enum ProgramError {
     /// It was killed after its time limit.
     #[error("{program} took longer than {limit:?} and was ended: {words}")]
     TimedOut {
-        /// The program.
         program: String,
         /// Its time limit.
         limit: Duration,

@@ -34,7 +34,6 @@ pub enum ServeError {
     Listen {
         /// The socket.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },

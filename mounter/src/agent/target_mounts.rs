@@ -37,14 +37,11 @@ pub enum TargetMountError {
     /// It can't be unmounted.
     #[error(transparent)]
     Unmount(#[from] UnmountError),
-    /// Another call failed.
     #[error("failed to {attempted} {path}")]
     Call {
         /// The call.
         attempted: &'static str,
-        /// Its path.
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: Errno,
     },

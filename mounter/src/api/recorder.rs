@@ -42,7 +42,6 @@ pub struct Event {
     pub action: &'static str,
     /// In words; cut where it is too long for an Event.
     pub note: String,
-    /// About what.
     pub about: ObjectReference,
     /// Whether a repeated Event is joined with the first, as its series; the first note stays.
     pub joined: bool,

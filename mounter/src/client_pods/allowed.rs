@@ -22,7 +22,6 @@ pub enum ImageError {
     /// Not an image's name.
     #[error(transparent)]
     Bad(#[from] BadImage),
-    /// No pattern lets it in.
     #[error(
         "client image {image} matches none of the allowed ones ({allowed}): use one of them, or have the administrator \
          add it to the key {KEY} of ConfigMap {CLIENT_IMAGES_CONFIG} in Mooring's namespace"

@@ -28,7 +28,6 @@ const TMPFS: u64 = 0x0102_1994;
 pub struct KeptRecord {
     /// Uid of the container's Pod.
     pub by: String,
-    /// Its image.
     pub image: String,
     /// Whether the volume names the image.
     pub by_volume: bool,

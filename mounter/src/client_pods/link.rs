@@ -27,13 +27,10 @@ pub enum LinkError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// The conversation broke.
     #[error("failed to talk to the agent: {0}")]
     Wire(#[source] WireError),
-    /// No answer in time.
     #[error("its agent did not answer for {0:?}")]
     Timeout(Duration),
 }

@@ -16,7 +16,6 @@ const NAMED: usize = 3;
 /// What a client Pod was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
-    /// Its client.
     client: String,
     /// Its image, the name in full.
     image: String,
@@ -74,7 +73,6 @@ fn full_name(image: &str) -> String {
 pub struct OldPod {
     /// The client Pod's name.
     pub name: String,
-    /// Its image.
     pub image: String,
     /// The image that its agent was copied from.
     pub agent_image: String,

@@ -10,7 +10,6 @@ use crate::agent::store::hex;
 pub struct VolumeId {
     /// Name of the PV, or of the Pod's volume.
     pub name: String,
-    /// Its source.
     pub source: String,
 }
 
@@ -20,7 +19,6 @@ pub struct VolumeId {
 pub struct Wanted {
     /// The client's name.
     pub client: String,
-    /// The node.
     pub node: String,
     /// The client image, its name in full.
     pub image: String,

@@ -46,7 +46,6 @@ pub struct Template {
     pub kubelet_root: String,
     /// The owner: Kubernetes deletes the Pods with it.
     pub owner: OwnerReference,
-    /// Their service account.
     pub service_account: String,
     /// Their priority class; empty for none.
     pub priority_class: String,

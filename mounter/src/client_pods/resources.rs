@@ -101,7 +101,6 @@ pub struct Amount {
 /// Why a text is not an amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAmount {
-    /// Not a quantity.
     #[error("{0:?} is not a quantity: write it as Kubernetes does, such as 250m or 64Mi, for one client as s3=64Mi")]
     Quantity(String),
     /// Not the name of a client.

@@ -38,7 +38,6 @@ pub struct SeenPod {
     pub name: String,
     /// The client Pod's uid.
     pub uid: String,
-    /// Its phase.
     pub phase: PodPhase,
     /// Its client container ran well and has ended: whatever it had mounted it mounts again once it is back.
     pub ran: bool,

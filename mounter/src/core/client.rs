@@ -23,7 +23,6 @@ pub enum Trouble {
         /// For how long.
         seconds: u64,
     },
-    /// What served it has ended.
     #[error("the program that served {source_name} has ended: {next}")]
     Ended {
         /// The volume's source.

@@ -39,19 +39,16 @@ impl Volumes for Api<PersistentVolume> {
 /// Why a volume is not known to be an administrator's; the message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NotProven {
-    /// Nobody to ask.
     #[error(
         "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
          name, and the mounter has no access to the Kubernetes API to see whether this is one: see its log"
     )]
     NoApi(String),
-    /// No answer.
     #[error(
         "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
          name, and the Kubernetes API did not say whether this is one ({1}): the kubelet tries again"
     )]
     NoAnswer(String, #[source] Box<kube::Error>),
-    /// No answer in time.
     #[error(
         "option source={0:?} is a path or a device of the node, which only an administrator's PersistentVolume may \
          name, and the Kubernetes API did not say whether this is one (no answer in time): the kubelet tries again"
@@ -63,7 +60,6 @@ pub enum NotProven {
          may name, and {volume} {why}: for the node's own disk use client=local"
     )]
     NotTheirs {
-        /// The source.
         source_of: String,
         /// The volume's name.
         volume: String,

@@ -38,15 +38,12 @@ pub struct StatusArgs {
 /// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// No mounter answers.
     #[error("failed to ask the mounter on {path:?}: check that it runs in this container")]
     Ask {
         /// The socket.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Nowhere to print it.
     #[error("failed to print the mounter's status")]
     Print(#[source] io::Error),
 }

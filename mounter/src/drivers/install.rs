@@ -20,17 +20,13 @@ pub enum ShimInstallError {
          by itself"
     )]
     ReadOnly(PathBuf),
-    /// The image has no shim.
     #[error("there is no shim at {0:?} in the mounter's image: name its path with --shim")]
     NoShim(PathBuf),
-    /// Anything else.
     #[error("failed to {attempted} {path:?}: {source}")]
     Io {
-        /// What was attempted.
         attempted: &'static str,
         /// On what.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
 }

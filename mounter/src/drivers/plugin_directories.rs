@@ -33,7 +33,6 @@ pub enum PluginsError {
          by itself"
     )]
     ReadOnly(PathBuf),
-    /// Anything else.
     #[error(
         "failed to open the kubelet's plugin directory {path:?}{through}: {source}",
         through = seen(.process.as_deref())
@@ -41,9 +40,7 @@ pub enum PluginsError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// The process that has it.
         process: Option<PathBuf>,
-        /// The system's answer.
         source: io::Error,
     },
 }

@@ -49,7 +49,6 @@ pub enum UninstallError {
     /// The files can't be removed.
     #[error(transparent)]
     Install(#[from] ShimInstallError),
-    /// Its sockets can't be removed.
     #[error("failed to remove the sockets of the CSI driver beneath {root:?}")]
     Csi {
         /// The kubelet's root.

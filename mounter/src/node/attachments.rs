@@ -53,9 +53,7 @@ pub trait AttachmentApi: Send + Sync {
 /// What is in a Secret.
 #[derive(Clone, Default)]
 pub struct Data {
-    /// Its version.
     pub version: String,
-    /// Its values.
     pub values: BTreeMap<String, Vec<u8>>,
 }
 

@@ -29,7 +29,6 @@ const PLUGINS_KEY: &str = "volumePluginDir";
 /// Directories of one kubelet, by the names that it has for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directories {
-    /// Its root.
     pub(crate) root: PathBuf,
     /// Where it looks for `FlexVolume` drivers.
     pub(crate) plugins: PathBuf,

@@ -24,34 +24,22 @@ pub enum NodePodsError {
     /// No client for the API could be made.
     #[error("failed to make a client of the Kubernetes API in the name of node {node}: {source}")]
     Client {
-        /// The node.
         node: String,
         /// What the API client reported.
         source: Box<kube::Error>,
     },
-    /// Refused, or gone wrong.
     #[error(
         "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature \
          ConstrainedImpersonation, and the ClusterRole mooring-mounter): {source}"
     )]
-    Api {
-        /// The node.
-        node: String,
-        /// The API's answer.
-        source: Box<kube::Error>,
-    },
-    /// An answer that is incomplete.
+    Api { node: String, source: Box<kube::Error> },
     #[error("the API's list of the Pods of node {node} lacks this Pod, so it may lack others: it is not used")]
-    Incomplete {
-        /// The node.
-        node: String,
-    },
+    Incomplete { node: String },
 }
 
 /// A Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
-    /// The Pod.
     pub pod: PodRef,
     /// When its grace period ends, if it is being deleted.
     pub ends: Option<Timestamp>,

@@ -17,7 +17,6 @@ const BLOCK: u64 = 512;
 pub struct PoolUsage {
     /// Of the pool's disk.
     pub disk: u64,
-    /// What is free on it.
     pub free: u64,
     /// How many volumes there are.
     pub volumes: u64,

@@ -55,7 +55,6 @@ struct Silent {
 enum By {
     /// The agent in the client Pod with this uid.
     Agent(String),
-    /// The kernel.
     Kernel,
 }
 

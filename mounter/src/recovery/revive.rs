@@ -70,7 +70,6 @@ pub struct Reviver {
 /// Dead mounts that were replaced in all containers, and are looked for again in case a container was just starting.
 #[derive(Debug)]
 struct Replaced {
-    /// Their devices.
     devices: Vec<DeviceNumber>,
     /// How long nobody could use the volume.
     outage: Duration,

@@ -25,7 +25,6 @@ const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 pub struct Likeness {
     /// Flags of the mount that are set whatever the original has.
     pub flags: MountAttrFlags,
-    /// Its propagation.
     pub propagation: Propagation,
 }
 

@@ -30,12 +30,10 @@ pub enum LookError {
     /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The call failed.
     #[error("failed to look at {path}")]
     Call {
         /// The target.
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: Errno,
     },

@@ -46,7 +46,6 @@ pub enum Access {
 pub struct MountJob {
     /// The volume, as its options describe it.
     pub volume: Volume,
-    /// Its secrets.
     pub secrets: Secrets,
     /// Where it goes.
     pub target: Target,
@@ -59,7 +58,6 @@ pub struct MountJob {
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
     /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
     pub fs_group: Option<u32>,
-    /// The Pod that it is for.
     pub pod: PodRef,
     /// Name of the PV, or of the Pod's volume where it is inline.
     pub volume_name: String,
@@ -114,10 +112,7 @@ pub enum MountError {
          leave volumeMode out, which is Filesystem then",
         clients = device_clients()
     )]
-    NoDevice {
-        /// The client.
-        client: String,
-    },
+    NoDevice { client: String },
     /// The administrator has not allowed this.
     #[error(transparent)]
     Forbidden(Cause),
@@ -135,7 +130,6 @@ pub enum MountError {
          it is up and can be reached from this node"
     )]
     Tripped {
-        /// The server.
         server: String,
         /// When it was tripped.
         seconds_ago: u64,
@@ -148,7 +142,6 @@ pub enum MountError {
          from this node"
     )]
     Timeout {
-        /// What was tried.
         attempted: String,
         /// The time limit.
         seconds: u64,
@@ -182,7 +175,6 @@ pub enum MountError {
          one gets it by itself"
     )]
     NotAlone {
-        /// The volume.
         volume: String,
         /// Where the other Pod has it.
         other: String,
@@ -194,7 +186,6 @@ pub enum MountError {
         .other.as_ref().map_or_else(String::new, |other| format!(", but to node {other}"))
     )]
     NotAttached {
-        /// The volume.
         volume: String,
         /// This node.
         node: String,
@@ -222,7 +213,6 @@ pub enum MountError {
         /// Why, and what to do.
         why: String,
     },
-    /// The node lacks something.
     #[error("this node can't serve the volume: {0}")]
     Node(#[source] Cause),
     /// The client container is not there, or broke.
@@ -234,7 +224,6 @@ pub enum MountError {
         #[source]
         cause: Cause,
     },
-    /// It was tried and failed.
     #[error("failed to {attempted}: {cause}")]
     Failed {
         /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.

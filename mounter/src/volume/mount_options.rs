@@ -40,7 +40,6 @@ impl MountFlags {
 /// Mount options, sorted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Flags of the mount.
     pub flags: MountFlags,
     /// Options of the file system, with their values.
     pub file_system: Vec<(String, Option<String>)>,

@@ -35,7 +35,6 @@ pub struct MountEntry {
     pub id: u64,
     /// The number of the mount that it lies on.
     pub parent: u64,
-    /// Numbers of its device.
     pub device: DeviceNumber,
     /// The directory of the file system that is its root.
     pub root: PathBuf,

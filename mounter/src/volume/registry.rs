@@ -62,10 +62,8 @@ impl FromStr for Serving {
 /// What is wrong with one rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRule {
-    /// No `=`.
     #[error("{0:?} is not of the form TYPE=IMAGE, TYPE=host or TYPE=self")]
     NoEquals(String),
-    /// Nothing after it.
     #[error("nothing says who serves the type: give a client image, host or self")]
     NoServer,
     /// Not the name of a type.

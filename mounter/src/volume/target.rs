@@ -28,7 +28,6 @@ use crate::volume::mount_table::DeviceNumber;
 /// Why a directory can't be a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Not under the kubelet's root.
     #[error(
         "{path:?} is not under the kubelet's root {root:?}: start the mounter with --kubelet-root as the kubelet's \
          --root-dir says"
@@ -39,7 +38,6 @@ pub enum TargetError {
         /// The root that the mounter knows.
         root: PathBuf,
     },
-    /// Not a volume's directory.
     #[error("{path:?} is not a directory of one of Mooring's volumes ({wanted}): nothing was done")]
     NotAVolume {
         /// What was asked.
@@ -47,7 +45,6 @@ pub enum TargetError {
         /// What would be one.
         wanted: &'static str,
     },
-    /// The directory is not there.
     #[error("volume directory {0:?} does not exist: the kubelet makes it again by itself")]
     Missing(PathBuf),
     /// A symbolic link or the like stands in its way.
@@ -59,15 +56,12 @@ pub enum TargetError {
         /// The directory.
         path: PathBuf,
     },
-    /// The system said no.
     #[error("failed to open volume directory {path:?}: {source}")]
     Open {
         /// The directory.
         path: PathBuf,
-        /// The kernel's answer.
         source: Errno,
     },
-    /// It can't be made.
     #[error("failed to make volume directory {path:?}: {source}")]
     Make {
         /// The directory.
@@ -75,7 +69,6 @@ pub enum TargetError {
         /// What the kernel answered.
         source: Errno,
     },
-    /// It stays.
     #[error("failed to remove volume directory {path:?}: {source}")]
     Remove {
         /// The directory.
@@ -91,7 +84,6 @@ pub enum TargetError {
 pub enum Driver {
     /// `FlexVolume`.
     FlexVolume,
-    /// CSI.
     Csi,
     /// CSI, for a raw block volume: the target is a file, on which its device is put.
     CsiDevice,

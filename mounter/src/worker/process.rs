@@ -29,12 +29,9 @@ pub enum WorkerError {
     /// The system did not let the daemon start it or talk to it.
     #[error("failed to {attempted} a worker: {source}")]
     Process {
-        /// What was attempted.
         attempted: &'static str,
-        /// The system's answer.
         source: std::io::Error,
     },
-    /// It ended without a report.
     #[error("the worker ended without a report ({status}): {words}")]
     Silent {
         /// How it ended.
@@ -42,7 +39,6 @@ pub enum WorkerError {
         /// What it said on standard error.
         words: String,
     },
-    /// Its time was over.
     #[error("the worker was ended after {limit:?}")]
     Late {
         /// The time that it had.

@@ -33,7 +33,6 @@ pub enum Task {
     },
     /// Give a Pod a device that a client container has.
     ShowGiven {
-        /// The device.
         device: DeviceNumber,
         /// Whether no other Pod may have the volume.
         sole: bool,
@@ -139,7 +138,6 @@ impl Task {
 /// A mount, as a worker needs to know it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountTask {
-    /// The volume.
     pub volume: FlatVolume,
     /// Where it goes.
     pub target: Target,

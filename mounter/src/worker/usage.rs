@@ -20,7 +20,6 @@ const SECTOR: u64 = 512;
 pub struct Usage {
     /// Its size in bytes.
     pub bytes: u64,
-    /// What is free of that.
     pub bytes_free: u64,
     /// What is free for others than root.
     pub bytes_available: u64,

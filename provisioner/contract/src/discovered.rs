@@ -76,7 +76,6 @@ pub enum DiscoveredError {
          bare names), or have more than one ConfigMap share the list"
     )]
     Cut(#[source] serde_json::Error),
-    /// Not what it should be.
     #[error("what the image printed is not {{\"classes\": […]}}")]
     NotJson(#[source] serde_json::Error),
     /// One of the classes is neither a name nor an object with the fields that there are.
@@ -93,13 +92,10 @@ pub enum DiscoveredError {
     /// A name that can't be one.
     #[error("class name {0:?} is empty, has more than {MAX_NAME} bytes or control characters")]
     BadName(String),
-    /// A name twice.
     #[error("two classes are called {0:?}")]
     Twice(String),
-    /// Two defaults.
     #[error("both {0:?} and {1:?} are marked as default: mark one")]
     TwoDefaults(String, String),
-    /// Too many.
     #[error("there are {0} classes, more than {MAX_CLASSES}: list fewer, or have more than one ConfigMap share them")]
     TooMany(usize),
 }

@@ -91,7 +91,6 @@ pub struct Attachment {
 pub struct Attributes {
     /// Name of the class.
     pub class: String,
-    /// Its parameters.
     pub parameters: BTreeMap<String, String>,
 }
 
@@ -103,9 +102,7 @@ pub struct Snapshot {
     pub name: String,
     /// Name of its `VolumeSnapshotContent`.
     pub content_name: String,
-    /// The uid of that.
     pub content_uid: String,
-    /// It is a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
 }
@@ -115,7 +112,6 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Source {
-    /// Name of its PV.
     pub pv_name: String,
     /// Name of its claim.
     pub pvc_name: String,

@@ -79,7 +79,6 @@ impl std::str::FromStr for ClientName {
 /// What is wrong with a volume's options; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
-    /// The option `client` is missing.
     #[error("option \"client\" is missing: name the client that mounts the volume, such as client=nfs")]
     NoClient,
     /// The option `client` can't be a client's name.
@@ -97,7 +96,6 @@ pub enum VolumeError {
     /// A part of `backend-volume` has no `=`.
     #[error("{0:?} is not an option: write key=value, options separated by commas")]
     NoEquals(String),
-    /// An option is given twice.
     #[error("option {0:?} is given twice: keep one")]
     Twice(String),
 }

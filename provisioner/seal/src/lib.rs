@@ -32,7 +32,6 @@ pub enum SealError {
 /// What the secrets are for: they can be opened only for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose<'a> {
-    /// Name of the PV.
     pub pv_name: &'a str,
     /// Name of the node.
     pub node: &'a str,

@@ -25,7 +25,6 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 /// The object that carries the record.
 #[derive(Debug, Clone)]
 pub(super) enum Subject {
-    /// A claim.
     Claim(Box<PersistentVolumeClaim>),
     /// A PV.
     Volume(Box<PersistentVolume>),

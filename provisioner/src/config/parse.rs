@@ -45,7 +45,6 @@ enum RunVolumeError {
     /// A ConfigMap may not ask for it.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// It goes with its node.
     #[error("client={0} is on a node's own disk, and goes with it: name storage that every node reaches")]
     OnNode(String),
 }

@@ -58,7 +58,6 @@ pub struct ConfigProblem {
     pub key: String,
     /// What is wrong and what to do, without the key.
     pub message: String,
-    /// What kind of problem it is.
     pub kind: ProblemKind,
     /// Whether it keeps the ConfigMap from coming into force.
     pub severity: Severity,

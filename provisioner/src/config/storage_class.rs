@@ -41,22 +41,15 @@ pub enum Claim {
     /// Somebody made a class of that name with Mooring's provisioner: Mooring leaves it as it is.
     Own(String),
     /// A class of that name is another provisioner's.
-    Foreign {
-        /// The class.
-        class: String,
-        /// Its provisioner.
-        provisioner: String,
-    },
+    Foreign { class: String, provisioner: String },
     /// The class could not be made or changed; it is tried again.
     Failed {
-        /// The class.
         class: String,
         /// What failed, and why.
         why: String,
     },
     /// An older ConfigMap claims it as well, and has it.
     Taken {
-        /// The class.
         class: String,
         /// The older ConfigMap.
         by: ConfigRef,

@@ -60,7 +60,6 @@ pub enum NoConfig {
     NotOurs {
         /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
-        /// Its provisioner.
         provisioner: String,
     },
     /// The controller has only just started.

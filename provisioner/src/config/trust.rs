@@ -35,10 +35,7 @@ pub enum TrustError {
         "service account {account:?} belongs to a part of Mooring, and no image may have its rights: create a service \
          account for the image, and name that"
     )]
-    OwnServiceAccount {
-        /// The account.
-        account: String,
-    },
+    OwnServiceAccount { account: String },
     /// The text is no image's name.
     #[error(transparent)]
     BadImage(#[from] BadImage),

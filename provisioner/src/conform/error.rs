@@ -11,10 +11,8 @@ use crate::volume::capacity::CapacityError;
 /// Why something did not pass.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckError {
-    /// The image's.
     #[error("{0}")]
     Image(String),
-    /// It could not be tried.
     #[error("it could not be tried")]
     Rig(#[from] RigError),
 }
@@ -22,7 +20,6 @@ pub(super) enum CheckError {
 /// Why a run could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RigError {
-    /// A size that is none.
     #[error("--size {0:?} is no size of a volume: use one such as 16Mi")]
     Size(String, #[source] CapacityError),
     /// No usable cluster.
@@ -37,17 +34,14 @@ pub(super) enum RigError {
     /// A claim that no request can be made of.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// No node will do.
     #[error("no node can run the image: its volumes live on a node's own disk, and none is ready for client {0}")]
     NoNode(String),
-    /// It never ended.
     #[error("Pod {name} has not ended within {} s: {state}", limit.as_secs())]
     NoEnd {
         name: String,
         limit: Duration,
         state: String,
     },
-    /// Another's.
     #[error("Pod {0} is there already: remove it, and try again")]
     Occupied(String),
 }

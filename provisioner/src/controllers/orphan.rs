@@ -36,7 +36,6 @@ const GATHER: Duration = Duration::from_secs(5);
 struct Runs<'a> {
     /// What may have made something.
     made: Option<&'a Run>,
-    /// What deletes that.
     delete: Option<&'a Run>,
     /// What changes a volume.
     change: Option<&'a Run>,

@@ -29,12 +29,10 @@ pub(crate) enum MoveError {
     /// A record that can't be gone by.
     #[error("ConfigMap {name} has no record to go by; if it is not needed, delete it")]
     Record {
-        /// Its name.
         name: String,
         /// What is wrong.
         source: MoveRecordError,
     },
-    /// Something did not come about.
     #[error("{what} was waited for in vain: is kube-controller-manager at work? Then run this again")]
     Late {
         /// What.
@@ -45,7 +43,6 @@ pub(crate) enum MoveError {
 /// The volume of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
-    /// The claim.
     pub(crate) claim: ClaimKey,
     /// Name of the PersistentVolume.
     pub(crate) volume: String,

@@ -43,7 +43,6 @@ pub(crate) enum SecretSeen {
     Unneeded,
     /// It needs one that is not there.
     Missing(String),
-    /// It is there.
     There {
         /// `namespace/name`.
         name: String,
@@ -57,19 +56,14 @@ pub(crate) enum SecretSeen {
 /// Why a volume stays as it is. No later run changes that by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unmovable {
-    /// Another driver's.
     #[error("its source is {0}, and not Mooring's")]
     Foreign(String),
-    /// A device.
     #[error("it is a raw block volume, and FlexVolume has none")]
     Raw,
-    /// One Pod alone.
     #[error("its access mode is ReadWriteOncePod, which the kubelet does not enforce for FlexVolume")]
     OnePod,
-    /// Attributes by a class.
     #[error("it has a VolumeAttributesClass, which Kubernetes allows for CSI alone")]
     Attributes,
-    /// A secret of another step.
     #[error("its {0} has no place in a FlexVolume")]
     Secret(&'static str),
     /// A Secret that the kubelet would refuse.
@@ -83,7 +77,6 @@ pub(crate) enum Unmovable {
     /// A Secret that CSI can't carry.
     #[error("its Secret {0} has a value that is not UTF-8, which CSI can't carry")]
     SecretBytes(String),
-    /// A Secret that is gone.
     #[error("its Secret {0} is not there: create it first")]
     NoSecret(String),
 }

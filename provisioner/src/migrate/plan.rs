@@ -18,7 +18,6 @@ use crate::operation::record::is_busy;
 /// What is known of a claim and its volume.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The record of a move.
     pub(crate) record: Option<MoveRecord>,
     /// The PersistentVolume of the name.
     pub(crate) volume: Option<PersistentVolume>,

@@ -22,11 +22,8 @@ mod keys {
 /// The claim that a volume is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimKey {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
-    /// Its uid.
     pub(crate) uid: String,
 }
 
@@ -48,7 +45,6 @@ pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.
     #[error("key {0:?} of the record is missing or wrong")]
     Key(&'static str),
-    /// The PersistentVolume can't be read.
     #[error("the PersistentVolume in the record can't be read: {0}")]
     Volume(#[from] serde_json::Error),
 }
@@ -56,7 +52,6 @@ pub(crate) enum MoveRecordError {
 /// A move that has begun.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MoveRecord {
-    /// The claim.
     pub(crate) claim: ClaimKey,
     /// Where the volume goes.
     pub(crate) to: VolumeSourceKind,

@@ -9,7 +9,6 @@ use crate::process::say::say;
 /// What has become of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It was moved.
     Moved,
     /// Its move was taken back.
     Back,

@@ -8,7 +8,6 @@ use crate::volume::capacity::CapacityError;
 /// What a claim asks for that can't be done; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// The size is no quantity.
     #[error("the claim's size can't be read: {0}")]
     Size(#[from] CapacityError),
     /// The claim selects among volumes that are there.
@@ -66,18 +65,11 @@ impl ClaimError {
 /// Why a volume can't have a class.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttributesError {
-    /// There is none.
     #[error("VolumeAttributesClass {0:?} does not exist: Mooring waits for it")]
     NoClass(String),
-    /// It is another driver's.
     #[error(
         "VolumeAttributesClass {class:?} is of driver {driver:?}, and the volume is of {CSI_DRIVER:?}: ask for a class \
          of that driver"
     )]
-    Foreign {
-        /// The class.
-        class: String,
-        /// Its driver.
-        driver: String,
-    },
+    Foreign { class: String, driver: String },
 }

@@ -32,9 +32,7 @@ pub enum Content<'a> {
 /// An object that a claim names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceRef<'a> {
-    /// Its namespace.
     pub namespace: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// The namespace is not the claim's own.
     pub is_elsewhere: bool,
@@ -124,11 +122,9 @@ pub fn making(claim: &PersistentVolumeClaim) -> Operation {
 /// What is to be copied, as far as it is there: a claim and its PV, or a snapshot and its content.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedSource {
-    /// The claim.
     pub claim: Option<Arc<PersistentVolumeClaim>>,
     /// The PV that it is bound to.
     pub volume: Option<Arc<PersistentVolume>>,
-    /// The snapshot.
     pub snapshot: Option<Arc<VolumeSnapshot>>,
     /// The content that it is bound to.
     pub content: Option<Arc<VolumeSnapshotContent>>,

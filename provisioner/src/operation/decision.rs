@@ -191,7 +191,6 @@ pub struct Start {
     pub request: Request,
     /// The ConfigMap that it goes by.
     pub config: Arc<ProvisionerConfig>,
-    /// The record of it.
     pub record: Record,
     /// Where it is written that this is to be done.
     pub intent: Intent,
@@ -285,7 +284,6 @@ pub struct Undone {
 /// What is left to write down of a change of a volume that stands, in this order.
 #[derive(Debug, Clone)]
 pub struct Altered {
-    /// The operation.
     pub kind: Operation,
     /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
     /// what was watched, and removed first.

@@ -70,7 +70,6 @@ pub enum Intent {
 /// A kind of object that asks for operations, by its own state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubjectKind {
-    /// A claim.
     Claim,
     /// A PV.
     Volume,

@@ -41,7 +41,6 @@ const JITTER_PERCENT: u32 = 20;
 pub struct ObservedDiscovery<'a> {
     /// The ConfigMap in force.
     pub config: &'a Arc<ProvisionerConfig>,
-    /// Its run.
     pub run: Option<&'a Run>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,

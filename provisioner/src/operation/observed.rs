@@ -32,11 +32,8 @@ pub struct Surroundings<'a> {
 
 /// What is known of a claim and all that belongs to it.
 pub struct ObservedClaim<'a> {
-    /// The claim.
     pub claim: &'a PersistentVolumeClaim,
-    /// Its record.
     pub record: Option<&'a Record>,
-    /// Its class.
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
@@ -118,7 +115,6 @@ impl ObservedClaim<'_> {
 pub struct ObservedVolume<'a> {
     /// The PV.
     pub volume: &'a PersistentVolume,
-    /// Its record.
     pub record: Option<&'a Record>,
     /// Its class, if it is still there.
     pub class: Option<&'a StorageClass>,
@@ -146,9 +142,7 @@ pub struct ObservedVolume<'a> {
 
 /// What is known of a `VolumeSnapshotContent` and all that belongs to it.
 pub struct ObservedSnapshot<'a> {
-    /// The content.
     pub content: &'a VolumeSnapshotContent,
-    /// Its record.
     pub record: Option<&'a Record>,
     /// What it stands for.
     pub form: Form,

@@ -30,7 +30,6 @@ pub struct Record {
     pub since: Timestamp,
     /// `namespace/name` of the ConfigMap.
     pub config: String,
-    /// Its uid.
     pub config_uid: String,
     /// The node that the operation is bound to: the selected one, or that of the pool used. Empty for any.
     #[serde(default, skip_serializing_if = "String::is_empty")]

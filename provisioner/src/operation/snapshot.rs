@@ -47,13 +47,10 @@ const NODE_PERIOD: Duration = Duration::from_secs(30);
 /// Why there can be no snapshot, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotRefusal {
-    /// Its PV is not there.
     #[error("there is no PersistentVolume {0:?} to take the snapshot of: delete the snapshot")]
     NoVolume(String),
-    /// Somebody else's.
     #[error("Mooring did not make volume {0}, so it can't take a snapshot of it: use the means of its storage")]
     NotOurs(String),
-    /// Nobody uses it.
     #[error("volume {0} has no claim any more, so Mooring can't take a snapshot of it: bind a claim to it")]
     Unclaimed(String),
     /// Something is being done to it.
@@ -68,7 +65,6 @@ pub enum SnapshotRefusal {
          restore it"
     )]
     Unknown(String),
-    /// There is no such class.
     #[error("VolumeSnapshotClass {0:?} does not exist: Mooring waits for it")]
     NoClass(String),
     /// The ConfigMap does not offer it.

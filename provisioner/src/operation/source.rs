@@ -25,21 +25,17 @@ const MODE_MAY_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-
 /// Why a claim's volume can't be made of what it names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// There is no such snapshot.
     #[error("VolumeSnapshot {0:?}, which the claim asks to restore, does not exist: Mooring waits for it")]
     NoSnapshot(String),
-    /// It has not been taken.
     #[error(
         "VolumeSnapshot {0:?}, which the claim asks to restore, is not ready yet (see its Events): Mooring waits for it"
     )]
     Unready(String),
-    /// It is about to go.
     #[error(
         "VolumeSnapshot {0:?}, which the claim asks to restore, is being deleted: delete the claim, and create it \
          again with another snapshot"
     )]
     SnapshotGoing(String),
-    /// Another driver's.
     #[error(
         "CSI driver {1:?} took VolumeSnapshot {0:?}, and the claim's class is Mooring's: ask for a class of that driver"
     )]
@@ -47,12 +43,10 @@ pub enum SourceError {
     /// Its name on the storage makes no sense.
     #[error("the handle of VolumeSnapshot {0:?} can't be used: {1}")]
     Handle(String, #[source] HandleError),
-    /// Another snapshot was restored before.
     #[error(
         "VolumeSnapshot {0:?} is not the one that Mooring began to restore ({1}): delete the claim, and create it again"
     )]
     AnotherSnapshot(String, String),
-    /// Another ConfigMap took it.
     #[error(
         "ConfigMap {taken_by} took VolumeSnapshot {snapshot:?}, but ConfigMap {serves} serves the claim's class: ask \
          for a class of the same ConfigMap, or, if both have the same storage, have an administrator annotate its \
@@ -66,7 +60,6 @@ pub enum SourceError {
         /// The ConfigMap of the claim's class.
         serves: String,
     },
-    /// It does not fit.
     #[error(
         "the claim asks for {asked} bytes, and VolumeSnapshot {snapshot:?} is of a volume with {size}: ask for at \
          least as much"
@@ -87,7 +80,6 @@ pub enum SourceError {
     SnapshotMode {
         /// `metadata.name` of the `VolumeSnapshot`.
         snapshot: String,
-        /// The mode.
         mode: String,
     },
     /// Of another namespace, which does not let the claim's in.
@@ -110,13 +102,10 @@ pub enum SourceError {
          controller's log says why"
     )]
     GrantsNotKnown(String),
-    /// Of itself.
     #[error("the claim's dataSource is the claim itself: name another claim")]
     Itself,
-    /// It is not there.
     #[error("claim {0:?}, which is to be copied, does not exist yet: Mooring waits for it")]
     Missing(String),
-    /// It has no volume.
     #[error("claim {0:?}, which is to be copied, is not bound to a volume yet: Mooring waits for it")]
     Unbound(String),
     /// Something is being done to it.
@@ -128,7 +117,6 @@ pub enum SourceError {
     /// The node that its volume is on is not there.
     #[error("the volume to copy is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
-    /// It is about to go.
     #[error(
         "claim {0:?}, which is to be copied, is being deleted: delete this claim, and create it again from \
              another"
@@ -140,15 +128,12 @@ pub enum SourceError {
          again"
     )]
     Another {
-        /// The claim.
         claim: String,
         /// The PV that the record names.
         volume: String,
     },
-    /// It is not Mooring's.
     #[error("Mooring did not make volume {0}, which is to be copied: name the claim of a volume that it made")]
     NotOurs(String),
-    /// Another ConfigMap made it.
     #[error(
         "ConfigMap {made_by} made volume {volume}, which is to be copied, but ConfigMap {serves} serves this claim's \
          class: ask for a class of the same ConfigMap"
@@ -161,10 +146,8 @@ pub enum SourceError {
         /// The ConfigMap of the claim's class.
         serves: String,
     },
-    /// Its capacity is no quantity.
     #[error("the capacity of volume {0}, which is to be copied, can't be read: correct its PersistentVolume")]
     NoSize(String),
-    /// It does not fit.
     #[error(
         "the claim asks for {asked} bytes, and claim {claim:?}, which is to be copied, has {size}: ask for at least as \
          much"
@@ -182,7 +165,6 @@ pub enum SourceError {
     Mode {
         /// The claim to copy.
         claim: String,
-        /// Its mode.
         mode: String,
     },
 }
@@ -224,7 +206,6 @@ impl SourceError {
 pub struct Found {
     /// For the image.
     pub source: Source,
-    /// The node.
     pub node: Option<Node>,
     /// The snapshot, for the image.
     pub snapshot: Option<Snapshot>,

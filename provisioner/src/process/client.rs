@@ -25,7 +25,6 @@ const _: () = assert!(SILENCE.as_secs() > 295);
 /// Why the API client can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig can't be used.
     #[error("failed to read kubeconfig {path:?}: check --kubeconfig")]
     Kubeconfig {
         /// The file.

@@ -105,12 +105,10 @@ pub enum ElectionError {
         /// What the client library said.
         source: kube::Error,
     },
-    /// It took too long.
     #[error("no answer about lease {name:?} within {} ms", limit.as_millis())]
     Slow {
         /// The Lease.
         name: String,
-        /// The limit.
         limit: Duration,
     },
 }

@@ -34,7 +34,6 @@ pub enum ControllerError {
     /// The address of the probes is not available.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The process can't receive signals.
     #[error("failed to listen for signals")]
     Signals(#[source] std::io::Error),
     /// The Lease was lost: another replica may lead now, so this one must not go on.

@@ -14,7 +14,6 @@ pub enum RunError {
     /// Properties that can't be handed over.
     #[error(transparent)]
     Properties(#[from] PropertiesError),
-    /// The ConfigMap's Secret.
     #[error("secret {name:?} (key \"secret-name\" of the ConfigMap) is not in namespace {namespace:?}: create it")]
     NoSecret {
         /// The value of key `secret-name`.
@@ -22,7 +21,6 @@ pub enum RunError {
         /// The ConfigMap's namespace.
         namespace: String,
     },
-    /// A name that is taken.
     #[error("{what} {name} is there already and is not Mooring's: remove it")]
     Taken {
         /// The kind of the object, such as `Pod`.
@@ -36,7 +34,6 @@ pub enum RunError {
     /// The key that a run's answer was sealed with is gone.
     #[error("Secret {0} has no answer-key any more, so what the image answered can't be opened: it is asked again")]
     NoAnswerKey(String),
-    /// The secrets of an answer.
     #[error("what the image answered can't be opened: {0}")]
     Seal(#[from] SealError),
     /// An object changed while it was being dealt with.

@@ -6,7 +6,6 @@ use mooring_contract::operation::Operation;
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunId {
-    /// The operation.
     pub kind: Operation,
     /// The uid of the claim that the volume is or was for.
     pub uid: String,

@@ -37,10 +37,8 @@ pub struct Run(Arc<Carrier>);
 /// The request of a run can't be read any more.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Somebody took the annotation away.
     #[error("the annotation {} of its Pod is gone", annotations::REQUEST)]
     Gone,
-    /// Somebody changed it.
     #[error("the annotation {} of its Pod can't be read any more", annotations::REQUEST)]
     Unreadable(#[source] serde_json::Error),
 }

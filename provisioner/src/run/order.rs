@@ -9,7 +9,6 @@ use crate::config::ProvisionerConfig;
 /// A run to be begun.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// Which run.
     pub id: &'a RunId,
     /// What the image is asked. It has no secrets, so it may stand where everybody can read it.
     pub request: &'a Request,
@@ -30,8 +29,6 @@ pub struct Order<'a> {
 pub struct Owner<'a> {
     /// Its kind, of API version `v1`.
     pub kind: &'static str,
-    /// Its name.
     pub name: &'a str,
-    /// Its uid.
     pub uid: &'a str,
 }

@@ -53,7 +53,6 @@ pub enum Category {
     Config,
     /// Any other exit code.
     Failed,
-    /// Out of memory.
     OutOfMemory,
     /// The limit `timeout` ended it.
     Timeout,

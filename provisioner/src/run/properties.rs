@@ -30,7 +30,6 @@ pub enum PropertiesError {
     /// A value of the Secret is not text.
     #[error("key {0:?} of the Secret is not UTF-8 text: encode it (base64)")]
     NotText(String),
-    /// More than a Secret holds.
     #[error("the properties take {0} bytes, more than {MAX_BYTES}: shorten them")]
     TooLarge(usize),
 }

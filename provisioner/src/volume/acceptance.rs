@@ -14,7 +14,6 @@ use crate::volume::topology::{self, Node};
 /// What a PV must be to be accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The claim it is for.
     pub claim: &'a PersistentVolumeClaim,
     /// `pvc-<claim uid>`.
     pub pv_name: &'a str,
@@ -60,7 +59,6 @@ pub enum Refusal {
     /// It does not say how large it is.
     #[error("it has no capacity: set spec.capacity.storage")]
     NoCapacity,
-    /// Its capacity is no quantity.
     #[error("its capacity can't be read: {0}")]
     Capacity(#[from] CapacityError),
     /// It is smaller than the claim asks.
@@ -142,7 +140,6 @@ pub enum Refusal {
     /// It can't be used on the node that was selected.
     #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
     Node(String),
-    /// It is being deleted.
     #[error("it is being deleted")]
     Deleted,
 }

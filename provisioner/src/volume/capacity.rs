@@ -5,10 +5,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// Why a quantity is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CapacityError {
-    /// The text is no quantity.
     #[error("{0:?} is not a size: write a number with an optional suffix, such as 10Gi")]
     Malformed(String),
-    /// Below zero.
     #[error("size {0:?} is negative")]
     Negative(String),
     /// More than 2^63 - 1 bytes, the most that Kubernetes itself counts.

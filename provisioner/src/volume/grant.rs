@@ -67,9 +67,7 @@ pub struct GrantFrom {
     /// Their API group; empty for that of claims.
     #[serde(default)]
     pub group: String,
-    /// Their kind.
     pub kind: String,
-    /// Their namespace.
     pub namespace: String,
 }
 
@@ -79,7 +77,6 @@ pub struct GrantTo {
     /// Its API group; empty for that of claims.
     #[serde(default)]
     pub group: String,
-    /// Its kind.
     pub kind: String,
     /// Its name; all, if it is missing or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]

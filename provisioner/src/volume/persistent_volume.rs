@@ -45,7 +45,6 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
 /// Why what an image printed is no volume.
 #[derive(Debug, thiserror::Error)]
 pub enum PrintedError {
-    /// It printed nothing.
     #[error(
         "the image exited with 0 but left no termination message: write the volume's options as JSON to \
          /dev/termination-log"

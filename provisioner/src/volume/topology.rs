@@ -10,7 +10,6 @@ use mooring_contract::names::labels;
 pub struct Node {
     /// `metadata.name`. The label [`HOSTNAME`] may have another value.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
 }
 

@@ -32,7 +32,6 @@ pub(super) enum Mark {
     Failed,
     /// A claim has its volume.
     Bound,
-    /// It is gone.
     Gone,
 }
 

@@ -55,7 +55,6 @@ pub struct Timing {
     pub what: String,
     /// Whose time it is.
     pub who: String,
-    /// In seconds.
     pub seconds: Summary,
     /// Compared with something else in the same rounds.
     pub over: Option<Over>,
@@ -199,7 +198,6 @@ pub struct Aim {
     pub aim: f64,
     /// The measured value.
     pub measured: f64,
-    /// The unit.
     pub unit: String,
     /// Whether it was reached.
     pub met: bool,

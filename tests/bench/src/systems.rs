@@ -101,7 +101,6 @@ pub(super) type Steps = Vec<(&'static str, f64)>;
 pub(super) struct Made {
     /// From the request to the end.
     pub(super) took: Duration,
-    /// Its steps.
     pub(super) steps: Steps,
 }
 

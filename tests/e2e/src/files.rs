@@ -22,7 +22,6 @@ pub struct File {
     pub group: &'static str,
     /// The module.
     pub name: &'static str,
-    /// What it needs.
     pub needs: Needs,
     /// How long it took last, in seconds, beside another cluster on two processors. The longest start first.
     pub seconds: u32,

@@ -127,7 +127,6 @@ impl Drop for Controller {
 
 /// A proxy and the controllers behind it.
 pub struct Rig {
-    /// The proxy.
     pub proxy: ApiProxy,
     /// The controllers, all at work at once.
     pub controllers: Vec<Arc<Controller>>,

@@ -45,7 +45,6 @@ const LEFT_LIMIT: Duration = Duration::from_secs(30);
 pub struct CallOut {
     /// Exit code.
     pub code: i32,
-    /// Its answer.
     pub answer: Value,
 }
 

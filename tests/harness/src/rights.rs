@@ -13,11 +13,9 @@ pub struct Right {
     pub rule: usize,
     /// The API group.
     pub group: String,
-    /// The resource.
     pub resource: String,
     /// The only object that it applies to.
     pub name: Option<String>,
-    /// The verb.
     pub verb: String,
 }
 

@@ -15,7 +15,6 @@ const LIMIT: Duration = Duration::from_mins(20);
 enum Sign {
     /// A program on the `PATH`.
     Program(&'static str),
-    /// A file.
     File(&'static str),
 }
 

@@ -14,7 +14,6 @@ use crate::network::Block;
 pub struct ProcessSpec {
     /// Its name; its log is `<name>.log`.
     pub name: String,
-    /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,

@@ -11,7 +11,6 @@ use crate::command::last_lines;
 pub struct WaitError {
     /// What was waited for.
     pub what: String,
-    /// Its limit.
     pub limit: Duration,
     /// The last state.
     pub seen: String,

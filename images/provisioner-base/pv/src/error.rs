@@ -16,7 +16,6 @@ pub enum Error {
     Given {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The request is not what the contract says.
@@ -50,7 +49,6 @@ pub enum Error {
     /// `--seal` in another operation than `attach`.
     #[error("there is no property answer-key: only 'attach' has secrets to seal")]
     NoAnswerKey,
-    /// The secrets can't be sealed.
     #[error("failed to seal the secrets of the connection")]
     Seal(#[from] SealError),
     /// The termination message has a limit in Kubernetes.
@@ -66,12 +64,7 @@ pub enum Error {
         "failed to understand {word:?} of class {line:?}: write NAME, then default, snapshots, expansion, \
          capacity=BYTES, nodes=A,B or mount-options=A,B, then -- and KEY=VALUE for each parameter"
     )]
-    ClassWord {
-        /// The line.
-        line: String,
-        /// The word.
-        word: String,
-    },
+    ClassWord { line: String, word: String },
     /// The list of `pv classes` is none that Mooring takes.
     #[error("failed to list the classes")]
     Classes(#[source] DiscoveredError),
@@ -91,7 +84,6 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// A file could not be copied.
@@ -101,7 +93,6 @@ pub enum Error {
         from: PathBuf,
         /// The new file.
         to: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The lock could not be taken.
@@ -109,7 +100,6 @@ pub enum Error {
     Lock {
         /// The file that serves as the lock.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The command that needs the lock did not start.
@@ -117,7 +107,6 @@ pub enum Error {
     Run {
         /// The program's name.
         command: String,
-        /// The system's answer.
         source: io::Error,
     },
     /// The volume source could not be read.
@@ -125,7 +114,6 @@ pub enum Error {
     Source {
         /// File name, or "stdin".
         from: String,
-        /// The system's answer.
         source: io::Error,
     },
     /// The volume source is not JSON.
@@ -155,7 +143,6 @@ pub enum Error {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The run has no token for the API.
@@ -176,7 +163,6 @@ pub enum Error {
         /// The path of a service account's certificate.
         path: PathBuf,
     },
-    /// The certificate can't be read.
     #[error("the certificate of the Kubernetes API is not in PEM form")]
     BadCa(#[source] ureq::Error),
     /// The API server did not answer.

@@ -47,7 +47,6 @@ impl std::str::FromStr for SecretName {
 pub enum VolumeSource {
     /// Flat options: Mooring mounts the volume.
     Flex {
-        /// The options.
         options: BTreeMap<String, String>,
         /// The Secret for the mount.
         secret: Option<SecretName>,
@@ -61,7 +60,6 @@ pub enum VolumeSource {
 /// What the arguments add to the request.
 #[derive(Debug)]
 pub struct Extra {
-    /// The volume's source.
     pub source: VolumeSource,
     /// The node that it is bound to.
     pub node: Option<String>,

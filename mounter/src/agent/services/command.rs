@@ -41,17 +41,13 @@ pub enum CommandError {
     Connect {
         /// Its socket.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// The connection broke.
     #[error("failed to talk to the agent")]
     Wire(#[from] WireError),
-    /// Another answer than expected.
     #[error("the agent's answer does not fit the request")]
     Answer,
-    /// The output is closed.
     #[error("failed to print what the agent answered")]
     Print(#[source] io::Error),
 }

@@ -17,7 +17,6 @@ pub enum ServiceError {
     /// No program of the image is mounting the volume.
     #[error("no program of the image is mounting volume {0}: a service is for a volume that is being mounted")]
     NotMounting(String),
-    /// No program was named.
     #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
     NoProgram,
     /// It ended or could not be started.
@@ -26,53 +25,42 @@ pub enum ServiceError {
     /// It has written no process id.
     #[error("{program} has gone to the background and wrote no process number to {path}")]
     PidFile {
-        /// The program.
         program: String,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// Its output can't be read.
     #[error("failed to read the output of {program}")]
     Listen {
-        /// The program.
         program: String,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
     /// It ended before it was ready.
     #[error("{program} ended before it was ready: {words}")]
     Ended {
-        /// The program.
         program: String,
         /// Its last lines.
         words: OutputWords,
     },
-    /// It is not ready.
     #[error("{program} was not ready after {limit:?}: {words}")]
     NotReady {
-        /// The program.
         program: String,
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
         words: OutputWords,
     },
-    /// It can't be ended.
     #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
     NotEnded(String),
     /// The volume has no daemon to watch.
     #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
     NoDaemon,
-    /// The file can't be opened.
     #[error("failed to open {path}")]
     Open {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },
@@ -82,7 +70,6 @@ pub enum ServiceError {
     /// What is to be given is no device.
     #[error("{0} is not a block device: name one, such as the one that service loop printed")]
     NoDevice(PathBuf),
-    /// The file does not answer.
     #[error("failed to attach {0} to a loop device: it does not answer")]
     LoopSilent(PathBuf),
     /// A loop device is in use.
@@ -95,7 +82,6 @@ pub enum ServiceError {
         attempted: &'static str,
         /// The directory.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: io::Error,
     },

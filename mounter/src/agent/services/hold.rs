@@ -21,10 +21,8 @@ pub struct HoldArgs {
 /// Why a device is not kept open.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// It can't be opened.
     #[error("failed to open device {0}")]
     Open(PathBuf, #[source] io::Error),
-    /// Nobody can be told.
     #[error("failed to create {0}")]
     Note(PathBuf, #[source] io::Error),
 }

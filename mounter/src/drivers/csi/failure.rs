@@ -26,7 +26,6 @@ pub(super) enum CsiError {
     /// A question about a volume that is not there.
     #[error("nothing is mounted on {0}")]
     NotMounted(String),
-    /// Not known to the mounter.
     #[error("the mounter does not know its node's name: set --node-name (NODE_NAME)")]
     NoNode,
 }

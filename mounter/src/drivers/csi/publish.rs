@@ -30,13 +30,10 @@ pub(super) enum CsiRequestError {
     /// A bad option.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Not a number.
     #[error("{0:?} is not the number of a group")]
     Group(String),
-    /// Not a size.
     #[error("{0} is not a size in bytes")]
     Size(i64),
-    /// No size fits.
     #[error("no volume has at least {required} and at most {limit} bytes")]
     Range {
         /// The least number of bytes that was asked for.

@@ -31,7 +31,6 @@ pub enum FlexVolumeCall {
     },
     /// Let the file system grow.
     ExpandFs {
-        /// The volume.
         volume: Volume,
         /// Where it is mounted.
         target: Target,
@@ -46,10 +45,8 @@ pub enum CallOutError {
     /// A call-out that the kubelet is to do by its default.
     #[error("call-out {0:?} is not supported")]
     NotSupported(String),
-    /// No call-out.
     #[error("the shim was run without a call-out: it is for the kubelet, not for people")]
     Empty,
-    /// Wrong number of arguments.
     #[error("call-out {call} has {given} arguments instead of {wanted}")]
     Count {
         /// The call-out.
@@ -62,16 +59,13 @@ pub enum CallOutError {
     /// Options that are no JSON object of strings.
     #[error("the volume's options are not a JSON object of strings: {0}")]
     Json(#[source] serde_json::Error),
-    /// A bad option.
     #[error("{0}")]
     Volume(#[from] VolumeError),
-    /// A bad directory.
     #[error("{0}")]
     Target(#[from] TargetError),
     /// A secret that is not base64.
     #[error("secret {0:?} is not base64: create the Secret again")]
     Secret(String),
-    /// Not a number.
     #[error("{0:?} is not a size in bytes")]
     Size(String),
 }

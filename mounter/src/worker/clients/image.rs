@@ -5,7 +5,6 @@
 pub(super) enum FileSystem {
     /// ext4; also ext2 and ext3, which the kernel's ext4 mounts.
     Ext4,
-    /// XFS.
     Xfs,
 }
 

@@ -17,32 +17,22 @@ pub enum CheckError {
     /// The client has no such option.
     #[error("client {client} has no option {option:?}: it has {known}; remove it, or correct its name")]
     Unknown {
-        /// The option.
         option: String,
-        /// The client.
         client: String,
         /// What it has.
         known: String,
     },
     /// An option that a tenant may not set.
     #[error("option {option:?} of client {client} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
-    NotATenants {
-        /// The option.
-        option: String,
-        /// The client.
-        client: String,
-    },
+    NotATenants { option: String, client: String },
     /// A mount option that a tenant may not set.
     #[error("mount option {0:?} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
     NotATenantsMountOption(String),
     /// The option can't have this value.
     #[error("option {option} of client {client} can't be {value:?}: write {wanted}")]
     Value {
-        /// The option.
         option: String,
-        /// Its value.
         value: String,
-        /// The client.
         client: String,
         /// What it should be.
         wanted: String,
@@ -60,7 +50,6 @@ pub enum CheckError {
     FsType {
         /// The file system.
         found: String,
-        /// The client.
         client: String,
         /// What it has.
         wanted: String,

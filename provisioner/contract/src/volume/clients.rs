@@ -48,9 +48,7 @@ pub struct OptionRule {
 pub enum Need {
     /// A directory for local volumes.
     Pool,
-    /// Loop devices.
     LoopDevices,
-    /// FUSE.
     Fuse,
     /// The kubelet's namespaces: what the kernel serves from the node's network is mounted there.
     HostNamespace,
@@ -60,7 +58,6 @@ pub enum Need {
     FileSystem {
         /// As the kernel lists it.
         name: &'static str,
-        /// The module that has it.
         module: &'static str,
     },
     /// A driver of the kernel, which the kernel loads when it is asked for.
@@ -122,7 +119,6 @@ pub type Needs = &'static [&'static [Need]];
 pub struct ClientRecord {
     /// The client, and what its file system is called besides.
     pub names: &'static [&'static str],
-    /// Its `source`.
     pub source: Value,
     /// Its `fs-type`, if any of these; anything that is no view of the node if there are none.
     pub fs_types: &'static [&'static str],

@@ -8,7 +8,6 @@ use crate::config::parse::is_missing_space;
 pub struct Document {
     /// Its first line in the file, from 1.
     pub first_line: usize,
-    /// Its text.
     pub text: String,
 }
 

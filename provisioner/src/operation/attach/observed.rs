@@ -15,7 +15,6 @@ use crate::run::Run;
 pub struct ObservedAttachment<'a> {
     /// The PV.
     pub volume: &'a PersistentVolume,
-    /// Its record.
     pub record: Option<&'a Record>,
     /// Its class, if it is still there.
     pub class: Option<&'a StorageClass>,
@@ -38,7 +37,6 @@ pub struct ObservedAttachment<'a> {
 /// A node as the API has it now, in answer to a [`Look`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedNode {
-    /// Its name.
     pub name: String,
     /// What there is of it; `None` if its Node is gone.
     pub there: Option<NodeFacts>,
@@ -47,9 +45,7 @@ pub struct ObservedNode {
 /// What matters of a Node that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its uid.
     pub uid: String,
-    /// Its addresses.
     pub addresses: Vec<String>,
     /// Its administrator says that it is gone for good.
     pub out_of_service: bool,

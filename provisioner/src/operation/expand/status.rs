@@ -29,7 +29,6 @@ const CONDITIONS: [&str; 4] = [RESIZING, PENDING, ERROR, "NodeResizeError"];
 pub(super) enum Resize {
     /// There is none.
     None,
-    /// The controller is at it.
     Controller,
     /// The controller can't do it.
     ControllerInfeasible,

@@ -35,7 +35,6 @@ pub(super) struct Times {
 pub(super) struct Outcome {
     /// The files, in the order in which they ended.
     pub(super) ran: Vec<Ran>,
-    /// The lanes.
     pub(super) lanes: Vec<Times>,
     /// Errors outside of tests.
     pub(super) errors: Vec<anyhow::Error>,

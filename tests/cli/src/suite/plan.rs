@@ -9,7 +9,6 @@ use mooring_testbed::node::Flavour;
 /// A run of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Job {
-    /// The file.
     pub(super) file: &'static File,
     /// The number of the run, from 1.
     pub(super) round: u32,

@@ -14,7 +14,6 @@ pub enum CommandError {
     Start {
         /// Program and arguments.
         line: String,
-        /// The system's answer.
         source: std::io::Error,
     },
     /// It started and failed.

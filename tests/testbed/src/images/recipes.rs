@@ -15,7 +15,6 @@ use crate::layout::repository;
 pub struct Recipe {
     /// Full name with tag.
     pub name: String,
-    /// Its Containerfile.
     pub containerfile: PathBuf,
     /// Names of the images that it starts from.
     pub bases: Vec<String>,

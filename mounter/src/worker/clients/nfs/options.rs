@@ -101,7 +101,6 @@ pub(super) enum NfsOptionError {
 /// Which addresses of a server are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Any.
     Any,
     /// IPv4, by `proto=tcp`.
     Four,
@@ -134,7 +133,6 @@ impl std::fmt::Display for Family {
 /// Mount options of NFS, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NfsOptions {
-    /// Flags of the mount.
     pub(super) flags: MountFlags,
     /// The versions to try, in their order.
     pub(super) versions: Vec<&'static str>,

@@ -155,9 +155,7 @@ pub(super) enum SmbOptionError {
 /// Mount options of SMB, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SmbOptions {
-    /// Flags of the mount.
     pub(super) flags: MountFlags,
-    /// The version.
     pub(super) version: &'static str,
     /// The server's port.
     pub(super) port: u16,

@@ -38,9 +38,7 @@ pub struct ImageRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageNeed {
-    /// FUSE.
     Fuse,
-    /// Loop devices.
     LoopDevices,
     /// A driver of the kernel.
     Module(KernelName),
@@ -80,7 +78,6 @@ pub enum MalformedWord {
     /// A pattern that can't be compiled.
     #[error("pattern {pattern:?} is not a regular expression ({words}): correct it")]
     Pattern {
-        /// The pattern.
         pattern: String,
         /// What is wrong with it.
         words: String,
