@@ -37,6 +37,14 @@ const SHORT_PATIENCE: u32 = 20;
 /// may have to try again.
 const HANG_LIMIT: Duration = Duration::from_mins(3);
 
+/// Ends the client container, by its agent, and its iscsid.
+const KILL: &str = "kill -9 $(pidof iscsid)
+    for process in /proc/[0-9]*; do
+        case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
+        '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
+        esac
+    done";
+
 /// An iscsid as hosts run it.
 fn iscsid_of_the_host() -> Value {
     json!({
@@ -158,14 +166,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     // The kernel continues without the container, which restarts with its iscsid and the sessions that it knew.
     let restarts = "cat /proc/1/comm; ls /sys/class/iscsi_session; iscsiadm -m session";
     let before = in_client_pod(scope, restarts)?;
-    scope.on_machine(
-        "kill -9 $(pidof iscsid)
-         for process in /proc/[0-9]*; do
-             case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
-             '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
-             esac
-         done",
-    )?;
+    scope.on_machine(KILL)?;
     ensure!(
         scope.exec("user", ["sha256sum", "/data/file"])? == sum,
         "what was written is not there"
@@ -181,6 +182,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     scope.pod_gone("user").await?;
     sessions_end(scope).await?;
     a_target_that_is_another_is_refused(scope, &uid, &secret).await?;
+    the_kernel_s_device_itself(scope, &uid, &secret).await?;
     scope.claim_gone("data").await?;
     scope.nothing_left(&uid).await?;
     a_device_without_a_file_system(scope, &provisioner).await?;
@@ -190,17 +192,58 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// The target has to know its own password as well.
-async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
+/// The source of a claim's volume.
+async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     let volume = scope.provisioned(uid).await?.context("no volume")?;
     let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
-    let options = flex.options.context("no options")?;
+    flex.options.unwrap_or_default().remove("source").context("no source")
+}
+
+/// The same target by CSI, as a raw block volume: two Pods have one device, which outlives the client container.
+async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
+    scope.mount_secret("right", secret)?;
+    let options = json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "right"});
+    scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
+    let users = ["one", "two"];
+    for user in users {
+        let main = json!({
+            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+            "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
+        });
+        scope.pod(user, MACHINE_NODE, "device", json!({"containers": [main]}))?;
+        scope.pod_ready(user).await?;
+    }
+    let write = |text: &str| format!("echo {text} | dd of=/dev/disk bs=512 seek=9000 conv=notrunc,fsync 2>&1");
+    let read = [
+        "sh",
+        "-c",
+        "dd if=/dev/disk bs=512 skip=9000 count=1 2>/dev/null | head -n 1",
+    ];
+    scope.exec("one", ["sh", "-c", &write("hello")])?;
+    ensure!(scope.exec("two", read)? == "hello\n");
+    scope.on_machine(KILL)?;
+    scope.exec("two", ["sh", "-c", &write("still")])?;
+    ensure!(scope.exec("one", read)? == "still\n");
+    wait_until("the client container to be back", START_LIMIT, async || {
+        Ok(in_client_pod(scope, "iscsiadm -m session").ok())
+    })
+    .await?;
+    scope.delete("pod/one")?;
+    scope.pod_gone("one").await?;
+    ensure!(scope.exec("two", read)? == "still\n");
+    scope.delete("pod/two")?;
+    scope.pod_gone("two").await?;
+    sessions_end(scope).await
+}
+
+/// The target has to know its own password as well.
+async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
     let mut secret = secret.clone();
     secret["chap-password-in"] = format!("{SEEN}-56").into();
     scope.mount_secret("other", &secret)?;
     scope.volume(
         "other",
-        &json!({"client": "iscsi", "source": options["source"], "secret": "other"}),
+        &json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "other"}),
     )?;
     scope.pod("other", MACHINE_NODE, "other", Value::Null)?;
     scope.event("other", "does not show that it knows it").await?;
