@@ -6,9 +6,9 @@
 //! last one was: records of all services (`<volume>.json`), the pipes that daemons write to and the volumes' own
 //! directories are in memory that ends with the container, as daemons do.
 //!
-//! Files: [`call`] (the services), [`command`] (how a program asks), [`hold`] (keeps a device), `daemon` (starting one), `process` (ending one),
-//! `silence` (a server that does not answer), `directory` (a volume's own), `volume` (the state of one volume),
-//! `release` (the end of its services).
+//! Files: [`call`] (the services), [`command`] (how a program asks), [`hold`] (keeps a device), `daemon` (starting
+//! one), `process` (ending one), `silence` (a server that does not answer), `directory` (a volume's own), `volume` (the
+//! state of one volume), `release` (the end of its services).
 
 pub mod call;
 pub mod command;

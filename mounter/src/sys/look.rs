@@ -1,7 +1,7 @@
 //! What is mounted on a target, and whether it answers.
 //!
-//! A raw block volume has no file system to ask, so the first block of its device is read. A loop device may answer that
-//! from memory while its server is silent.
+//! A raw block volume has no file system to ask, so the first block of its device is read. A loop device may answer
+//! that from memory while its server is silent.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};

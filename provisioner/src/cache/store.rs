@@ -128,8 +128,8 @@ impl Cache {
     }
 
     /// Returns when everything has been listed once, but for attributes, snapshots, grants and runs: what there are no
-    /// rights for, or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known may be
-    /// there all the same.
+    /// rights for, or no API, would hold up the others, so see [`Self::knows_runs_of`]. Before that, what is not known
+    /// may be there all the same.
     pub async fn ready(&self) {
         // A writer that is gone means that the process is ending.
         let _ = tokio::join!(

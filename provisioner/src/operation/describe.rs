@@ -2,7 +2,7 @@
 //! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
 //! here, and matches on no [`Operation`].
 //!
-//! A new operation is a [`Operation`], a description here, what the vendor's kit tries of it
+//! A new operation is a variant of [`Operation`], a description here, what the vendor's kit tries of it
 //! ([`crate::conform::checks`]), and a file beside this one with its plan, unless it shares that of another: a clone
 //! and a restore are provisioned as any volume. If it is asked for by another object, such as a
 //! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.

@@ -12,8 +12,8 @@ use super::scope::Scope;
 use super::waits::wait_until;
 use mooring_testbed::progress::{note, spoken};
 
-/// Longest wait for a Pod to run or to end. The images are on the node: the time is for volumes on a busy machine, where
-/// 40 MB written through s3fs and read again took 80 s.
+/// Longest wait for a Pod to run or to end. The images are on the node: the time is for volumes on a busy machine,
+/// where 40 MB written through s3fs and read again took 80 s.
 const POD_LIMIT: Duration = Duration::from_mins(4);
 /// Longest wait for a claim to be bound.
 const CLAIM_LIMIT: Duration = Duration::from_mins(4);

@@ -51,7 +51,7 @@ pub enum ServiceCall {
         #[arg(long)]
         read_only: bool,
     },
-    /// Give the Pod a device of the node's as its raw block volume. The agent keeps it open until the Pod has it no more.
+    /// Give the Pod a device of the node as its raw block volume. It is kept open until the volume is unmounted.
     GiveDevice {
         /// The device, such as the one that service loop printed.
         device: PathBuf,

@@ -1,6 +1,6 @@
-//! `mounter hold-device …`: keeps a device open, so that a loop device does not go while a Pod has its node: a mounted node
-//! is no user of its device. A process of its own outlives a restart of the agent, and ends with the client container:
-//! whatever ends, the kernel detaches the loop device with its last user.
+//! `mounter hold-device …`: keeps a device open, so that a loop device does not go while a Pod has its node: a mounted
+//! node is no user of its device. A process of its own outlives a restart of the agent, and ends with the client
+//! container: whatever ends, the kernel detaches the loop device with its last user.
 
 use std::convert::Infallible;
 use std::fs::File;
