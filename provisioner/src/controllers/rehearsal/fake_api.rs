@@ -80,13 +80,13 @@ impl FakeState {
         self.calls
     }
 
+    pub(super) fn each(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.objects.get(kind).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Copies, which takes long where there are many: see [`Self::each`].
     pub(super) fn all(&self, kind: &str) -> Vec<Value> {
-        self.objects
-            .get(kind)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .cloned()
-            .collect()
+        self.each(kind).cloned().collect()
     }
 
     pub(super) fn get(&self, kind: &str, key: &str) -> Option<Value> {
@@ -158,10 +158,9 @@ impl FakeState {
             .replace("%2C", ",");
         let wanted: Vec<_> = selector.split(',').filter_map(|part| part.split_once('=')).collect();
         // Pods of users, which the controllers' watches do not see.
-        let users = if kind == "pods" { self.all("users") } else { vec![] };
-        let items: Vec<Value> = self
-            .all(kind)
-            .into_iter()
+        let users = (kind == "pods").then(|| self.each("users")).into_iter().flatten();
+        let items: Vec<&Value> = self
+            .each(kind)
             .chain(users)
             .filter(|object| {
                 let labels = &object["metadata"]["labels"];
