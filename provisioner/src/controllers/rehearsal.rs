@@ -10,6 +10,7 @@ mod clone;
 mod discover;
 mod expand;
 mod fake_api;
+mod group;
 mod migrate;
 mod modify;
 mod snapshot;
@@ -38,6 +39,7 @@ use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::volume::grant::Version;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What the image and the user do.
@@ -92,7 +94,8 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore,backup,delete-backup",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,snapshot-group,delete-group,restore,backup,\
+                 delete-backup",
             ),
         ]
     };
@@ -141,11 +144,8 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     }
 }
 
-fn read<K: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<K> {
-    values
-        .into_iter()
-        .map(|value| serde_json::from_value(value).unwrap())
-        .collect()
+fn read<'a, K: serde::de::DeserializeOwned>(values: impl Iterator<Item = &'a Value>) -> Vec<K> {
+    values.map(|value| K::deserialize(value).unwrap()).collect()
 }
 
 impl Theatre {
@@ -179,8 +179,8 @@ impl Theatre {
 
     /// One look of the controllers at everything there is.
     async fn turn_of_controllers(&mut self) {
-        for kind in ["claims", "volumes", "contents"] {
-            let keys: Vec<String> = self.api.lock().all(kind).iter().map(key_of).collect();
+        for kind in ["claims", "volumes", "groups", "contents"] {
+            let keys: Vec<String> = self.api.lock().each(kind).map(key_of).collect();
             for key in keys {
                 self.watch();
                 let Some(object) = self.api.lock().get(kind, &key) else {
@@ -189,6 +189,9 @@ impl Theatre {
                 let result = if kind == "claims" {
                     let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
                     Box::pin(look(&claim, &self.shared)).await
+                } else if kind == "groups" {
+                    let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
+                    Box::pin(look(&content, &self.shared)).await
                 } else if kind == "contents" {
                     let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
                     Box::pin(look(&content, &self.shared)).await
@@ -225,23 +228,31 @@ impl Theatre {
         if std::mem::replace(&mut self.watched, state.version) == state.version {
             return;
         }
-        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
-        let pods: Vec<_> = read(state.all("pods"));
+        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        cache.know_groups(
+            &mut writers,
+            read(state.each("groups")),
+            read(state.each("groupclasses")),
+        );
+        let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
-            read(state.all("claims")),
-            read(state.all("volumes")),
+            read(state.each("claims")),
+            read(state.each("volumes")),
             &pods,
-            (vec![class(&json!({}))], read(state.all("attributes"))),
+            (vec![class(&json!({}))], read(state.each("attributes"))),
             (
-                read(state.all("contents")),
-                read(state.all("snapshots")),
-                read(state.all("snapshotclasses")),
+                read(state.each("contents")),
+                read(state.each("snapshots")),
+                read(state.each("snapshotclasses")),
             ),
         );
-        self.shared.cache.grants.replace(Version::V1, read(state.all("grants")));
+        self.shared
+            .cache
+            .grants
+            .replace(Version::V1, read(state.each("grants")));
         if self.script.offers == Offers::Attachments {
-            self.shared.cache.consumers.know(&read(state.all("users")));
+            self.shared.cache.consumers.know(&read(state.each("users")));
         }
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
@@ -286,16 +297,13 @@ impl Theatre {
     fn garbage_collector(&mut self) {
         let mut state = self.api.lock();
         for (owners, kind) in [("volumes", "pods"), ("pods", "secrets")] {
-            let uids: Vec<Value> = state
-                .all(owners)
-                .iter()
-                .map(|owner| owner["metadata"]["uid"].clone())
-                .collect();
-            for object in state.all(kind) {
+            let is_lost = |object: &&Value| {
                 let owner = &object["metadata"]["ownerReferences"][0]["uid"];
-                if !owner.is_null() && !uids.contains(owner) {
-                    state.delete(kind, &key_of(&object));
-                }
+                !owner.is_null() && !state.each(owners).any(|there| there["metadata"]["uid"] == *owner)
+            };
+            let lost: Vec<_> = state.each(kind).filter(is_lost).map(key_of).collect();
+            for key in lost {
+                state.delete(kind, &key);
             }
         }
     }
@@ -361,7 +369,7 @@ impl Theatre {
 
     fn check(&self, what: &str) {
         let state = self.api.lock();
-        let names = |kind: &str| state.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
         assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.script.deleted_after.is_some() {

@@ -289,15 +289,19 @@ impl Scope {
 
     /// Runs a command in a provisioning Pod; returns what it printed.
     pub fn exec_in_run<const N: usize>(&self, operation: &str, uid: &str, args: [&str; N]) -> Result<String> {
-        let pod = format!("{operation}-{uid}");
-        let words = ["-n", CONFIG_NAMESPACE, "exec", &pod, "--"];
-        self.kubectl(words.iter().chain(args.iter()))
+        self.elsewhere(CONFIG_NAMESPACE)
+            .exec(&format!("{operation}-{uid}"), args)
     }
 
     /// Lets a run go on that waits for the file `/tmp/go`. The run may end before the command that makes the file: the
     /// command is then killed with its container (137), and has done its work.
     pub fn let_run_go_on(&self, operation: &str, uid: &str) -> Result<()> {
-        match self.exec_in_run(operation, uid, ["touch", "/tmp/go"]) {
+        self.let_pod_go_on(CONFIG_NAMESPACE, &format!("{operation}-{uid}"))
+    }
+
+    /// The same for a run whose ConfigMap is in another namespace.
+    pub fn let_pod_go_on(&self, namespace: &str, pod: &str) -> Result<()> {
+        match self.elsewhere(namespace).exec(pod, ["touch", "/tmp/go"]) {
             Err(error) if format!("{error:#}").contains("exit code 137") => Ok(()),
             touched => touched.map(drop),
         }

@@ -93,9 +93,18 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).with_context(|| format!("failed to understand {}", path.display()))
 }
 
+/// How far the heaps of the cluster's programs may grow between collections, in percent: processors are scarce here,
+/// memory is not.
+const COLLECT_SELDOM: &str = "400";
+
 /// The environment of the cluster's processes, without the caller's.
 pub fn environment(search_path: &str) -> BTreeMap<String, String> {
-    [("PATH", search_path), ("HOME", "/root"), ("LANG", "C.UTF-8")]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
+    [
+        ("PATH", search_path),
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+        ("GOGC", COLLECT_SELDOM),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
 }

@@ -179,7 +179,7 @@ impl Stage {
         let open = !notes["mooring.dev/operation"].is_null();
         let lost = |node: &str| self.moves.lost && node == "a" && self.moves.moved_after.is_some_and(|at| turn >= at);
         for node in ["a", "b"].into_iter().filter(|node| !lost(node)) {
-            let used = api.all("users").iter().any(|user| user["spec"]["nodeName"] == node);
+            let used = api.each("users").any(|user| user["spec"]["nodeName"] == node);
             let note = "attached.mooring.dev/pvc-u1";
             let key = format!("/{node}");
             let mut found = api.get("nodes", &key).unwrap();
@@ -247,7 +247,7 @@ impl Stage {
 
     fn check(&self, what: &str) {
         let api = self.theatre.api.lock();
-        let names = |kind: &str| api.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let names = |kind: &str| api.each(kind).map(key_of).collect::<Vec<_>>();
         assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         if self.moves.deleted_after.is_some() {
             for kind in ["secrets", "claims", "volumes"] {

@@ -104,7 +104,7 @@ impl Stage {
     async fn turn(&mut self) {
         let (configs, classes) = {
             let state = self.api.lock();
-            (read(state.all("configmaps")), read(state.all("classes")))
+            (read(state.each("configmaps")), read(state.each("classes")))
         };
         self.state.know(configs, classes);
         Box::pin(self.state.turn()).await;
@@ -121,14 +121,14 @@ impl Stage {
     fn watch(&mut self) {
         let state = self.api.lock();
         let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
-        let pods: Vec<_> = read(state.all("pods"));
+        let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
             vec![],
             vec![],
             &pods,
-            (read(state.all("classes")), vec![]),
-            (vec![], vec![], read(state.all("snapshotclasses"))),
+            (read(state.each("classes")), vec![]),
+            (vec![], vec![], read(state.each("snapshotclasses"))),
         );
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
@@ -191,7 +191,7 @@ impl Stage {
     }
 
     fn names(&self, kind: &str) -> Vec<String> {
-        self.api.lock().all(kind).iter().map(key_of).collect()
+        self.api.lock().each(kind).map(key_of).collect()
     }
 
     fn status(&self) -> String {

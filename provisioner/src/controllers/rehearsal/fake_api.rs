@@ -80,13 +80,13 @@ impl FakeState {
         self.calls
     }
 
+    pub(super) fn each(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.objects.get(kind).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Copies, which takes long where there are many: see [`Self::each`].
     pub(super) fn all(&self, kind: &str) -> Vec<Value> {
-        self.objects
-            .get(kind)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .cloned()
-            .collect()
+        self.each(kind).cloned().collect()
     }
 
     pub(super) fn get(&self, kind: &str, key: &str) -> Option<Value> {
@@ -158,10 +158,9 @@ impl FakeState {
             .replace("%2C", ",");
         let wanted: Vec<_> = selector.split(',').filter_map(|part| part.split_once('=')).collect();
         // Pods of users, which the controllers' watches do not see.
-        let users = if kind == "pods" { self.all("users") } else { vec![] };
-        let items: Vec<Value> = self
-            .all(kind)
-            .into_iter()
+        let users = (kind == "pods").then(|| self.each("users")).into_iter().flatten();
+        let items: Vec<&Value> = self
+            .each(kind)
             .chain(users)
             .filter(|object| {
                 let labels = &object["metadata"]["labels"];
@@ -186,6 +185,7 @@ impl FakeState {
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
         let path = path.trim_start_matches("/api/v1/");
         let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+        let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
         let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
         let mut parts: Vec<&str> = path.split('/').collect();
         let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
@@ -208,6 +208,7 @@ impl FakeState {
             "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",
             "volumesnapshotclasses" => "snapshotclasses",
+            "volumegroupsnapshotcontents" => "groups",
             "storageclasses" => "classes",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
@@ -262,8 +263,8 @@ impl FakeState {
             // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
             let not_written: &[_] = match (kind, by_status) {
                 ("claims", true) => &["spec"],
-                ("contents", true) => &["spec", "metadata"],
-                ("claims" | "contents", false) => &["status"],
+                ("contents" | "groups", true) => &["spec", "metadata"],
+                ("claims" | "contents" | "groups", false) => &["status"],
                 _ => &[],
             };
             for part in not_written {

@@ -280,7 +280,7 @@ async fn a_volume_moves_between_the_end_of_one_pod_and_the_start_of_the_next() {
         theatre.api.lock().get("claims", CLAIM).unwrap()["status"]["phase"],
         "Lost"
     );
-    let pods: Vec<_> = theatre.api.lock().all("users").iter().map(key_of).collect();
+    let pods: Vec<_> = theatre.api.lock().each("users").map(key_of).collect();
     for pod in pods {
         theatre.api.lock().delete("users", &pod);
     }

@@ -173,7 +173,7 @@ impl Stage {
 
     fn check(&self, what: &str) {
         let api = self.theatre.api.lock();
-        let names = |kind: &str| api.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let names = |kind: &str| api.each(kind).map(key_of).collect::<Vec<_>>();
         assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.change.deleted_after.is_some() {

@@ -331,7 +331,7 @@ impl Stage {
 
     fn check(&self, what: &str) {
         let state = self.theatre.api.lock();
-        let names = |kind: &str| state.all(kind).iter().map(key_of).collect::<Vec<_>>();
+        let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
         let storage = &self.theatre.storage;
         assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");

@@ -35,12 +35,11 @@ async fn given(scope: &Scope, namespace: &str, uid: &str) -> Result<Given> {
         phase == Some("Running")
     })
     .await?;
-    // In one command: the image does not wait for the test.
     let script = format!(
         "cd /run/mooring/properties && for file in *; do echo \"$file=$(cat \"$file\")\"; done
          echo {MARK}; env; echo {MARK}; cat /run/mooring/request.json"
     );
-    let all = scope.kubectl(["-n", namespace, "exec", &name, "--", "sh", "-c", &script])?;
+    let all = scope.elsewhere(namespace).exec(&name, ["sh", "-c", &script])?;
     let mut parts = all
         .splitn(3, &format!("{MARK}\n"))
         .map(str::to_owned)
@@ -115,6 +114,7 @@ fn the_original_configmap_gives_tom_s_claim_the_original_s_properties() {
         assert_eq!(given.request["parameters"]["use-nfs-server"], "10.10.2.4");
         assert_eq!(given.request["size"], json!(1_u64 << 30));
 
+        scope.let_pod_go_on("admin", &given.pod.name_any())?;
         scope.claim_bound("data").await?;
         let volume = scope.provisioned(&uid).await?.context("no volume")?;
         let source = volume.spec.and_then(|spec| spec.iscsi).context("no iscsi source")?;

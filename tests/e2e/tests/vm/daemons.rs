@@ -78,11 +78,9 @@ fn client_pod(scope: &Scope) -> Result<String> {
 }
 
 fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
-    let pod = client_pod(scope)?;
-    let mut exec = scope
-        .target
-        .kubectl(["-n", NAMESPACE, "exec", &pod, "--", "sh", "-c", script]);
-    Ok(output(&mut exec)?)
+    scope
+        .elsewhere(NAMESPACE)
+        .exec(&client_pod(scope)?, ["sh", "-c", script])
 }
 
 /// Waits until the machine's Node says that it can't mount iSCSI volumes, and why.
