@@ -129,8 +129,6 @@ impl Target {
     /// A kubectl command on the cluster.
     pub fn kubectl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut kubectl = command(&self.kubectl, args);
-        // It ends before its memory would be worth collecting.
-        kubectl.env("GOGC", "off");
         if let Some(kubeconfig) = &self.kubeconfig {
             kubectl.env("KUBECONFIG", kubeconfig);
         }
