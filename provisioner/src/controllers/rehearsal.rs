@@ -10,6 +10,7 @@ mod clone;
 mod discover;
 mod expand;
 mod fake_api;
+mod group;
 mod migrate;
 mod modify;
 mod snapshot;
@@ -38,6 +39,7 @@ use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::volume::grant::Version;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What the image and the user do.
@@ -92,7 +94,8 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore,backup,delete-backup",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,snapshot-group,delete-group,restore,backup,\
+                 delete-backup",
             ),
         ]
     };
@@ -176,7 +179,7 @@ impl Theatre {
 
     /// One look of the controllers at everything there is.
     async fn turn_of_controllers(&mut self) {
-        for kind in ["claims", "volumes", "contents"] {
+        for kind in ["claims", "volumes", "groups", "contents"] {
             let keys: Vec<String> = self.api.lock().each(kind).map(key_of).collect();
             for key in keys {
                 self.watch();
@@ -186,6 +189,9 @@ impl Theatre {
                 let result = if kind == "claims" {
                     let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
                     Box::pin(look(&claim, &self.shared)).await
+                } else if kind == "groups" {
+                    let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
+                    Box::pin(look(&content, &self.shared)).await
                 } else if kind == "contents" {
                     let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
                     Box::pin(look(&content, &self.shared)).await
@@ -222,7 +228,8 @@ impl Theatre {
         if std::mem::replace(&mut self.watched, state.version) == state.version {
             return;
         }
-        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        cache.know_groups(&mut writers, read(state.each("groups")), read(state.each("groupclasses")));
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,

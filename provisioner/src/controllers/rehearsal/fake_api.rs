@@ -185,6 +185,7 @@ impl FakeState {
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
         let path = path.trim_start_matches("/api/v1/");
         let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+        let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
         let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
         let mut parts: Vec<&str> = path.split('/').collect();
         let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
@@ -207,6 +208,7 @@ impl FakeState {
             "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",
             "volumesnapshotclasses" => "snapshotclasses",
+            "volumegroupsnapshotcontents" => "groups",
             "storageclasses" => "classes",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
@@ -261,8 +263,8 @@ impl FakeState {
             // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
             let not_written: &[_] = match (kind, by_status) {
                 ("claims", true) => &["spec"],
-                ("contents", true) => &["spec", "metadata"],
-                ("claims" | "contents", false) => &["status"],
+                ("contents" | "groups", true) => &["spec", "metadata"],
+                ("claims" | "contents" | "groups", false) => &["status"],
                 _ => &[],
             };
             for part in not_written {
