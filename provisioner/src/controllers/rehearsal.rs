@@ -229,7 +229,11 @@ impl Theatre {
             return;
         }
         let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
-        cache.know_groups(&mut writers, read(state.each("groups")), read(state.each("groupclasses")));
+        cache.know_groups(
+            &mut writers,
+            read(state.each("groups")),
+            read(state.each("groupclasses")),
+        );
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
@@ -330,7 +334,6 @@ impl Theatre {
         }
     }
 
-    /// Plays until nothing changes any more.
     /// Has a call go wrong, if one is named: its number from now on, and how.
     fn fail(&self, fault: Option<(usize, Fault)>) {
         if let Some((nth, fault)) = fault {
@@ -343,6 +346,7 @@ impl Theatre {
         self.api.lock().calls()
     }
 
+    /// Plays until nothing changes any more.
     async fn play(&mut self) {
         let mut quiet = 0;
         for turn in 0..80 {
@@ -387,15 +391,24 @@ impl Theatre {
     }
 }
 
-/// Plays what is rehearsed without a fault, then with each call going wrong in every way, until there are no more calls
-/// to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+/// Plays what is rehearsed without a fault, then with each call going wrong in every way.
 async fn with_every_fault<R, P>(rehearsed: &R, play: P)
 where
     R: std::fmt::Debug,
     P: AsyncFn(Option<(usize, Fault)>, &str) -> usize,
 {
+    with_faults(rehearsed, &Fault::ALL, play).await;
+}
+
+/// Plays what is rehearsed without a fault, then with each call going wrong in these ways, until there are no more calls
+/// to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+async fn with_faults<R, P>(rehearsed: &R, faults: &[Fault], play: P)
+where
+    R: std::fmt::Debug,
+    P: AsyncFn(Option<(usize, Fault)>, &str) -> usize,
+{
     play(None, &format!("{rehearsed:?}")).await;
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+    for &fault in faults {
         for nth in 1.. {
             let what = format!("{rehearsed:?}, call {nth} failed {fault:?}");
             if play(Some((nth, fault)), &what).await < nth {
