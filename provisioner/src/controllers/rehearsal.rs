@@ -94,8 +94,8 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,snapshot-group,delete-group,restore,backup,\
-                 delete-backup",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,snapshot-group,delete-group,restore,\
+                 backup,delete-backup",
             ),
         ]
     };
@@ -400,8 +400,8 @@ where
     with_faults(rehearsed, &Fault::ALL, play).await;
 }
 
-/// Plays what is rehearsed without a fault, then with each call going wrong in these ways, until there are no more calls
-/// to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+/// Plays what is rehearsed without a fault, then with each call going wrong in these ways, until there are no more
+/// calls to fail. `play` plays and checks it with that fault, and returns how many calls there were.
 async fn with_faults<R, P>(rehearsed: &R, faults: &[Fault], play: P)
 where
     R: std::fmt::Debug,

@@ -73,8 +73,8 @@ Examples:
     /// Print the volumes of a group, a line for each (operations 'snapshot-group' and 'delete-group').
     ///
     /// A line has the name of the volume's PersistentVolume, the name of its snapshot and its capacity in bytes. Of a
-    /// group that an administrator has named, nothing may be known but the snapshots: then the first is '-' and the last
-    /// 0.
+    /// group that an administrator has named, nothing may be known but the snapshots: then the first is '-' and the
+    /// last 0.
     #[command(after_help = "\
 Example:
   pv members | while read -r pv_name snapshot_name _; do

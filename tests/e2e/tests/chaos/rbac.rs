@@ -372,8 +372,8 @@ impl Mooring {
     }
 
     /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
-    /// expanded and deleted; snapshots are taken and deleted, one alone and those of a group; classes are made of what was discovered; a Pod with the
-    /// name that it wants exists already.
+    /// expanded and deleted; snapshots are taken and deleted, one alone and those of a group; classes are made of what
+    /// was discovered; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;

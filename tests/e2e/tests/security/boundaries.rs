@@ -283,7 +283,10 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
 fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_nothing_else_of_any() {
     in_namespace("sec-controller-snapshots", async |scope| {
         scope.snapshot_api()?;
-        let metadata = |name: &str| json!({"name": format!("{}-{name}", scope.namespace), "labels": {TEST_LABEL: scope.namespace}});
+        let metadata = |name: &str| {
+            let name = format!("{}-{name}", scope.namespace);
+            json!({"name": name, "labels": {TEST_LABEL: scope.namespace}})
+        };
         let content = |name: &str, driver: &str| {
             json!({
                 "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
