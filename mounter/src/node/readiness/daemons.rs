@@ -26,16 +26,18 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
     let Some(node) = node else {
         return Ok("the mounter sees no kubelet, so it does not know whether the node runs an iscsid".to_owned());
     };
+    let none = Ok("the node runs no iscsid of its own".to_owned());
     let table = || std::fs::read_to_string(node.join("net/unix")).unwrap_or_default();
+    let open = sockets(&table());
+    if open.is_empty() {
+        return none;
+    }
     let holders = processes_named(proc, ISCSID).unwrap_or_default();
     let is_a_client_s = |socket: &u64| {
         let mut holders = holders.iter().filter(|holder| has_socket(holder, *socket));
         holders.any(|holder| holder.join(OF_A_CLIENT).is_dir())
     };
-    let foreign: Vec<_> = sockets(&table())
-        .into_iter()
-        .filter(|socket| !is_a_client_s(socket))
-        .collect();
+    let foreign: Vec<_> = open.into_iter().filter(|socket| !is_a_client_s(socket)).collect();
     // That of a client container may just have started or ended.
     let there = sockets(&table());
     if foreign.iter().any(|socket| there.contains(socket)) {
@@ -45,7 +47,7 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
                 .to_owned(),
         );
     }
-    Ok("the node runs no iscsid of its own".to_owned())
+    none
 }
 
 /// Whether the node keeps locks of NFS version 3.
@@ -56,19 +58,19 @@ pub(super) fn nfs_locks(proc: &Path, node: Option<&PathBuf>) -> Result<String, S
     let network = |process: &Path| std::fs::read_link(process.join("ns/net")).ok();
     let statds = processes_named(proc, STATD).unwrap_or_default();
     let has_statd = statds.iter().any(|process| network(process) == network(node));
-    let has_rpcbind = ["net/tcp", "net/tcp6"].iter().any(|table| {
-        is_listened_on(
-            &std::fs::read_to_string(node.join(table)).unwrap_or_default(),
-            RPCBIND_PORT,
-        )
-    });
-    if has_statd && has_rpcbind {
-        return Ok("rpcbind and rpc.statd run, so NFS volumes of version 3 have locks".to_owned());
-    }
-    let missing = match (has_rpcbind, has_statd) {
-        (true, _) => STATD,
-        (false, true) => "rpcbind",
-        (false, false) => "rpcbind and rpc.statd",
+    // Only with that: to read these tables takes the kernel milliseconds, however few sockets there are.
+    let has_rpcbind = || {
+        ["net/tcp", "net/tcp6"].iter().any(|table| {
+            is_listened_on(
+                &std::fs::read_to_string(node.join(table)).unwrap_or_default(),
+                RPCBIND_PORT,
+            )
+        })
+    };
+    let missing = match (has_statd, has_statd && has_rpcbind()) {
+        (true, true) => return Ok("rpcbind and rpc.statd run, so NFS volumes of version 3 have locks".to_owned()),
+        (true, false) => "rpcbind",
+        (false, _) => STATD,
     };
     Err(format!(
         "the node runs no {missing}, so NFS volumes of version 3 are mounted with option nolock only: apply \
@@ -159,11 +161,11 @@ Num       RefCount Protocol Flags    Type St Inode Path
         }
         symlink("net:[1]", node.join("ns/net")).unwrap();
         let found = || nfs_locks(proc.path(), Some(&node));
-        assert!(found().unwrap_err().contains("no rpcbind and rpc.statd"));
-        let listening = "  0: 00000000000000000000000000000000:006F 00000000:0000 0A 00000000:00000000\n";
-        write(node.join("net/tcp6"), listening).unwrap();
         let words = found().unwrap_err();
         assert!(words.contains("no rpc.statd") && words.contains("nolock"), "{words}");
+        let listening = "  0: 00000000000000000000000000000000:006F 00000000:0000 0A 00000000:00000000\n";
+        write(node.join("net/tcp6"), listening).unwrap();
+        assert!(found().unwrap_err().contains("no rpc.statd"));
 
         let statd = proc.path().join("40");
         create_dir_all(statd.join("ns")).unwrap();
