@@ -25,7 +25,7 @@ use picture::Picture;
 /// How long an unused client Pod stays in the tests' installation, and how long all may take to go, on a node in a
 /// virtual machine too.
 const IDLE: Duration = Duration::from_secs(4);
-const LEFT_LIMIT: Duration = Duration::from_mins(1);
+const LEFT_LIMIT: Duration = Duration::from_mins(3);
 
 /// How long the first picture may take: the test before may have restarted the API server.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
