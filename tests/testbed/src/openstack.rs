@@ -186,3 +186,108 @@ fn explain(target: &Target) {
         note(output(target.kubectl(["-n", NAMESPACE]).args(args)).unwrap_or_else(|error| error.to_string()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use serde_json::Value;
+
+    use super::{FOLDER, with_hashes};
+    use crate::images::{HOST, TAG};
+    use crate::layout::repository;
+    use crate::manifests::documents;
+
+    fn defaults() -> PathBuf {
+        repository().join(FOLDER).join("defaults")
+    }
+
+    fn read(name: &str) -> String {
+        std::fs::read_to_string(defaults().join(name)).unwrap()
+    }
+
+    fn kustomization() -> Value {
+        documents(&read("kustomization.yaml")).unwrap().remove(0)
+    }
+
+    /// Every object of the manifests.
+    fn objects() -> Vec<Value> {
+        let names = kustomization()["resources"].as_array().unwrap().clone();
+        let texts = names.iter().map(|name| read(name.as_str().unwrap()));
+        texts.flat_map(|text| documents(&text).unwrap()).collect()
+    }
+
+    /// The specification of the Pods of each workload, with the workload's name.
+    fn pods() -> Vec<(String, Value)> {
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        let with_pods = objects()
+            .into_iter()
+            .filter(|object| object["spec"]["template"].is_object());
+        with_pods
+            .map(|object| (name(&object), object["spec"]["template"]["spec"].clone()))
+            .collect()
+    }
+
+    #[test]
+    fn images_and_jobs_have_this_version() {
+        let images = kustomization()["images"].as_array().unwrap().clone();
+        let listed: BTreeSet<_> = images
+            .iter()
+            .map(|image| image["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(images.iter().all(|image| image["newTag"] == TAG), "{images:?}");
+        let mut used = BTreeSet::new();
+        for (_, pod) in pods() {
+            for containers in ["containers", "initContainers"] {
+                for container in pod[containers].as_array().into_iter().flatten() {
+                    used.insert(container["image"].as_str().unwrap().to_owned());
+                }
+            }
+        }
+        assert_eq!(listed, used);
+        for image in used {
+            let folder = image.strip_prefix(&format!("{HOST}/")).unwrap();
+            assert!(repository().join("images").join(folder).is_dir(), "{image}");
+        }
+        for job in objects().iter().filter(|object| object["kind"] == "Job") {
+            let name = job["metadata"]["name"].as_str().unwrap();
+            assert!(name.ends_with(&format!("-{TAG}")), "{name}: a Job can't be changed");
+            assert!(
+                !job.to_string().contains("configMap"),
+                "{name} would change with a setting"
+            );
+        }
+    }
+
+    #[test]
+    fn no_pod_has_more_rights_than_it_needs() {
+        for (name, pod) in pods() {
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(pod["enableServiceLinks"], false, "{name}");
+            for container in pod["containers"].as_array().unwrap() {
+                let rights = &container["securityContext"];
+                assert_eq!(rights["readOnlyRootFilesystem"], true, "{name}");
+                assert_eq!(rights["allowPrivilegeEscalation"], false, "{name}");
+                assert_eq!(rights["capabilities"]["drop"][0], "ALL", "{name}");
+                assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_build_changes_what_runs_it() {
+        let manifest = "kind: Job\nmetadata: {name: a}\nspec: {image: \"r/one:1\"}\n---\n\
+                        kind: Deployment\nspec: {template: {metadata: {}, image: \"r/one:1\"}}\n---\n\
+                        kind: StatefulSet\nspec: {image: \"r/two:1\"}\n";
+        let made = with_hashes(manifest, &[("r/one:1".to_owned(), "5eed")]).unwrap();
+        let made: Value = serde_json::from_str(&made).unwrap();
+        let items = &made["items"];
+        assert_eq!(items[0]["metadata"]["name"], "a-5eed");
+        assert_eq!(
+            items[1]["spec"]["template"]["metadata"]["annotations"][super::IMAGE_ANNOTATION],
+            "5eed"
+        );
+        assert!(!items[2].to_string().contains("5eed"));
+    }
+}
