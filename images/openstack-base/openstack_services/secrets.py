@@ -57,7 +57,6 @@ VALUES = {
     "ceph-mon-key": ceph_key,
     "ceph-admin-key": ceph_key,
     "ceph-mgr-key": ceph_key,
-    "ceph-osd-key": ceph_key,
     "ceph-mds-key": ceph_key,
     "ceph-cinder-key": ceph_key,
     "ceph-manila-key": ceph_key,
@@ -119,22 +118,21 @@ def derived(values, namespace):
         _keyring("mon.", values["ceph-mon-key"], mon="allow *")
         + admin
         + _keyring("mgr.x", values["ceph-mgr-key"], mon="allow profile mgr", osd="allow *", mds="allow *")
-        + _keyring("osd.0", values["ceph-osd-key"], mon="allow profile osd", mgr="allow profile osd", osd="allow *")
         + _keyring("mds.a", values["ceph-mds-key"], mon="allow profile mds", mgr="allow profile mds", osd="allow *",
                    mds="allow *")
         + cinder
         + manila
     )
     return {
-        "mariadb": {"root-password": values["mariadb-root-password"]},
-        "rabbitmq": {"20-secrets.conf": rabbitmq},
-        "keystone": {"20-secrets.conf": keystone},
+        "mariadb-secrets": {"root-password": values["mariadb-root-password"]},
+        "rabbitmq-secrets": {"20-secrets.conf": rabbitmq},
+        "keystone-secrets": {"20-secrets.conf": keystone},
         "keystone-fernet-keys": {number: values[f"keystone-fernet-key-{number}"] for number in "01"},
         "keystone-credential-keys": {number: values[f"keystone-credential-key-{number}"] for number in "01"},
-        "cinder": {"20-secrets.conf": _service("cinder", values)},
-        "manila": {"20-secrets.conf": _service("manila", values)},
+        "cinder-secrets": {"20-secrets.conf": _service("cinder", values)},
+        "manila-secrets": {"20-secrets.conf": _service("manila", values)},
         "openstack-admin": {"clouds.yaml": _clouds(values, namespace)},
-        "ceph": {"fsid": values["ceph-fsid"], "keyring": daemons},
+        "ceph-secrets": {"fsid": values["ceph-fsid"], "keyring": daemons},
         "ceph-cinder": {"keyring": cinder},
         "ceph-manila": {"keyring": manila},
     }
@@ -149,6 +147,8 @@ class Api:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         self._url = f"https://{host}:{port}/api/v1/namespaces/{self.namespace}/secrets"
         self._tls = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
+        # As the kubelet and kubectl: a cluster's own authority may lack what a public one must have.
+        self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
 
     def _call(self, method, path, body=None, kind="application/json"):
         with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
