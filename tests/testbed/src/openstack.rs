@@ -252,7 +252,10 @@ mod tests {
         }
         for job in objects().iter().filter(|object| object["kind"] == "Job") {
             let name = job["metadata"]["name"].as_str().unwrap();
-            assert!(name.ends_with(&format!("-{}", TAG.replace('.', "-"))), "{name}: a Job can't be changed");
+            assert!(
+                name.ends_with(&format!("-{}", TAG.replace('.', "-"))),
+                "{name}: a Job can't be changed"
+            );
             assert!(
                 !job.to_string().contains("configMap"),
                 "{name} would change with a setting"
