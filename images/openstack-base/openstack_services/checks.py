@@ -9,14 +9,19 @@ import pymysql
 LIMIT = 3
 
 
-def database(settings, query="SELECT 1"):
-    """Asks the database, and returns the first value."""
+def row(settings, query):
+    """Asks the database, and returns the first row, or None."""
     limits = {"connect_timeout": LIMIT, "read_timeout": LIMIT, "write_timeout": LIMIT}
     with contextlib.closing(pymysql.connect(**settings.database(), **limits)) as connection:
         with connection.cursor() as cursor:
             cursor.execute(query)
-            row = cursor.fetchone()
-            return row[0] if row else None
+            return cursor.fetchone()
+
+
+def database(settings, query="SELECT 1"):
+    """Asks the database, and returns the first value, or None."""
+    found = row(settings, query)
+    return found[0] if found else None
 
 
 def queue(settings, name=None):
