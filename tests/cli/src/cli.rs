@@ -101,9 +101,15 @@ enum Command {
         /// A kustomization to apply instead of configmaps/openstack-services, such as one with your own settings.
         #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
         kustomization: std::path::PathBuf,
-        /// Remove the services instead, and their volumes; cluster and Mooring stay.
-        #[arg(long)]
+        /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
+        #[arg(long, conflicts_with = "test")]
         remove: bool,
+        /// With --remove: remove the volumes and the Secret, too.
+        #[arg(long, requires = "remove")]
+        data: bool,
+        /// Then use the services, kill each of their Pods, and change and break their settings. It takes half an hour.
+        #[arg(long)]
+        test: bool,
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
     Test(TestArgs),
@@ -175,11 +181,13 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             target,
             kustomization,
             remove,
+            data,
+            test,
         } => {
             if remove {
-                openstack::remove(&target.open(&layout)?)?;
+                openstack::remove(&target.open(&layout)?, data)?;
             } else {
-                openstack::run(&layout, &target, &kustomization)?;
+                openstack::run(&layout, &target, &kustomization, test)?;
             }
         }
         Command::Test(args) => {

@@ -1,5 +1,7 @@
 //! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
 
+mod trial;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,8 +22,18 @@ pub const NAMESPACE: &str = "openstack";
 /// What is applied, and what an administrator edits.
 pub const FOLDER: &str = "configmaps/openstack-services";
 
+/// All of their objects have it.
+const LABEL: &str = "app.kubernetes.io/part-of=openstack-services";
+
+/// The Secret that all others are made from.
+const SOURCE: &str = "openstack";
+
 /// The class of their volumes.
 const CLASS: &str = "configmaps/examples/local.yaml";
+
+/// Kinds of objects without data.
+const RUNNING: &str = "deployments,statefulsets,jobs,services,poddisruptionbudgets,configmaps,rolebindings,roles,\
+                       serviceaccounts";
 
 /// Longest wait for a Job or for Pods.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -29,23 +41,26 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// On a workload's Pods: the hash of the image, which shows a changed one under an unchanged tag.
 const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
 
-/// Runs the services, and waits until each is ready.
-pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path) -> Result<()> {
+/// Runs the services, and waits until each is ready; with `test`, uses and breaks them afterwards.
+pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, test: bool) -> Result<()> {
     let started = Instant::now();
     let target = args.open(layout)?;
     let images = target.load_images(Selection::OpenStack)?;
     install(&target, &images)?;
     let began = Instant::now();
-    put(&target, kustomization, &images)?;
-    if let Err(error) = wait_ready(&target) {
-        explain(&target);
-        return Err(error);
-    }
+    put_and_wait(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
     say(format!(
         "\nOpenStack is ready: {} for its services, {} for everything.",
         spoken(began.elapsed()),
         spoken(started.elapsed())
     ));
+    if test {
+        trial::run(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+        say(format!(
+            "\nOpenStack has passed: {} for everything.",
+            spoken(started.elapsed())
+        ));
+    }
     let kubectl = if target.own_cluster().is_some() {
         "cargo testbed kubectl"
     } else {
@@ -62,8 +77,18 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path) -> Result<(
     Ok(())
 }
 
-/// Applies the class of the volumes and a kustomization of the services.
-pub fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()> {
+/// Applies a kustomization, waits until all is ready, and deletes the Jobs of earlier builds.
+fn put_and_wait(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()> {
+    let jobs = put(target, kustomization, images)?;
+    wait_ready(target, &jobs)?;
+    for job in names(target, "jobs")?.iter().filter(|job| !jobs.contains(job)) {
+        output(&mut target.kubectl(["-n", NAMESPACE, "delete", job]))?;
+    }
+    Ok(())
+}
+
+/// Applies the class of the volumes and a kustomization of the services; returns its Jobs, as kubectl names them.
+fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<Vec<String>> {
     let class = repository().join(CLASS);
     let class = std::fs::read_to_string(&class).with_context(|| format!("failed to read {}", class.display()))?;
     step(&format!("apply {CLASS}"), |_| {
@@ -74,13 +99,20 @@ pub fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()
         .iter()
         .map(|image| (target.with_image_names(&image.archive.name), image.hash.as_str()))
         .collect();
-    let manifest = with_hashes(&render(&folder, target)?, &builds)?;
-    step(&format!("apply {folder}"), |_| apply(target, &manifest))
+    let items = with_hashes(&render(&folder, target)?, &builds)?;
+    let jobs = items.iter().filter(|item| item["kind"] == "Job");
+    let jobs = jobs
+        .filter_map(|job| job["metadata"]["name"].as_str())
+        .map(|name| format!("job.batch/{name}"))
+        .collect();
+    let manifest = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    step(&format!("apply {folder}"), |_| apply(target, &manifest.to_string()))?;
+    Ok(jobs)
 }
 
 /// Notes on each workload's Pods which builds they run, so that a new build rolls them out. A Job has that in its name:
 /// it can't be changed.
-fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<String> {
+fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> {
     let mut items = Vec::new();
     for mut item in crate::manifests::documents(manifest)? {
         let text = item.to_string();
@@ -102,22 +134,32 @@ fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<String> {
         }
         items.push(item);
     }
-    Ok(serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string())
+    Ok(items)
 }
 
-/// Waits for each Job and each workload, with a step each.
-pub fn wait_ready(target: &Target) -> Result<()> {
-    for job in names(target, "jobs")? {
-        step(&job, |_| wait_for_job(target, &job))?;
+/// Waits for Jobs and each workload, with a step each.
+fn wait_ready(target: &Target, jobs: &[String]) -> Result<()> {
+    for job in jobs {
+        step(job, |_| wait_for_job(target, job))?;
     }
-    let limit = format!("--timeout={}s", LIMIT.as_secs());
     for workload in names(target, "statefulsets,deployments")? {
-        step(&workload, |_| {
-            output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "status", &workload, &limit]))?;
-            Ok(())
-        })?;
+        step(&workload, |_| ready_within(target, &workload, LIMIT))?;
     }
     Ok(())
+}
+
+/// Waits for a workload's rollout. The error has what its Pods say.
+fn ready_within(target: &Target, workload: &str, limit: Duration) -> Result<()> {
+    let timeout = format!("--timeout={}s", limit.as_secs());
+    let Err(error) = output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "status", workload, &timeout])) else {
+        return Ok(());
+    };
+    let name = workload.rsplit('/').next().unwrap_or_default();
+    let selector = format!("app.kubernetes.io/name={name}");
+    let mut logs = target.kubectl(["-n", NAMESPACE, "logs", "--all-containers", "--prefix", "--tail=3"]);
+    // A container that has not started has no log: that is an error, and says so.
+    let said = output(logs.args(["-l", &selector])).unwrap_or_else(|error| error.to_string());
+    bail!("{workload} is not ready: {error}\n{said}");
 }
 
 fn wait_for_job(target: &Target, job: &str) -> Result<()> {
@@ -142,9 +184,20 @@ fn names(target: &Target, kinds: &str) -> Result<Vec<String>> {
     Ok(output(&mut get)?.lines().map(str::to_owned).collect())
 }
 
-/// Removes the services, their Secrets and their volumes.
-pub fn remove(target: &Target) -> Result<()> {
+/// Removes the services. Their volumes stay, and so does the Secret that they can be used with again; with `data`, these
+/// go, too.
+pub fn remove(target: &Target, data: bool) -> Result<()> {
     let limit = format!("--timeout={}s", LIMIT.as_secs());
+    if !data {
+        return step("delete the services; their volumes stay", |_| {
+            let mut delete = target.kubectl(["-n", NAMESPACE, "delete", RUNNING, "-l", LABEL]);
+            output(delete.args(["--cascade=foreground", "--ignore-not-found", &limit]))?;
+            let not_source = format!("--field-selector=metadata.name!={SOURCE}");
+            let mut delete = target.kubectl(["-n", NAMESPACE, "delete", "secrets", "-l", LABEL]);
+            output(delete.args([&not_source, "--ignore-not-found", &limit]))?;
+            Ok(())
+        });
+    }
     step("delete the services, with their volumes", |_| {
         let mut delete = target.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found", &limit]);
         output(&mut delete)?;
@@ -174,14 +227,7 @@ fn explain(target: &Target) {
     for args in [
         &["get", "pods,jobs,persistentvolumeclaims", "-o", "wide"][..],
         &["get", "events", "--sort-by=.lastTimestamp"],
-        &[
-            "logs",
-            "--all-containers",
-            "--prefix",
-            "--tail=8",
-            "-l",
-            "app.kubernetes.io/part-of=openstack-services",
-        ],
+        &["logs", "--all-containers", "--prefix", "--tail=8", "-l", LABEL],
     ] {
         note(output(target.kubectl(["-n", NAMESPACE]).args(args)).unwrap_or_else(|error| error.to_string()));
     }
@@ -278,14 +324,68 @@ mod tests {
         }
     }
 
+    /// The objects of a kind, with their names.
+    fn of_kind(kind: &str) -> Vec<(String, Value)> {
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        let all = objects().into_iter().filter(|object| object["kind"] == kind);
+        all.map(|object| (name(&object), object)).collect()
+    }
+
+    #[test]
+    fn each_workload_says_whether_it_is_ready() {
+        let workloads = of_kind("Deployment").into_iter().chain(of_kind("StatefulSet"));
+        for (name, object) in workloads.filter(|(name, _)| name != "client") {
+            for container in object["spec"]["template"]["spec"]["containers"].as_array().unwrap() {
+                assert!(container["readinessProbe"].is_object(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_setting_can_be_taken_back() {
+        for (name, object) in of_kind("StatefulSet") {
+            assert_eq!(
+                object["spec"]["podManagementPolicy"], "Parallel",
+                "{name}: a Pod that never became ready would stay"
+            );
+        }
+        for (name, object) in of_kind("Deployment") {
+            let strategy = &object["spec"]["strategy"]["rollingUpdate"];
+            let is_api = object.to_string().contains("openstack_services.wait");
+            assert!(
+                !is_api || strategy["maxUnavailable"] == 0,
+                "{name}: its old Pod would go first"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_have_several_pods_has_a_budget_of_disruption() {
+        let budgets: BTreeSet<_> = of_kind("PodDisruptionBudget")
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        let expected = ["ceph-osd", "cinder-api", "keystone", "manila-api"];
+        assert_eq!(budgets, expected.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn what_uses_ceph_waits_for_it() {
+        for (name, object) in of_kind("StatefulSet") {
+            let pod = &object["spec"]["template"]["spec"];
+            let uses = pod["volumes"].to_string().contains("ceph-client");
+            let wait = pod["initContainers"][0]["command"].as_array();
+            let waits = wait.is_some_and(|words| words.iter().any(|word| word == "--id"));
+            assert_eq!(uses, waits, "{name}");
+        }
+    }
+
     #[test]
     fn a_new_build_changes_what_runs_it() {
         let manifest = "kind: Job\nmetadata: {name: a}\nspec: {image: \"r/one:1\"}\n---\n\
                         kind: Deployment\nspec: {template: {metadata: {}, image: \"r/one:1\"}}\n---\n\
                         kind: StatefulSet\nspec: {image: \"r/two:1\"}\n";
-        let made = with_hashes(manifest, &[("r/one:1".to_owned(), "5eed")]).unwrap();
-        let made: Value = serde_json::from_str(&made).unwrap();
-        let items = &made["items"];
+        let items = with_hashes(manifest, &[("r/one:1".to_owned(), "5eed")]).unwrap();
         assert_eq!(items[0]["metadata"]["name"], "a-5eed");
         assert_eq!(
             items[1]["spec"]["template"]["metadata"]["annotations"][super::IMAGE_ANNOTATION],
