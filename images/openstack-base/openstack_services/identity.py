@@ -54,8 +54,12 @@ class Identity:
     def _ensure(self, kind, query, **more):
         found = self.find(kind, **query)
         if found is None:
-            found = self.call("POST", f"/{kind}s", **{kind: {**query, **more}})[kind]["id"]
-            say(f"made {kind} {query}")
+            try:
+                found = self.call("POST", f"/{kind}s", **{kind: {**query, **more}})[kind]["id"]
+                say(f"made {kind} {query}")
+            except exceptions.Conflict:
+                # The bootstrap of another service was faster.
+                found = self.find(kind, **query)
         return found
 
     def service_user(self, name, password):
