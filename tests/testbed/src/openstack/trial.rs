@@ -184,7 +184,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The Pods of Deployments and StatefulSets, by name, with their uids.
+    /// The Pods that stay, by name, with their uids: all but those of Jobs.
     fn pods(&self) -> Result<BTreeMap<String, String>> {
         let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} \
                     {.metadata.ownerReferences[0].kind}{\"\\n\"}{end}";
@@ -309,7 +309,7 @@ fn write_override(service: &str, setting: &str) -> Result<PathBuf> {
         "resources": [format!("{up}{FOLDER}")],
         "configMapGenerator": [{"name": service, "behavior": "merge", "literals": [literal]}],
     });
-    write_file(&folder.join("kustomization.yaml"), &kustomization.to_string())?;
+    write_file(&folder.join("kustomization.yaml"), kustomization.to_string())?;
     Ok(folder)
 }
 

@@ -64,7 +64,8 @@ def make():
 
 def save(volume):
     snapshot = wait(volumes, volumes.create_snapshot(name="trial", volume_id=volume))
-    backup = wait(volumes, volumes.create_backup(name="trial", volume_id=volume))
+    # Cinder's scheduler may hear of a new cinder-backup some seconds after that is ready.
+    backup = patiently("the backup", lambda: wait(volumes, volumes.create_backup(name="trial", volume_id=volume)))
     return {"snapshot": snapshot.id, "backup": backup.id}
 
 
@@ -103,7 +104,9 @@ def check(things):
 def restore(things):
     snapshot = things["snapshot"]
     clone = wait(volumes, volumes.create_volume(name="of the snapshot", size=1, snapshot_id=snapshot))
-    restored = wait(volumes, volumes.create_volume(name="of the backup", size=1, backup_id=things["backup"]))
+    restored = wait(volumes, volumes.create_volume(name="of the backup", size=1))
+    volumes.restore_backup(things["backup"], volume_id=restored.id)
+    wait(volumes, volumes.get_volume(restored.id))
     return {"of the snapshot": clone.id, "of the backup": restored.id}
 
 
