@@ -153,12 +153,13 @@ impl Trial<'_> {
     }
 
     fn kill_each_pod(&self, things: &Things) -> Result<()> {
-        for pod in self.pods()?.into_keys() {
+        let count = self.pods()?.len();
+        for (pod, uid) in self.pods()? {
             step(&format!("kill {pod}"), |progress| {
                 let mut delete = self.target.kubectl(["-n", NAMESPACE, "delete", "pod", &pod]);
                 output(delete.args(["--grace-period=1", "--timeout=120s"]))?;
                 progress.update("wait until all are ready");
-                self.all_ready()?;
+                self.all_ready(count, &uid)?;
                 progress.update("check");
                 self.check(things)
             })?;
@@ -166,34 +167,44 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Waits until as many Pods are ready as there are to be.
-    fn all_ready(&self) -> Result<()> {
-        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.replicas} {.status.readyReplicas}{\"\\n\"}{end}";
-        wait_for("all Pods to be ready", LIMIT, &[], || {
-            let mut get = self
-                .target
-                .kubectl(["-n", NAMESPACE, "get", "deployments,statefulsets"]);
-            match output(get.args(["-o", path])) {
-                Ok(lines) => match lines.lines().find(|line| !is_ready(line)) {
+    /// Waits until as many Pods are ready as there are to be, and a killed one is gone.
+    fn all_ready(&self, count: usize, killed: &str) -> Result<()> {
+        wait_for("all Pods to be ready", LIMIT, &[], || match self.lines_of_pods() {
+            Ok(lines) => {
+                let lacking = lines
+                    .iter()
+                    .find(|line| line.last().is_none_or(|ready| ready != "True") || line[1] == killed);
+                match lacking {
+                    Some(line) => Look::NotYet(line.join(" ")),
+                    None if lines.len() != count => Look::NotYet(format!("{} of {count} Pods", lines.len())),
                     None => Look::Ready(()),
-                    Some(line) => Look::NotYet(line.to_owned()),
-                },
-                Err(error) => Look::NotYet(error.to_string()),
+                }
             }
+            Err(error) => Look::NotYet(format!("{error:#}")),
         })?;
         Ok(())
     }
 
     /// The Pods that stay, by name, with their uids: all but those of Jobs.
     fn pods(&self) -> Result<BTreeMap<String, String>> {
-        let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} \
-                    {.metadata.ownerReferences[0].kind}{\"\\n\"}{end}";
+        let lines = self.lines_of_pods()?;
+        Ok(lines
+            .into_iter()
+            .map(|words| (words[0].clone(), words[1].clone()))
+            .collect())
+    }
+
+    /// Name, uid, kind of the owner, and whether it is ready, of each Pod that stays.
+    fn lines_of_pods(&self) -> Result<Vec<Vec<String>>> {
+        let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.ownerReferences[0].kind} \
+                    {.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}{end}";
         let mut get = self.target.kubectl(["-n", NAMESPACE, "get", "pods", "-l", LABEL]);
         let lines = output(get.args(["-o", path]))?;
-        let words = lines.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        Ok(words
-            .filter(|words| words.len() == 3 && words[2] != "Job")
-            .map(|words| (words[0].to_owned(), words[1].to_owned()))
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        Ok(lines
+            .lines()
+            .map(words)
+            .filter(|words| words.len() > 2 && words[2] != "Job")
             .collect())
     }
 
@@ -290,12 +301,6 @@ impl Things {
     }
 }
 
-/// Whether a line has as many ready Pods as wanted ones: `name 1 1`.
-fn is_ready(line: &str) -> bool {
-    let words: Vec<_> = line.split_whitespace().collect();
-    words.len() == 3 && words[1] == words[2]
-}
-
 /// Writes a kustomization that adds a setting.
 fn write_override(service: &str, setting: &str) -> Result<PathBuf> {
     let folder = repository().join(OVERRIDES);
@@ -311,16 +316,4 @@ fn write_override(service: &str, setting: &str) -> Result<PathBuf> {
     });
     write_file(&folder.join("kustomization.yaml"), kustomization.to_string())?;
     Ok(folder)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_ready;
-
-    #[test]
-    fn a_workload_is_ready_when_all_of_its_pods_are() {
-        assert!(is_ready("keystone 1 1"));
-        assert!(!is_ready("keystone 1 "));
-        assert!(!is_ready("ceph-osd 3 2"));
-    }
 }
