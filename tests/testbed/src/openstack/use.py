@@ -65,8 +65,18 @@ def make():
 def save(volume):
     snapshot = wait(volumes, volumes.create_snapshot(name="trial", volume_id=volume))
     # Cinder's scheduler may hear of a new cinder-backup some seconds after that is ready.
-    backup = patiently("the backup", lambda: wait(volumes, volumes.create_backup(name="trial", volume_id=volume)))
+    backup = patiently("the backup", lambda: back_up(volume))
     return {"snapshot": snapshot.id, "backup": backup.id}
+
+
+def back_up(volume):
+    one = volumes.create_backup(name="trial", volume_id=volume)
+    try:
+        return wait(volumes, one)
+    except openstack.exceptions.ResourceFailure:
+        # It counts for the quota.
+        volumes.delete_backup(one)
+        raise
 
 
 def available(one):
