@@ -18,10 +18,6 @@ LIMIT = 240
 ACCESS = "cephx"
 USER = "trial"
 
-cloud = openstack.connect(cloud="openstack")
-volumes = cloud.block_storage
-shares = cloud.shared_file_system
-
 
 def patiently(what, work):
     """Does something again and again until it works: a service may be about to come back."""
@@ -34,6 +30,12 @@ def patiently(what, work):
                 raise SystemExit(f"{what}: {error}") from error
             print(f"{what}: {error}", file=sys.stderr)
             time.sleep(1)
+
+
+# Each asks Keystone and the service for what they can do.
+cloud = openstack.connect(cloud="openstack")
+volumes = patiently("Cinder", lambda: cloud.block_storage)
+shares = patiently("Manila", lambda: cloud.shared_file_system)
 
 
 def wait(proxy, one, status="available", limit=LIMIT):
