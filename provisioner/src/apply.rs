@@ -46,6 +46,7 @@ use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
 use crate::run::{Run, RunRef};
 use crate::time::elapsed;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What both controllers work with.
@@ -119,6 +120,24 @@ pub async fn snapshot(
     let mut apply = Apply {
         shared,
         subject: Subject::Snapshot(Box::new(content.clone())),
+        record,
+    };
+    match apply.common(decision).await? {
+        ControlFlow::Break(action) => Ok(action),
+        ControlFlow::Continue(settled) => apply.settled(settled).await,
+    }
+}
+
+/// Carries out what was decided for a `VolumeGroupSnapshotContent`, as it was seen, with this record.
+pub async fn group(
+    shared: &Shared,
+    content: &VolumeGroupSnapshotContent,
+    record: Option<Record>,
+    decision: SnapshotDecision,
+) -> Result<Action, ApplyError> {
+    let mut apply = Apply {
+        shared,
+        subject: Subject::Group(Box::new(content.clone())),
         record,
     };
     match apply.common(decision).await? {
@@ -248,9 +267,9 @@ impl Apply<'_> {
         let started = self.record.as_ref().map(|record| record.since);
         // First, since the record ends the attempt: what the image said is not to be lost.
         let effect = describe(failed.record.operation).effect;
-        if let (Subject::Snapshot(content), Effect::TakesSnapshot) = (&self.subject, effect)
-            && let Some(status) = error_status(content, &failed.say.text, Timestamp::now())
-        {
+        let content = self.subject.content().filter(|_| effect == Effect::TakesSnapshot);
+        let status = content.and_then(|content| error_status(&content, &failed.say.text, Timestamp::now()));
+        if let Some(status) = status {
             self.write_status(status).await?;
         }
         self.write_record(&failed.record).await?;
@@ -306,7 +325,8 @@ impl Apply<'_> {
                     return Ok(Action::requeue(Duration::from_secs(1)));
                 }
             }
-            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Config(_) | Subject::Orphan(_) => {}
+            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Group(_) | Subject::Config(_) | Subject::Orphan(_) => {
+            }
         }
         for run in runs {
             self.remove(run).await?;
@@ -452,8 +472,15 @@ impl Apply<'_> {
             } else {
                 self.subject.taken_patch()
             };
-            patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = Value::Null;
+            if let Some(content) = self.subject.content() {
+                patch["metadata"]["annotations"][content.being_created()] = Value::Null;
+            }
             self.patch(patch).await?;
+        }
+        if let Some(notes) = settled.notes {
+            let version = self.subject.meta().resource_version.clone();
+            self.patch(json!({"metadata": {"resourceVersion": version, "annotations": notes}}))
+                .await?;
         }
         self.say(settled.say);
         if let Some((kind, took)) = settled.done {

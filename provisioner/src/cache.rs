@@ -3,15 +3,18 @@
 //! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the
 //! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
 //! place for another run. [`consumers`] says on which nodes Pods use a claim. [`mirror`] keeps the few fields that
-//! matter of the objects of one watch.
+//! matter of the objects of one watch. [`optional_api`] is for those that a cluster may lack.
 
 mod consumer_watch;
 pub mod consumers;
 pub mod expectations;
 mod grant_watch;
 pub mod grants;
+mod group_watch;
+pub mod groups;
 pub mod limiter;
 pub mod mirror;
+mod optional_api;
 mod snapshot_watch;
 pub mod snapshots;
 pub mod store;

@@ -2,11 +2,14 @@
 //!
 //! [`persistent_volume`] makes one of what the image printed, and reads one that is there. [`acceptance`] judges each
 //! before it is bound, whether Mooring or the image made it. [`topology`] says which nodes it can be used from,
-//! [`capacity`] reads sizes.
+//! [`capacity`] reads sizes. [`snapshot`] and [`group_snapshot`] have what is read of snapshots, and [`content_view`]
+//! what both say alike.
 
 pub mod acceptance;
 pub mod capacity;
+pub mod content_view;
 pub mod grant;
+pub mod group_snapshot;
 pub mod persistent_volume;
 pub mod snapshot;
 pub mod snapshot_class;

@@ -221,6 +221,15 @@ pub mod annotations {
     /// external-snapshotter's own, on a `VolumeSnapshotContent`: its `VolumeSnapshot` is being deleted
     /// (`AnnVolumeSnapshotBeingDeleted` in its `pkg/utils/util.go`).
     pub const SNAPSHOT_BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+    /// external-snapshotter's own, on a `VolumeGroupSnapshotContent`: its snapshots are being taken
+    /// (`AnnVolumeGroupSnapshotBeingCreated` in its `pkg/utils/util.go`).
+    pub const GROUP_BEING_CREATED: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
+    /// external-snapshotter's own, on a `VolumeGroupSnapshotContent`: its `VolumeGroupSnapshot` is being deleted
+    /// (`AnnVolumeGroupSnapshotBeingDeleted` in its `pkg/utils/util.go`).
+    pub const GROUP_BEING_DELETED: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+    /// external-snapshotter's own, on a `VolumeSnapshotContent`: it belongs to a group, whose handle this is. It is
+    /// neither taken nor deleted alone (`VolumeGroupSnapshotHandleAnnotation` in its `pkg/utils/util.go`).
+    pub const OF_GROUP: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
     /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves
@@ -255,6 +264,9 @@ pub mod finalizers {
     /// external-snapshotter's own, on a `VolumeSnapshotContent`: taken off by what deletes the snapshot
     /// (`VolumeSnapshotContentFinalizer` in its `pkg/utils/util.go`).
     pub const SNAPSHOT_CONTENT: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+    /// external-snapshotter's own, on a `VolumeGroupSnapshotContent`: taken off by what deletes its snapshots
+    /// (`VolumeGroupSnapshotContentFinalizer` in its `pkg/utils/util.go`).
+    pub const GROUP_CONTENT: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
     /// Kubernetes' own, on every PV: taken off as soon as the PV is to go and is not in use.
     pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 }

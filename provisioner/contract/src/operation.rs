@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One operation on one volume; property `operation`.
+/// One operation on one volume, or on a group of them; property `operation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -20,6 +20,10 @@ pub enum Operation {
     Snapshot,
     /// Remove a snapshot.
     DeleteSnapshot,
+    /// Take snapshots of several volumes at once.
+    SnapshotGroup,
+    /// Remove the snapshots of such a group.
+    DeleteGroup,
     /// Make the volume with the content of a snapshot or a backup.
     Restore,
     /// Copy the volume elsewhere.
@@ -36,7 +40,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation of the contract, in its order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Provision,
         Self::Delete,
         Self::Expand,
@@ -44,6 +48,8 @@ impl Operation {
         Self::Clone,
         Self::Snapshot,
         Self::DeleteSnapshot,
+        Self::SnapshotGroup,
+        Self::DeleteGroup,
         Self::Restore,
         Self::Backup,
         Self::DeleteBackup,
@@ -62,6 +68,8 @@ impl Operation {
             Self::Clone => "clone",
             Self::Snapshot => "snapshot",
             Self::DeleteSnapshot => "delete-snapshot",
+            Self::SnapshotGroup => "snapshot-group",
+            Self::DeleteGroup => "delete-group",
             Self::Backup => "backup",
             Self::DeleteBackup => "delete-backup",
             Self::Restore => "restore",

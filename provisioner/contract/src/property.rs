@@ -56,6 +56,9 @@ pub mod keys {
     /// For `backup`, `delete-backup` and the `restore` of a backup: its name, the same at every retry. Not set for any
     /// other operation.
     pub const BACKUP_NAME: &str = "backup-name";
+    /// For `snapshot-group` and `delete-group`: the group's name, the same at every retry. Not set for any other
+    /// operation.
+    pub const SNAPSHOT_GROUP: &str = "snapshot-group";
 
     /// For `attach` and `detach`: addresses of the node, comma-separated; empty where its Node is gone. Not set for any
     /// other operation.
@@ -100,6 +103,7 @@ pub mod keys {
         SOURCE_SIZE,
         SNAPSHOT_NAME,
         BACKUP_NAME,
+        SNAPSHOT_GROUP,
         NODE_ADDRESSES,
         INITIATOR_NAME,
         NODE_GONE,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::operation::Operation;
 
-/// One run of a provisioning image: one operation on one volume.
+/// One run of a provisioning image: one operation on one volume, or on a group of them.
 ///
 /// The same values stand in `/run/mooring/properties/` and in the environment; see `docs/vendors.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub struct Request {
     /// For `clone`: the volume to copy. For `restore`: the volume that the snapshot or backup was taken of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// For `snapshot`, `backup`, what deletes one, and `restore`: the snapshot or backup.
+    /// For `snapshot`, `backup`, `snapshot-group`, what deletes one, and `restore`: the snapshot, backup or group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
     /// The attributes that the volume has or, for `modify`, is to have.
@@ -94,17 +94,44 @@ pub struct Attributes {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// The snapshot or backup that an operation is about.
+/// The snapshot, backup or group of snapshots that an operation is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Snapshot {
     /// Its name on the storage: the same at every retry.
     pub name: String,
-    /// Name of its `VolumeSnapshotContent`.
+    /// Name of its `VolumeSnapshotContent` or `VolumeGroupSnapshotContent`.
     pub content_name: String,
     pub content_uid: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
+    /// Of a group: its snapshots, each with its volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<Member>>,
+}
+
+/// One snapshot of a group. Where an administrator has named the group, nothing is known of the volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Member {
+    /// Name of the snapshot on the storage: the same at every retry.
+    pub snapshot_name: String,
+    /// Name of the volume's PV.
+    pub pv_name: String,
+    /// What Kubernetes calls the volume.
+    pub volume_handle: String,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: String,
+    /// Name of the volume's claim.
+    pub pvc_name: String,
+    /// That claim's uid.
+    pub pvc_uid: String,
+    /// The volume's capacity in bytes.
+    pub size: u64,
+    /// The volume's options, as its PV has them.
+    pub volume: BTreeMap<String, String>,
+    /// The parameters that the volume was made with.
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// The volume that a `clone` copies, or that a snapshot or backup was taken of. Where an administrator has named one,
@@ -124,6 +151,19 @@ pub struct Source {
     pub size: u64,
     /// Its options, as its PV has them.
     pub volume: BTreeMap<String, String>,
+}
+
+impl Request {
+    /// The snapshots of the group that it is about; none if it is about no group.
+    pub fn members(&self) -> &[Member] {
+        let members = self.snapshot.as_ref().and_then(|snapshot| snapshot.members.as_deref());
+        members.unwrap_or_default()
+    }
+
+    /// Whether it is about the volume of this PV, alone or with others.
+    pub fn is_about(&self, pv_name: &str) -> bool {
+        self.pv_name == pv_name || self.members().iter().any(|member| member.pv_name == pv_name)
+    }
 }
 
 /// Bytes in a GiB.

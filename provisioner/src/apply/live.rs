@@ -4,18 +4,21 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, ListParams, PostParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Snapshot, Source};
+use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
 use crate::cache::store::key;
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, is_conflict};
+use crate::process::call::{CallError, is_conflict, is_not_found};
 use crate::run::observed::{Carrier, selector_of};
 use crate::run::{Run, RunId};
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
 
@@ -50,18 +53,16 @@ pub(crate) async fn look_up(
 /// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
 pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
     let client = &shared.context.client;
-    if run
-        .kind()
-        .is_some_and(|kind| describe(kind).subject == SubjectKind::Snapshot)
-    {
-        let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
-            return Ok(false);
-        };
-        let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-        let name = &snapshot.content_name;
-        let content = contents.get_metadata_opt(name).await;
-        let content = content.map_err(|source| CallError::new("read", SubjectKind::Snapshot.name(), name, source))?;
-        return Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)));
+    match run.kind().map(|kind| describe(kind).subject) {
+        Some(SubjectKind::Snapshot) => {
+            let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
+            return is_without_content(&contents, SubjectKind::Snapshot, run, uid).await;
+        }
+        Some(SubjectKind::Group) => {
+            let contents: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
+            return is_without_content(&contents, SubjectKind::Group, run, uid).await;
+        }
+        Some(SubjectKind::Claim | SubjectKind::Volume | SubjectKind::Config) | None => {}
     }
     if let Some((namespace, name)) = run.claim() {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
@@ -76,6 +77,20 @@ pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<b
     let volume = volumes.get_opt(&name).await;
     let volume = volume.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
     Ok(!volume.is_some_and(|volume| is_ours(&volume)))
+}
+
+/// Whether the content of this uid, which a run is for, is not there.
+async fn is_without_content<K>(contents: &Api<K>, kind: SubjectKind, run: &Run, uid: &str) -> Result<bool, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
+        return Ok(false);
+    };
+    let name = &snapshot.content_name;
+    let content = contents.get_metadata_opt(name).await;
+    let content = content.map_err(|source| CallError::new("read", kind.name(), name, source))?;
+    Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)))
 }
 
 /// Whether the claim of what is to be copied is there and stays, read as it is now.
@@ -101,32 +116,66 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
 pub(crate) async fn is_there_to_restore(client: &Client, snapshot: &Snapshot) -> Result<bool, ApplyError> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
     let name = &snapshot.content_name;
-    let content = contents.get_metadata_opt(name).await;
+    let content = contents.get_opt(name).await;
     let content = content.map_err(|error| CallError::new("read", SubjectKind::Snapshot.name(), name, error))?;
-    Ok(content.is_some_and(|content| {
+    let content = content.filter(|content| {
         content.metadata.uid.as_deref() == Some(&snapshot.content_uid) && content.metadata.deletion_timestamp.is_none()
-    }))
+    });
+    match content {
+        Some(content) => is_group_staying(client, &content).await,
+        None => Ok(false),
+    }
 }
 
-/// Whether the claim of which a snapshot is to be taken is there and stays; see [`is_there_to_restore`].
+/// Whether the group that this snapshot belongs to, if it belongs to one, is not going: its snapshots go before their
+/// own contents do.
+async fn is_group_staying(client: &Client, content: &VolumeSnapshotContent) -> Result<bool, ApplyError> {
+    let Some(handle) = content.view().of_group else {
+        return Ok(true);
+    };
+    let groups: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
+    let groups = match groups.list(&ListParams::default()).await {
+        Ok(groups) => groups,
+        Err(error) if is_not_found(&error) => return Ok(true),
+        Err(error) => return Err(CallError::new("list", SubjectKind::Group.name(), "of the cluster", error).into()),
+    };
+    let of_it = |group: &VolumeGroupSnapshotContent| ContentView::from(group).handle() == Some(handle);
+    let going = |group: &VolumeGroupSnapshotContent| group.metadata.deletion_timestamp.is_some();
+    Ok(!groups.iter().any(|group| of_it(group) && going(group)))
+}
+
+/// Whether the claims of which snapshots are to be taken are there and stay; see [`is_there_to_restore`].
 pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> Result<bool, ApplyError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &request.pvc_namespace);
-    let claim = claims.get_metadata_opt(&request.pvc_name).await;
-    let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), &request.pvc_name, error))?;
-    // One that is being deleted stays for as long as snapshot-controller holds it for the sake of the snapshot.
-    Ok(claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(&request.pvc_uid)))
+    let members = request.members().iter();
+    let members: Vec<_> = members.map(|member| (&member.pvc_name, &member.pvc_uid)).collect();
+    let wanted = if members.is_empty() {
+        vec![(&request.pvc_name, &request.pvc_uid)]
+    } else {
+        members
+    };
+    for (name, uid) in wanted {
+        let claim = claims.get_metadata_opt(name).await;
+        let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), name, error))?;
+        // One that is being deleted stays for as long as somebody holds it, or else this run holds its volume.
+        if claim.is_none_or(|claim| claim.metadata.uid.as_ref() != Some(uid)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
-/// The claim whose volume is being made of this snapshot, which is to go: `namespace/name`.
+/// The claim whose volume is being made of this snapshot, or of one of this group, which is to go: `namespace/name`.
 pub(crate) async fn restored_by(
     shared: &Shared,
-    content: &VolumeSnapshotContent,
+    content: &ContentView<'_>,
     namespace: &str,
 ) -> Result<Option<String>, ApplyError> {
-    let uid = content.uid().unwrap_or_default();
+    let uid = content.uid();
+    let members = content.member_names();
     let of = |request: &Request| {
         let snapshot = request.snapshot.as_ref();
-        snapshot.is_some_and(|snapshot| snapshot.content_uid == uid)
+        snapshot.is_some_and(|snapshot| snapshot.content_uid == uid || members.contains(&snapshot.name))
     };
     let request = going_on(shared, namespace, Reads::Snapshot, of).await?;
     Ok(request.map(|request| format!("{}/{}", request.pvc_namespace, request.pvc_name)))
@@ -160,10 +209,13 @@ pub(crate) async fn copied_by(
 ) -> Result<Option<String>, ApplyError> {
     let name = volume.name_any();
     if let Some(namespace) = runs_in.filter(|_| shared.cache.has_snapshots()) {
-        let of_it = |request: &Request| request.pv_name == name;
+        let of_it = |request: &Request| request.is_about(&name);
         let taken = going_on(shared, namespace, Reads::SnapshotVolume, of_it).await?;
-        if let Some(snapshot) = taken.and_then(|request| request.snapshot) {
-            return Ok(Some(format!("VolumeSnapshotContent {}", snapshot.content_name)));
+        if let Some(request) = taken
+            && let Some(snapshot) = request.snapshot
+        {
+            let kind = describe(request.operation).subject.name();
+            return Ok(Some(format!("{kind} {}", snapshot.content_name)));
         }
     }
     let Some(of) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {

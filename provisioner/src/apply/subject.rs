@@ -20,6 +20,8 @@ use crate::operation::record::Record;
 use crate::operation::{expand, modify};
 use crate::process::call::{CallError, code};
 use crate::run::Run;
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// The object that carries the record.
@@ -30,6 +32,8 @@ pub(super) enum Subject {
     Volume(Box<PersistentVolume>),
     /// A `VolumeSnapshotContent`.
     Snapshot(Box<VolumeSnapshotContent>),
+    /// A `VolumeGroupSnapshotContent`.
+    Group(Box<VolumeGroupSnapshotContent>),
     /// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
     Config(Box<ObjectMeta>),
     /// A run that has none of them; it is its own record, and nothing is written on it.
@@ -43,23 +47,29 @@ impl Subject {
             Self::Claim(_) => Some(SubjectKind::Claim),
             Self::Volume(_) => Some(SubjectKind::Volume),
             Self::Snapshot(_) => Some(SubjectKind::Snapshot),
+            Self::Group(_) => Some(SubjectKind::Group),
             Self::Config(_) => Some(SubjectKind::Config),
             Self::Orphan(_) => None,
         }
     }
 
-    /// The object that its Events are about: of a content the user's `VolumeSnapshot`, once there is one, of a
-    /// bound PV its claim.
-    pub(super) fn reference(&self) -> ObjectReference {
+    /// The content of a snapshot or a group, if it is one.
+    pub(super) fn content(&self) -> Option<ContentView<'_>> {
         match self {
-            Self::Snapshot(content) => {
-                let of = &content.spec.volume_snapshot_ref;
-                if of.uid.as_deref().unwrap_or_default().is_empty() {
-                    content.object_ref(&())
-                } else {
-                    of.clone()
-                }
-            }
+            Self::Snapshot(content) => Some(content.as_ref().into()),
+            Self::Group(content) => Some(content.as_ref().into()),
+            Self::Claim(_) | Self::Volume(_) | Self::Config(_) | Self::Orphan(_) => None,
+        }
+    }
+
+    /// The object that its Events are about: of a content the user's `VolumeSnapshot` or `VolumeGroupSnapshot`, once
+    /// there is one, of a bound PV its claim.
+    pub(super) fn reference(&self) -> ObjectReference {
+        let of_user = self.content().map(|content| content.of.clone());
+        let of_user = of_user.filter(|of| !of.uid.as_deref().unwrap_or_default().is_empty());
+        match self {
+            Self::Snapshot(content) => of_user.unwrap_or_else(|| content.object_ref(&())),
+            Self::Group(content) => of_user.unwrap_or_else(|| content.object_ref(&())),
             Self::Claim(claim) => claim.object_ref(&()),
             Self::Volume(volume) => {
                 let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
@@ -76,6 +86,7 @@ impl Subject {
             Self::Claim(claim) => &claim.metadata,
             Self::Volume(volume) => &volume.metadata,
             Self::Snapshot(content) => &content.metadata,
+            Self::Group(content) => &content.metadata,
             Self::Config(meta) => meta,
             Self::Orphan(run) => run.meta(),
         }
@@ -87,6 +98,7 @@ impl Subject {
             Self::Claim(claim) => WorkItem::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
             Self::Volume(volume) => WorkItem::Volume(volume.name_any()),
             Self::Snapshot(content) => WorkItem::Snapshot(content.name_any()),
+            Self::Group(content) => WorkItem::Group(content.name_any()),
             Self::Config(_) => WorkItem::Configs,
             Self::Orphan(_) => WorkItem::Volume(request.pv_name.clone()),
         }
@@ -113,6 +125,12 @@ impl Subject {
                     patched(&api, SubjectKind::Snapshot, &content.name_any(), patch).await?,
                 ))
             }
+            Self::Group(content) => {
+                let api = Api::all(client.clone());
+                Self::Group(Box::new(
+                    patched(&api, SubjectKind::Group, &content.name_any(), patch).await?,
+                ))
+            }
             Self::Config(_) | Self::Orphan(_) => self.clone(),
         })
     }
@@ -132,6 +150,10 @@ impl Subject {
             Self::Snapshot(content) => {
                 let api: Api<VolumeSnapshotContent> = Api::all(client.clone());
                 read(&api, SubjectKind::Snapshot, &content.name_any()).await?
+            }
+            Self::Group(content) => {
+                let api: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
+                read(&api, SubjectKind::Group, &content.name_any()).await?
             }
             Self::Config(_) | Self::Orphan(_) => Some(self.meta().clone()),
         };
@@ -167,6 +189,9 @@ impl Subject {
             (Self::Snapshot(_), Effect::TakesSnapshot) => {
                 patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
             }
+            (Self::Group(_), Effect::TakesSnapshot) => {
+                patch["metadata"]["annotations"][annotations::GROUP_BEING_CREATED] = json!("yes");
+            }
             (
                 Self::Claim(_),
                 Effect::MakesVolume
@@ -178,7 +203,7 @@ impl Subject {
                 | Effect::KeepsAll,
             )
             | (
-                Self::Snapshot(_),
+                Self::Snapshot(_) | Self::Group(_),
                 Effect::MakesVolume
                 | Effect::RemovesVolume
                 | Effect::ExpandsVolume
@@ -197,7 +222,7 @@ impl Subject {
     /// the volume may be gone.
     pub(super) fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
-        if let (Self::Snapshot(_), Effect::TakesSnapshot) = (self, describe(start.run.kind).effect) {
+        if self.content().is_some() && describe(start.run.kind).effect == Effect::TakesSnapshot {
             let notes = &mut patch["metadata"]["annotations"];
             notes[annotations::REQUEST] = json!(json!(start.request).to_string());
             notes[annotations::CONFIG] = json!(start.config.reference.to_string());
@@ -229,11 +254,11 @@ impl Subject {
         }})
     }
 
-    /// The patch that takes off only the record of a snapshot that is there now.
+    /// The patch that takes off only the record, of a snapshot or a group that is there now.
     pub(super) fn taken_patch(&self) -> Value {
         json!({"metadata": {
             "resourceVersion": self.meta().resource_version,
-            "annotations": {annotations::OPERATION: null, annotations::SNAPSHOT_BEING_CREATED: null},
+            "annotations": {annotations::OPERATION: null},
         }})
     }
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
-use tokio::sync::watch;
 
+use super::optional_api::Presence;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::content::SourceRef;
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// The objects of the snapshot API that the watches have brought.
@@ -21,8 +23,7 @@ pub struct Snapshots {
     pub snapshots: Store<VolumeSnapshot>,
     /// All `VolumeSnapshotClass`es of the cluster.
     pub classes: Store<VolumeSnapshotClass>,
-    /// Whether the cluster has the API; `None` while that is not known.
-    known: Arc<watch::Sender<Option<bool>>>,
+    pub(super) presence: Presence,
 }
 
 /// What fills [`Snapshots`].
@@ -42,7 +43,7 @@ impl Snapshots {
             contents,
             snapshots,
             classes,
-            known: Arc::new(watch::Sender::new(None)),
+            presence: Presence::default(),
         };
         let writers = SnapshotWriters {
             contents: contents_writer,
@@ -54,27 +55,12 @@ impl Snapshots {
 
     /// Whether the cluster has snapshots, or may have.
     pub(super) fn may_be_there(&self) -> bool {
-        *self.known.borrow() != Some(false)
+        self.presence.may_be_there()
     }
 
     /// Whether the cluster has snapshots, and all that there are are known.
     pub fn are_there(&self) -> bool {
-        *self.known.borrow() == Some(true)
-    }
-
-    /// Whether it is known if the cluster has the API.
-    pub(super) fn is_known(&self) -> bool {
-        self.known.borrow().is_some()
-    }
-
-    pub(super) fn note(&self, there: bool) {
-        self.known.send_replace(Some(there));
-    }
-
-    /// Returns when all have been listed once, or the cluster is known to have none.
-    pub(super) async fn ready(&self) {
-        let mut known = self.known.subscribe();
-        let _ = known.wait_for(Option::is_some).await;
+        self.presence.is_there()
     }
 
     /// The content of this name.
@@ -94,6 +80,18 @@ impl Snapshots {
             self.content(status.bound_volume_snapshot_content_name.as_deref()?)
         });
         (snapshot, content)
+    }
+
+    /// Queues the contents of a group's snapshots.
+    pub(super) fn queue_members(&self, queue: &WorkQueue, group: &VolumeGroupSnapshotContent) {
+        let group = ContentView::from(group);
+        let wanted = |content: &VolumeSnapshotContent| {
+            let view = content.view();
+            view.of_group.is_some() && view.of_group == group.handle()
+        };
+        for content in self.contents.state_filter(wanted) {
+            queue.add(&WorkItem::Snapshot(content.name_any()));
+        }
     }
 
     /// Queues the contents that may have something open: of a volume, or all.

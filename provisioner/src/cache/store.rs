@@ -7,17 +7,17 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
-use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
-#[cfg(test)]
 use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
 use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
 use super::consumers::Consumers;
 use super::grants::Grants;
+use super::groups::{GroupWriters, Groups};
 use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
@@ -29,6 +29,8 @@ use crate::operation::record::Record;
 use crate::run::departed::Departed;
 use crate::run::observed::Carrier;
 use crate::run::{Run, RunId};
+#[cfg(test)]
+use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
@@ -57,6 +59,8 @@ pub struct Cache {
     attributes: Store<VolumeAttributesClass>,
     /// The snapshots, where the cluster has any.
     pub snapshots: Snapshots,
+    /// The group snapshots, where the cluster has any.
+    pub groups: Groups,
     /// Which namespaces let claims of others in.
     pub grants: Grants,
     nodes: Store<PartialObjectMeta<ApiNode>>,
@@ -80,6 +84,7 @@ pub struct Writers {
     pub(super) classes: Writer<StorageClass>,
     pub(super) attributes: Writer<VolumeAttributesClass>,
     pub(super) snapshots: SnapshotWriters,
+    pub(super) groups: GroupWriters,
     pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
 }
 
@@ -99,6 +104,7 @@ impl Cache {
         let (attributes, attributes_writer) = store();
         let (nodes, nodes_writer) = store();
         let (snapshots, snapshot_writers) = Snapshots::new();
+        let (groups, group_writers) = Groups::new();
         let cache = Self {
             claims,
             volumes,
@@ -107,6 +113,7 @@ impl Cache {
             classes,
             attributes,
             snapshots,
+            groups,
             grants: Grants::default(),
             nodes,
             consumers: Consumers::default(),
@@ -122,6 +129,7 @@ impl Cache {
             classes: classes_writer,
             attributes: attributes_writer,
             snapshots: snapshot_writers,
+            groups: group_writers,
             nodes: nodes_writer,
         };
         (cache, writers)
@@ -139,7 +147,8 @@ impl Cache {
             self.nodes.wait_until_ready(),
             tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
             tokio::time::timeout(PATIENCE, self.attributes.wait_until_ready()),
-            tokio::time::timeout(PATIENCE, self.snapshots.ready()),
+            tokio::time::timeout(PATIENCE, self.snapshots.presence.ready()),
+            tokio::time::timeout(PATIENCE, self.groups.presence.ready()),
             tokio::time::timeout(PATIENCE, self.grants.ready()),
         );
     }
@@ -296,6 +305,12 @@ impl Cache {
                     let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
                     return (!there).then(|| uid.to_owned());
                 }
+                Some(SubjectKind::Group) => {
+                    let snapshot = run.request().ok()?.snapshot?;
+                    let content = self.groups.content(&snapshot.content_name);
+                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
+                    return (!there).then(|| uid.to_owned());
+                }
                 Some(SubjectKind::Claim | SubjectKind::Volume) | None => {}
             }
             let (namespace, name) = run.claim()?;
@@ -364,7 +379,7 @@ impl Cache {
 
     /// Whether there are snapshots, or may be.
     pub fn has_snapshots(&self) -> bool {
-        self.snapshots.may_be_there()
+        self.snapshots.may_be_there() || self.groups.presence.may_be_there()
     }
 
     /// The PV of this handle of a CSI volume of Mooring's.
@@ -457,12 +472,34 @@ impl Cache {
             queue.add(&WorkItem::Volume(volume.name_any()));
         }
         self.snapshots.queue(queue, None);
+        self.groups.queue(queue, None);
         queue.add(&WorkItem::Configs);
     }
 }
 
 #[cfg(test)]
+fn fill<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
+    writer.apply_watcher_event(&Event::Init);
+    for object in objects {
+        writer.apply_watcher_event(&Event::InitApply(object));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+}
+
+#[cfg(test)]
 impl Cache {
+    /// Knows just these groups, as if they had been listed.
+    pub(crate) fn know_groups(
+        &self,
+        writers: &mut Writers,
+        contents: Vec<VolumeGroupSnapshotContent>,
+        classes: Vec<VolumeGroupSnapshotClass>,
+    ) {
+        fill(&mut writers.groups.contents, contents);
+        fill(&mut writers.groups.classes, classes);
+        self.groups.presence.note(true);
+    }
+
     /// Knows just these, as if they had been listed.
     pub(crate) fn filled(
         self,
@@ -477,13 +514,6 @@ impl Cache {
             Vec<VolumeSnapshotClass>,
         ),
     ) -> Self {
-        fn fill<K: kube::Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
-            writer.apply_watcher_event(&Event::Init);
-            for object in objects {
-                writer.apply_watcher_event(&Event::InitApply(object));
-            }
-            writer.apply_watcher_event(&Event::InitDone);
-        }
         for volume in &volumes {
             self.note_volume(volume, true);
         }
@@ -497,13 +527,24 @@ impl Cache {
         fill(&mut writers.snapshots.contents, snapshots.0);
         fill(&mut writers.snapshots.snapshots, snapshots.1);
         fill(&mut writers.snapshots.classes, snapshots.2);
-        self.snapshots.note(true);
+        self.snapshots.presence.note(true);
         for (namespace, writer) in &mut writers.carriers {
             fill(writer, carriers.to_vec());
             self.listed.write().unwrap().insert(namespace.clone());
         }
         self
     }
+}
+
+/// Without what nobody here reads.
+pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
+    event.modify(|object| object.meta_mut().managed_fields = None)
+}
+
+/// Has a store know of nothing, as if nothing had been listed.
+pub(super) fn emptied<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>) {
+    writer.apply_watcher_event(&Event::Init);
+    writer.apply_watcher_event(&Event::InitDone);
 }
 
 /// `namespace/name`.

@@ -22,9 +22,11 @@ use tracing::warn;
 use super::PAGE;
 use super::consumer_watch;
 use super::expectations::Expectations;
-use super::grant_watch;
+use super::grant_watch::GrantApi;
+use super::group_watch::GroupApi;
 use super::limiter::Limiter;
-use super::snapshot_watch::watch_all;
+use super::optional_api::keep_watching;
+use super::snapshot_watch::SnapshotApi;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::storage_class::is_discovered;
@@ -68,13 +70,23 @@ pub async fn watch(
             }
         }
     };
-    let snapshots = watch_all(
-        client.clone(),
-        seen.cache.clone(),
-        writers.snapshots,
-        seen.queue.clone(),
-    );
-    let grants = grant_watch::watch(client.clone(), seen.cache.clone(), seen.queue.clone());
+    let snapshots = keep_watching(SnapshotApi {
+        client: client.clone(),
+        cache: seen.cache.clone(),
+        writers: writers.snapshots,
+        queue: seen.queue.clone(),
+    });
+    let groups = keep_watching(GroupApi {
+        client: client.clone(),
+        cache: seen.cache.clone(),
+        writers: writers.groups,
+        queue: seen.queue.clone(),
+    });
+    let grants = keep_watching(GrantApi {
+        client: client.clone(),
+        cache: seen.cache.clone(),
+        queue: seen.queue.clone(),
+    });
     let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
         let (seen, ours) = (seen.clone(), pages().labels(&selector()));
         let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours);
@@ -103,6 +115,7 @@ pub async fn watch(
             seen.by(Seen::node)
         ),
         snapshots,
+        groups,
         grants,
         consumers,
         by_config,
@@ -152,6 +165,7 @@ impl Seen {
                 if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
                     // A snapshot may be waiting for the end of what was done to it.
                     cache.snapshots.queue(queue, Some(volume));
+                    cache.groups.queue(queue, Some(volume));
                     // A Pod that was seen before may be waiting for it.
                     if cache
                         .consumers
@@ -322,9 +336,17 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         )
         .chain(copied.map(|source| WorkItem::Volume(source.pv_name)))
         .chain(snapshot.iter().flat_map(|request| {
-            let content = request.snapshot.as_ref();
-            let content = content.map(|snapshot| WorkItem::Snapshot(snapshot.content_name.clone()));
-            content.into_iter().chain([WorkItem::Volume(request.pv_name.clone())])
+            let content = request.snapshot.as_ref().map(|snapshot| snapshot.content_name.clone());
+            let content = content.map(if kind.is_some_and(|kind| kind.subject == SubjectKind::Group) {
+                WorkItem::Group
+            } else {
+                WorkItem::Snapshot
+            });
+            let members = request.members().iter().map(|member| &member.pv_name);
+            let volumes = members.chain([&request.pv_name]);
+            content
+                .into_iter()
+                .chain(volumes.map(|name| WorkItem::Volume(name.clone())))
         }))
         .collect()
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What a controller looks at.
@@ -19,6 +20,8 @@ pub enum WorkItem {
     Volume(String),
     /// The `VolumeSnapshotContent` of this name.
     Snapshot(String),
+    /// The `VolumeGroupSnapshotContent` of this name.
+    Group(String),
     /// The provisioner ConfigMaps that promise to discover: they are looked at together.
     Configs,
 }
@@ -30,6 +33,7 @@ pub struct WorkQueue {
     claims: UnboundedSender<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedSender<ObjectRef<PersistentVolume>>,
     snapshots: UnboundedSender<ObjectRef<VolumeSnapshotContent>>,
+    groups: UnboundedSender<ObjectRef<VolumeGroupSnapshotContent>>,
     configs: Arc<Notify>,
 }
 
@@ -39,18 +43,20 @@ pub struct Queued {
     claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
     volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
     snapshots: UnboundedReceiver<ObjectRef<VolumeSnapshotContent>>,
+    groups: UnboundedReceiver<ObjectRef<VolumeGroupSnapshotContent>>,
 }
 
 impl Queued {
-    /// The claims to be looked at, the PVs, and the contents.
+    /// The claims to be looked at, the PVs, and the contents of snapshots and of groups.
     pub fn split(
         self,
     ) -> (
         impl Stream<Item = ObjectRef<PersistentVolumeClaim>>,
         impl Stream<Item = ObjectRef<PersistentVolume>>,
         impl Stream<Item = ObjectRef<VolumeSnapshotContent>>,
+        impl Stream<Item = ObjectRef<VolumeGroupSnapshotContent>>,
     ) {
-        (self.claims, self.volumes, self.snapshots)
+        (self.claims, self.volumes, self.snapshots, self.groups)
     }
 }
 
@@ -60,17 +66,20 @@ impl WorkQueue {
         let (claims, queued_claims) = unbounded();
         let (volumes, queued_volumes) = unbounded();
         let (snapshots, queued_snapshots) = unbounded();
+        let (groups, queued_groups) = unbounded();
         (
             Self {
                 claims,
                 volumes,
                 snapshots,
+                groups,
                 configs: Arc::default(),
             },
             Queued {
                 claims: queued_claims,
                 volumes: queued_volumes,
                 snapshots: queued_snapshots,
+                groups: queued_groups,
             },
         )
     }
@@ -91,6 +100,9 @@ impl WorkQueue {
             }
             WorkItem::Snapshot(name) => {
                 let _ = self.snapshots.unbounded_send(ObjectRef::new(name));
+            }
+            WorkItem::Group(name) => {
+                let _ = self.groups.unbounded_send(ObjectRef::new(name));
             }
             WorkItem::Configs => self.configs.notify_one(),
         }

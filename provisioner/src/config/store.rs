@@ -28,6 +28,8 @@ pub enum ClassRef {
     Storage(String),
     /// A `VolumeSnapshotClass`.
     Snapshot(String),
+    /// A `VolumeGroupSnapshotClass`.
+    Group(String),
 }
 
 impl fmt::Display for ClassRef {
@@ -35,6 +37,7 @@ impl fmt::Display for ClassRef {
         match self {
             Self::Storage(name) => write!(f, "storage class {name:?}"),
             Self::Snapshot(name) => write!(f, "VolumeSnapshotClass {name:?}"),
+            Self::Group(name) => write!(f, "VolumeGroupSnapshotClass {name:?}"),
         }
     }
 }

@@ -4,6 +4,7 @@ mod attachment;
 mod change;
 mod copy;
 mod discovery;
+mod group;
 mod snapshot;
 mod volume;
 
@@ -100,6 +101,8 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Operation::Clone => self.of_clone(),
                 Operation::Snapshot => self.of_taking(Form::Snapshot),
                 Operation::DeleteSnapshot => self.of_deleting(Form::Snapshot),
+                Operation::SnapshotGroup => self.of_snapshot_group(&promised),
+                Operation::DeleteGroup => self.of_delete_group(),
                 Operation::Backup => self.of_taking(Form::Backup),
                 Operation::DeleteBackup => self.of_deleting(Form::Backup),
                 Operation::Restore => self.of_restore(&promised),

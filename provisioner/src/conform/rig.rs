@@ -146,6 +146,14 @@ impl Rig {
         if ask.kind == Operation::Discover {
             return Ok(discover::request(self.config_for(ask), &self.kube_api));
         }
+        if let Some(members) = ask.snapshot.as_ref().and_then(|snapshot| snapshot.members.as_ref()) {
+            let group = Request {
+                pvc_namespace: self.namespace.clone(),
+                snapshot: ask.snapshot.clone(),
+                ..request::unremembered(ask.kind, around)
+            };
+            return Ok(request::of_size(group, members.iter().map(|member| member.size).sum()));
+        }
         let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
         let mut parameters = request.parameters;

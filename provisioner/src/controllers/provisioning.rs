@@ -37,7 +37,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         context: context.clone(),
     };
     let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);
-    let (queued_claims, queued_volumes, queued_snapshots) = queued.split();
+    let (queued_claims, queued_volumes, queued_snapshots, queued_groups) = queued.split();
     let controllers = async {
         tokio::select! {
             () = cache.ready() => {}
@@ -50,6 +50,12 @@ pub async fn run(context: Context, stop: CancellationToken) {
                 shared.clone(),
                 cache.snapshots.contents.clone(),
                 queued_snapshots,
+                stop.clone()
+            ),
+            reconcile::run(
+                shared.clone(),
+                cache.groups.contents.clone(),
+                queued_groups,
                 stop.clone()
             ),
             discover::run(shared.clone(), queue.clone(), stop.clone()),

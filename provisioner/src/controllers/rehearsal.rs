@@ -10,6 +10,7 @@ mod clone;
 mod discover;
 mod expand;
 mod fake_api;
+mod group;
 mod migrate;
 mod modify;
 mod snapshot;
@@ -38,6 +39,7 @@ use crate::process::events::Publisher;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::volume::grant::Version;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What the image and the user do.
@@ -92,7 +94,8 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
             ("volume-source", "flexVolume"),
             (
                 "operations",
-                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,restore,backup,delete-backup",
+                "provision,delete,expand,modify,clone,snapshot,delete-snapshot,snapshot-group,delete-group,restore,\
+                 backup,delete-backup",
             ),
         ]
     };
@@ -176,7 +179,7 @@ impl Theatre {
 
     /// One look of the controllers at everything there is.
     async fn turn_of_controllers(&mut self) {
-        for kind in ["claims", "volumes", "contents"] {
+        for kind in ["claims", "volumes", "groups", "contents"] {
             let keys: Vec<String> = self.api.lock().each(kind).map(key_of).collect();
             for key in keys {
                 self.watch();
@@ -186,6 +189,9 @@ impl Theatre {
                 let result = if kind == "claims" {
                     let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
                     Box::pin(look(&claim, &self.shared)).await
+                } else if kind == "groups" {
+                    let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
+                    Box::pin(look(&content, &self.shared)).await
                 } else if kind == "contents" {
                     let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
                     Box::pin(look(&content, &self.shared)).await
@@ -222,7 +228,12 @@ impl Theatre {
         if std::mem::replace(&mut self.watched, state.version) == state.version {
             return;
         }
-        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        cache.know_groups(
+            &mut writers,
+            read(state.each("groups")),
+            read(state.each("groupclasses")),
+        );
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
@@ -323,7 +334,6 @@ impl Theatre {
         }
     }
 
-    /// Plays until nothing changes any more.
     /// Has a call go wrong, if one is named: its number from now on, and how.
     fn fail(&self, fault: Option<(usize, Fault)>) {
         if let Some((nth, fault)) = fault {
@@ -336,6 +346,7 @@ impl Theatre {
         self.api.lock().calls()
     }
 
+    /// Plays until nothing changes any more.
     async fn play(&mut self) {
         let mut quiet = 0;
         for turn in 0..80 {
@@ -380,15 +391,24 @@ impl Theatre {
     }
 }
 
-/// Plays what is rehearsed without a fault, then with each call going wrong in every way, until there are no more calls
-/// to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+/// Plays what is rehearsed without a fault, then with each call going wrong in every way.
 async fn with_every_fault<R, P>(rehearsed: &R, play: P)
 where
     R: std::fmt::Debug,
     P: AsyncFn(Option<(usize, Fault)>, &str) -> usize,
 {
+    with_faults(rehearsed, &Fault::ALL, play).await;
+}
+
+/// Plays what is rehearsed without a fault, then with each call going wrong in these ways, until there are no more
+/// calls to fail. `play` plays and checks it with that fault, and returns how many calls there were.
+async fn with_faults<R, P>(rehearsed: &R, faults: &[Fault], play: P)
+where
+    R: std::fmt::Debug,
+    P: AsyncFn(Option<(usize, Fault)>, &str) -> usize,
+{
     play(None, &format!("{rehearsed:?}")).await;
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+    for &fault in faults {
         for nth in 1.. {
             let what = format!("{rehearsed:?}, call {nth} failed {fault:?}");
             if play(Some((nth, fault)), &what).await < nth {

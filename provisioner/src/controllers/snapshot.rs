@@ -1,11 +1,11 @@
-//! Takes the snapshots that are asked for, and deletes those that are not wanted any more.
+//! Takes the snapshots that are asked for, alone or in groups, and deletes those that are not wanted any more.
 
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
@@ -13,13 +13,17 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{elsewhere, not_known, runs_in};
 use crate::apply::live::restored_by;
 use crate::apply::{self, ApplyError, Shared};
+use crate::cache::store::Cache;
 use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
-use crate::operation::observed::ObservedSnapshot;
+use crate::operation::decision::SnapshotDecision;
+use crate::operation::observed::{ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::snapshot::{form_of, plan_snapshot};
 use crate::run::RunId;
-use crate::volume::snapshot::{Handle, VolumeSnapshotContent};
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
+use crate::volume::snapshot::{Handle, VolumeSnapshotClass, VolumeSnapshotContent};
 
 impl Reconciled for VolumeSnapshotContent {
     const CONTROLLER: &'static str = "snapshots";
@@ -30,42 +34,79 @@ impl Reconciled for VolumeSnapshotContent {
     }
 
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
-        act(self, shared).await
+        let snapshots = &shared.cache.snapshots;
+        let view = ContentView::from(self);
+        let there = snapshots.content(view.name());
+        if there.is_none_or(|there| there.uid() != self.uid()) {
+            return Ok(Action::await_change());
+        }
+        let record = match record_on(shared, self) {
+            Ok(record) => record,
+            Err(action) => return Ok(action),
+        };
+        let class = snapshots.classes.get(&ObjectRef::new(view.class.unwrap_or_default()));
+        match decide(&view, record.as_ref(), class.as_deref(), shared).await? {
+            Next::Wait(action) => Ok(action),
+            Next::Do(decision) => apply::snapshot(shared, self, record, *decision).await,
+        }
     }
 }
 
-/// Looks at one content as it is known, and does the next thing.
-async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action, ApplyError> {
+impl Reconciled for VolumeGroupSnapshotContent {
+    const CONTROLLER: &'static str = "groups";
+    const FIRST: Operation = Operation::SnapshotGroup;
+
+    fn may_be_ours(&self) -> bool {
+        ContentView::from(self).is_ours()
+    }
+
+    async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
+        let groups = &shared.cache.groups;
+        let view = ContentView::from(self);
+        let there = groups.content(view.name());
+        if there.is_none_or(|there| there.uid() != self.uid()) {
+            return Ok(Action::await_change());
+        }
+        let record = match record_on(shared, self) {
+            Ok(record) => record,
+            Err(action) => return Ok(action),
+        };
+        let class = groups.classes.get(&ObjectRef::new(view.class.unwrap_or_default()));
+        let class = class.as_deref().map(|VolumeGroupSnapshotClass(class)| class);
+        match decide(&view, record.as_ref(), class, shared).await? {
+            Next::Wait(action) => Ok(action),
+            Next::Do(decision) => apply::group(shared, self, record, *decision).await,
+        }
+    }
+}
+
+/// What comes of a look at a content.
+enum Next {
+    /// Nothing can be decided yet.
+    Wait(Action),
+    Do(Box<SnapshotDecision>),
+}
+
+/// Looks at one content as it is known, and decides on the next thing.
+async fn decide(
+    content: &ContentView<'_>,
+    record: Option<&Record>,
+    class: Option<&VolumeSnapshotClass>,
+    shared: &Shared,
+) -> Result<Next, ApplyError> {
     let cache = &shared.cache;
-    let uid = content.uid().unwrap_or_default();
-    let there = cache.snapshots.content(&content.name_any());
-    if there.is_none_or(|there| there.uid() != content.uid()) {
-        return Ok(Action::await_change());
-    }
-    let record = match record_on(shared, content) {
-        Ok(record) => record,
-        Err(action) => return Ok(action),
-    };
-    let volume = content.spec.source.volume_handle.as_deref();
-    let volume = volume.and_then(|handle| cache.volume_of_handle(handle));
-    let claim = volume.as_ref().and_then(|volume| {
-        let of = volume.spec.as_ref()?.claim_ref.as_ref()?;
-        let claim = ObjectRef::new(of.name.as_deref()?).within(of.namespace.as_deref()?);
-        cache.claims.get(&claim).filter(|claim| claim.metadata.uid == of.uid)
+    let targets: Vec<_> = content.volumes.iter().map(|handle| target(cache, handle)).collect();
+    let form = form_of(content, record, class);
+    let reference = config_of(content, record).or_else(|| {
+        let volume = targets.iter().find_map(|target| target.volume.as_ref())?;
+        volume.annotations().get(annotations::CONFIG)?.parse().ok()
     });
-    let class_name = content.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
-    let class = cache.snapshots.classes.get(&ObjectRef::new(class_name));
-    let form = form_of(content, record.as_ref(), class.as_deref());
-    let reference = config_of(content, record.as_ref()).or_else(|| {
-        let made_by = volume.as_ref()?.annotations().get(annotations::CONFIG)?;
-        made_by.parse().ok()
-    });
-    let config = config(shared, reference, class_name);
-    let namespace = runs_in(&config, record.as_ref());
+    let config = config(shared, reference, content);
+    let namespace = runs_in(&config, record);
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
-        return Ok(not_known(shared, &content.object_ref(&()), namespace, record.is_some()));
+        return Ok(Next::Wait(not_known(shared, content.of, namespace, record.is_some())));
     }
-    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, content.uid()));
     let (snapshot_run, delete_run) = (find(form.take()), find(form.delete()));
     let restored_by = match namespace
         .as_deref()
@@ -83,14 +124,15 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
         }
         Some(shared.expectations.away_since(&host, now))
     });
+    let group = cache.groups.of(content).filter(|_| !content.is_group);
     let decision = plan_snapshot(
         &ObservedSnapshot {
             content,
-            record: record.as_ref(),
+            record,
             form,
-            class: class.as_deref(),
-            volume: volume.as_deref(),
-            claim: claim.as_deref(),
+            class,
+            targets: &targets,
+            group: group.as_deref(),
             config: &config,
             snapshot_run: snapshot_run.as_ref(),
             delete_run: delete_run.as_ref(),
@@ -102,35 +144,57 @@ async fn act(content: &VolumeSnapshotContent, shared: &Shared) -> Result<Action,
         },
         now,
     );
-    for kind in [form.take(), form.delete()] {
-        if decision.begins() != Some(kind) {
-            shared.limiter.forget(&RunId::new(kind, &uid).name());
+    for operation in [form.take(), form.delete()] {
+        if decision.begins() != Some(operation) {
+            shared.limiter.forget(&RunId::new(operation, content.uid()).name());
         }
     }
-    tracing::debug!(content = content.name_any(), ?decision);
-    apply::snapshot(shared, content, record, decision).await
+    tracing::debug!(content = content.name(), ?decision);
+    Ok(Next::Do(Box::new(decision)))
+}
+
+/// The volume of this handle, and the claim that it is bound to.
+fn target(cache: &Cache, handle: &str) -> ObservedTarget {
+    let volume = cache.volume_of_handle(handle);
+    let claim = volume.as_ref().and_then(|volume| {
+        let of = volume.spec.as_ref()?.claim_ref.as_ref()?;
+        let claim = ObjectRef::new(of.name.as_deref()?).within(of.namespace.as_deref()?);
+        cache.claims.get(&claim).filter(|claim| claim.metadata.uid == of.uid)
+    });
+    ObservedTarget {
+        handle: handle.to_owned(),
+        volume,
+        claim,
+    }
 }
 
 /// The ConfigMap that took a snapshot, or is taking it; of one that is there, the one that an administrator names.
-fn config_of(content: &VolumeSnapshotContent, record: Option<&Record>) -> Option<ConfigRef> {
+fn config_of(content: &ContentView<'_>, record: Option<&Record>) -> Option<ConfigRef> {
     let there = content.handle().and_then(|_| content.config());
     there.or_else(|| record?.config.parse().ok())
 }
 
 /// The ConfigMap in force.
-fn config(shared: &Shared, reference: Option<ConfigRef>, class: &str) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+fn config(
+    shared: &Shared,
+    reference: Option<ConfigRef>,
+    content: &ContentView<'_>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    let name = content.class.unwrap_or_default().to_owned();
+    let class = if content.is_group {
+        ClassRef::Group(name.clone())
+    } else {
+        ClassRef::Snapshot(name.clone())
+    };
     let configs = &shared.context.configs;
     if !configs.is_synced() {
         return Err(NoConfig::NotReadYet);
     }
     let Some(reference) = reference else {
-        return Err(NoConfig::Unclaimed {
-            class: ClassRef::Snapshot(class.to_owned()),
-            label: class.to_owned(),
-        });
+        return Err(NoConfig::Unclaimed { class, label: name });
     };
     let missing = NoConfig::Missing {
-        class: ClassRef::Snapshot(class.to_owned()),
+        class,
         reference: reference.clone(),
     };
     elsewhere(shared, configs.get(&reference).ok_or(missing))

@@ -68,6 +68,7 @@ pub(crate) fn failed(
         match describe(record.operation).subject {
             SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
             SubjectKind::Config => "not tried again until the ConfigMap changes",
+            SubjectKind::Group => "not tried again until the ConfigMap or the VolumeGroupSnapshotClass changes",
             SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
         }
     } else {

@@ -60,7 +60,7 @@ pub type ClaimDecision = Decision<ForClaim>;
 /// What to do about a PV.
 pub type VolumeDecision = Decision<ForVolume>;
 
-/// What to do about a `VolumeSnapshotContent`.
+/// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
 /// What to do about the discovery that a ConfigMap promises.
@@ -374,6 +374,8 @@ pub struct Detached {
 pub struct Settled {
     /// What the content's status is to say, if that is new.
     pub status: Option<Value>,
+    /// The annotations that it is to have, if there are new ones.
+    pub notes: Option<Value>,
     /// The record goes.
     pub release: bool,
     /// The finalizer goes too.

@@ -35,9 +35,9 @@ pub struct Description {
 }
 
 impl Description {
-    /// Whether a request for it names a snapshot or backup.
+    /// Whether a request for it names a snapshot, a backup or a group.
     pub fn is_about_snapshot(&self) -> bool {
-        self.subject == SubjectKind::Snapshot || self.reads == Reads::Snapshot
+        matches!(self.subject, SubjectKind::Snapshot | SubjectKind::Group) || self.reads == Reads::Snapshot
     }
 
     /// Where the intent stands before a first run, if it is this object that asks for it. Only of the operation's own
@@ -75,6 +75,8 @@ pub enum SubjectKind {
     Volume,
     /// A `VolumeSnapshotContent`.
     Snapshot,
+    /// A `VolumeGroupSnapshotContent`.
+    Group,
     /// A provisioner ConfigMap.
     Config,
 }
@@ -87,6 +89,7 @@ impl SubjectKind {
             Self::Claim => Some(finalizers::CLAIM),
             Self::Volume => Some(finalizers::VOLUME),
             Self::Snapshot => Some(finalizers::SNAPSHOT_CONTENT),
+            Self::Group => Some(finalizers::GROUP_CONTENT),
             Self::Config => None,
         }
     }
@@ -97,6 +100,7 @@ impl SubjectKind {
             Self::Claim => "claim",
             Self::Volume => "PersistentVolume",
             Self::Snapshot => "VolumeSnapshotContent",
+            Self::Group => "VolumeGroupSnapshotContent",
             Self::Config => "ConfigMap",
         }
     }
@@ -131,9 +135,9 @@ pub enum Effect {
     ExpandsVolume,
     /// A volume has other attributes.
     ModifiesVolume,
-    /// There is one snapshot or backup more.
+    /// There is one snapshot, backup or group of snapshots more.
     TakesSnapshot,
-    /// There is one snapshot or backup less.
+    /// There is one snapshot, backup or group of snapshots less.
     RemovesSnapshot,
     /// A node has a volume that none had.
     AttachesVolume,
@@ -168,7 +172,7 @@ pub enum Reads {
     SourceVolume,
     /// The snapshot or backup that the volume is made of.
     Snapshot,
-    /// The volume that the snapshot or backup is taken of.
+    /// The volume that the snapshot or backup is taken of, or those of the group.
     SnapshotVolume,
 }
 
@@ -195,6 +199,8 @@ pub fn describe(kind: Operation) -> &'static Description {
         Operation::Clone => &CLONE,
         Operation::Snapshot => &SNAPSHOT,
         Operation::DeleteSnapshot => &DELETE_SNAPSHOT,
+        Operation::SnapshotGroup => &SNAPSHOT_GROUP,
+        Operation::DeleteGroup => &DELETE_GROUP,
         Operation::Restore => &RESTORE,
         Operation::Backup => &BACKUP,
         Operation::DeleteBackup => &DELETE_BACKUP,
@@ -320,6 +326,41 @@ const DELETE_SNAPSHOT: Description = Description {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
+        begun: None,
+    },
+};
+
+/// From a content of a group without snapshots to one that says which snapshots they are.
+const SNAPSHOT_GROUP: Description = Description {
+    subject: SubjectKind::Group,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::TakesSnapshot,
+    undone_by: Some(Operation::DeleteGroup),
+    reads: Reads::SnapshotVolume,
+    words: Words {
+        action: "SnapshotGroup",
+        doing: "taking the snapshots of the group",
+        failed: reasons::GROUP_FAILED,
+        // snapshot-controller tells of it.
+        begun: None,
+    },
+};
+
+/// From a group of snapshots that is not wanted any more to none.
+const DELETE_GROUP: Description = Description {
+    subject: SubjectKind::Group,
+    intent: Intent::ToRecord,
+    given: Given::Standing,
+    answer: Answer::Believed,
+    effect: Effect::RemovesSnapshot,
+    undone_by: None,
+    reads: Reads::Nothing,
+    words: Words {
+        action: "DeleteGroup",
+        doing: "deleting the snapshots of the group",
+        failed: reasons::GROUP_DELETE_FAILED,
         begun: None,
     },
 };
@@ -459,8 +500,12 @@ mod tests {
             };
             let undone_by = made.undone_by.map(describe);
             assert_eq!(undone_by.map(|undo| undo.effect), removed, "{kind:?}");
-            let about = |undo: &super::Description| undo.subject == SubjectKind::Snapshot;
-            assert!(undone_by.is_none_or(|undo| about(undo) == about(made)), "{kind:?}");
+            let about = |undo: &super::Description| (undo.subject, undo.is_about_snapshot());
+            let of_claim = |undo: &super::Description| undo.effect == Effect::RemovesVolume;
+            assert!(
+                undone_by.is_none_or(|undo| of_claim(undo) || about(undo) == about(made)),
+                "{kind:?}"
+            );
         }
     }
 

@@ -16,7 +16,9 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::run::departed::Departed;
 use crate::run::{Run, RunId};
-use crate::volume::snapshot::{Form, VolumeSnapshotClass, VolumeSnapshotContent};
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
+use crate::volume::snapshot::{Form, VolumeSnapshotClass};
 use crate::volume::topology::Node;
 
 /// What a request is made of, beside what the volume is for.
@@ -140,18 +142,28 @@ pub struct ObservedVolume<'a> {
     pub limits: &'a Limits,
 }
 
-/// What is known of a `VolumeSnapshotContent` and all that belongs to it.
+/// What is known of a volume of which a snapshot is to be taken.
+#[derive(Debug, Clone, Default)]
+pub struct ObservedTarget {
+    /// Its handle.
+    pub handle: String,
+    pub volume: Option<Arc<PersistentVolume>>,
+    /// The claim that this is bound to.
+    pub claim: Option<Arc<PersistentVolumeClaim>>,
+}
+
+/// What is known of a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`, and all that belongs to it.
 pub struct ObservedSnapshot<'a> {
-    pub content: &'a VolumeSnapshotContent,
+    pub content: &'a ContentView<'a>,
     pub record: Option<&'a Record>,
     /// What it stands for.
     pub form: Form,
     /// Its class, if it is there.
     pub class: Option<&'a VolumeSnapshotClass>,
-    /// The PV of which it is to be taken.
-    pub volume: Option<&'a PersistentVolume>,
-    /// The claim that this is bound to.
-    pub claim: Option<&'a PersistentVolumeClaim>,
+    /// What it is to be taken of.
+    pub targets: &'a [ObservedTarget],
+    /// Of a snapshot: the content of the group that it belongs to, if it belongs to one.
+    pub group: Option<&'a VolumeGroupSnapshotContent>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// The run that takes it.
@@ -173,7 +185,7 @@ pub struct ObservedSnapshot<'a> {
 impl ObservedSnapshot<'_> {
     /// The content's uid.
     pub(crate) fn uid(&self) -> &str {
-        self.content.metadata.uid.as_deref().unwrap_or_default()
+        self.content.uid()
     }
 
     /// Which run an operation on it is.

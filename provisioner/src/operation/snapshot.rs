@@ -1,30 +1,34 @@
 //! Operations `snapshot` and `delete-snapshot`: from a `VolumeSnapshotContent` to a snapshot on the storage, and to
-//! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere.
+//! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere. And `snapshot-group`
+//! and `delete-group`: from a `VolumeGroupSnapshotContent` to snapshots of all its volumes, and to none.
 //!
-//! snapshot-controller makes the content, binds it and copies its status to the `VolumeSnapshot`. What is done here is
-//! what csi-snapshotter does (`syncContent` in `pkg/sidecar-controller/snapshot_controller.go` of
-//! kubernetes-csi/external-snapshotter), by the same rules.
+//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that is
+//! there, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
+//! `pkg/sidecar-controller/snapshot_controller.go` and `syncGroupSnapshotContent` in `groupsnapshot_helper.go` beside
+//! it, of kubernetes-csi/external-snapshotter), by the same rules. [`asked`] says what the image is asked, [`group`]
+//! what differs for a group, and [`member`] what is done about each snapshot of one.
+
+mod asked;
+mod group;
+mod member;
+mod refusal;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use mooring_contract::names::{annotations, finalizers};
-use mooring_contract::operation::Operation;
+use mooring_contract::names::annotations;
 use mooring_contract::outcome::Outcome;
-use mooring_contract::request::{Request, Snapshot};
 use serde_json::{Value, json};
 
+use self::asked::{asked, to_delete};
+pub use self::refusal::SnapshotRefusal;
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
 use super::describe::{action, describe, waiting};
-use super::observed::{ObservedSnapshot, Surroundings};
-use super::parameters::parameters_of;
-use super::record::{Record, is_busy};
-use super::request;
+use super::observed::ObservedSnapshot;
+use super::record::Record;
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -32,90 +36,47 @@ use crate::process::events::{Note, reasons};
 use crate::run::Run;
 use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
-use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{
-    DeletionPolicy, Form, FormError, Handle, HandleError, VolumeSnapshotClass, VolumeSnapshotContent, name_for,
-};
-use crate::volume::topology::{HOSTNAME, Node};
-
-/// external-snapshotter's own, on a content: it belongs to a group, which is not taken one by one.
-const OF_GROUP: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
+use crate::volume::content_view::ContentView;
+use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
+use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-/// Why there can be no snapshot, or not yet.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SnapshotRefusal {
-    #[error("there is no PersistentVolume {0:?} to take the snapshot of: delete the snapshot")]
-    NoVolume(String),
-    #[error("Mooring did not make volume {0}, so it can't take a snapshot of it: use the means of its storage")]
-    NotOurs(String),
-    #[error("volume {0} has no claim any more, so Mooring can't take a snapshot of it: bind a claim to it")]
-    Unclaimed(String),
-    /// Something is being done to it.
-    #[error("claim {0:?} has an operation in progress (see its Events): Mooring takes the snapshot after that")]
-    Busy(String),
-    /// The node that it is on is not there.
-    #[error("the volume is on node {0}, which is not in the cluster: Mooring waits for the node")]
-    NodeGone(String),
-    /// What made it is not known.
-    #[error(
-        "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
-         restore it"
-    )]
-    Unknown(String),
-    #[error("VolumeSnapshotClass {0:?} does not exist: Mooring waits for it")]
-    NoClass(String),
-    /// The ConfigMap does not offer it.
-    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
-    NoOperation(String, &'static str),
-    /// A name that no administrator should have written.
-    #[error(transparent)]
-    Handle(#[from] HandleError),
-    /// A class that no administrator should have written.
-    #[error(transparent)]
-    Form(#[from] FormError),
-}
-
-impl SnapshotRefusal {
-    /// Whether it passes by itself.
-    fn is_wait(&self) -> bool {
-        match self {
-            Self::Busy(_) | Self::NodeGone(_) | Self::NoClass(_) => true,
-            Self::NoVolume(_)
-            | Self::NotOurs(_)
-            | Self::Unclaimed(_)
-            | Self::Unknown(_)
-            | Self::NoOperation(..)
-            | Self::Handle(_)
-            | Self::Form(_) => false,
-        }
-    }
-}
-
 /// What a content stands for: what its handle says, or that of an attempt that has begun, and else its class.
-pub fn form_of(content: &VolumeSnapshotContent, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
+pub fn form_of(content: &ContentView<'_>, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
+    if content.is_group {
+        return Form::Group;
+    }
     let begun = record.map(|record| record.source.as_str());
     let handle = content.handle().or(begun).and_then(|handle| handle.parse().ok());
     let by_class = || class.and_then(|class| class.form().ok());
-    let form = handle.map(|handle: Handle| handle.form);
+    let form = handle
+        .map(|handle: Handle| handle.form)
+        .filter(|form| *form != Form::Group);
     form.or_else(by_class).unwrap_or(Form::Snapshot)
 }
 
-/// What to do about a `VolumeSnapshotContent`.
+/// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let content = seen.content;
-    if !content.is_ours() || content.annotations().contains_key(OF_GROUP) {
+    if !content.is_ours() {
         return Decision::Rest;
     }
     if content.is_over() {
-        return removal(seen, now);
+        return if content.of_group.is_some() {
+            member::leave(seen)
+        } else {
+            removal(seen, now)
+        };
     }
-    if content.is_ready() {
+    if content.named.is_none() && content.of_group.is_some() {
+        return member::plan(seen);
+    }
+    if content.is_ready {
         return rest(seen);
     }
-    match &content.spec.source.snapshot_handle {
+    match content.named {
         Some(handle) => known(seen, handle, now),
         None => taking(seen, now),
     }
@@ -124,10 +85,7 @@ pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDec
 /// A snapshot that is there: what is left of taking it goes.
 fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
     let runs = removable([seen.snapshot_run, seen.delete_run]);
-    let marked = seen
-        .content
-        .annotations()
-        .contains_key(annotations::SNAPSHOT_BEING_CREATED);
+    let marked = seen.content.annotation(seen.content.being_created()).is_some();
     if seen.record.is_some() || marked {
         return Decision::Own(Settled {
             release: true,
@@ -145,17 +103,22 @@ fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
 /// A snapshot that an administrator has named: it is believed to be there, as it is of a CSI driver that lists none
 /// (`GetSnapshotStatus` in `pkg/snapshotter/snapshotter.go` of external-snapshotter).
 fn known(seen: &ObservedSnapshot<'_>, handle: &str, now: Timestamp) -> SnapshotDecision {
-    if let Err(error) = handle.parse::<Handle>() {
+    if let Err(error) = seen.content.parse(handle) {
         return refuse(seen, &error.into(), now);
     }
     match seen.config {
         Ok(_) => {}
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(seen.form.take(), no_config(error))),
+        Err(error) => return Decision::wait_for(waiting(seen.form.take(), no_config(seen, error))),
     }
-    let size = seen.content.taken_by().map(|request| request.size);
+    let status = if seen.content.is_group {
+        group::ready(handle, now, &[])
+    } else {
+        let size = seen.content.taken_by().map(|request| request.size);
+        member::of_group(ready(handle, now, size), seen)
+    };
     Decision::Own(Settled {
-        status: Some(ready(handle, now, size)),
+        status: Some(status),
         ..Settled::default()
     })
 }
@@ -201,14 +164,6 @@ fn again(seen: &ObservedSnapshot<'_>, record: &Record, now: Timestamp) -> Snapsh
     }
 }
 
-/// What the image is asked, and the only node where it can do that.
-struct Asked {
-    config: Arc<ProvisionerConfig>,
-    request: Request,
-    node: Option<Node>,
-    handle: Handle,
-}
-
 fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -> SnapshotDecision {
     let config = match seen.config {
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
@@ -249,117 +204,24 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
     }))
 }
 
-/// What the image is asked to take; `None` if there is no ConfigMap to go by.
-fn asked(
-    seen: &ObservedSnapshot<'_>,
-    config: Option<&Arc<ProvisionerConfig>>,
-) -> Result<Option<Asked>, SnapshotRefusal> {
-    let wanted = seen.content.spec.source.volume_handle.clone().unwrap_or_default();
-    let volume = seen.volume.ok_or_else(|| SnapshotRefusal::NoVolume(wanted.clone()))?;
-    let name = volume.name_any();
-    if !is_ours(volume) {
-        return Err(SnapshotRefusal::NotOurs(name));
-    }
-    let claim = seen.claim.filter(|_| volume.metadata.deletion_timestamp.is_none());
-    let claim = claim.ok_or_else(|| SnapshotRefusal::Unclaimed(name.clone()))?;
-    if is_busy(claim) {
-        return Err(SnapshotRefusal::Busy(claim.name_any()));
-    }
-    if let Some(class) = seen
-        .content
-        .spec
-        .volume_snapshot_class_name
-        .as_ref()
-        .filter(|_| seen.class.is_none())
-    {
-        return Err(SnapshotRefusal::NoClass(class.clone()));
-    }
-    // Once begun, it stays what it was begun as.
-    if let Some(class) = seen.class.filter(|_| seen.record.is_none()) {
-        class.form()?;
-    }
-    let Some(config) = config else { return Ok(None) };
-    let (take, delete) = (seen.form.take(), seen.form.delete());
-    let deletes = seen.content.spec.deletion_policy == DeletionPolicy::Delete;
-    for kind in [take, delete] {
-        // What could never be deleted again is not begun.
-        if (kind == take || deletes) && !config.operations.contains(&kind) {
-            return Err(SnapshotRefusal::NoOperation(
-                config.reference.to_string(),
-                kind.as_str(),
-            ));
-        }
-    }
-    let node = node_of(seen, config, volume)?;
-    let made_by = request::made_by(volume, claim.metadata.uid.as_deref().unwrap_or_default());
-    let made_by = made_by.ok_or_else(|| SnapshotRefusal::Unknown(name.clone()))?;
-    let host = persistent_volume::host_of(volume).filter(|_| config.is_node_local());
-    let handle = Handle {
-        form: seen.form,
-        config: config.reference.clone(),
-        name: name_for(seen.content, seen.form),
-        // A backup is elsewhere.
-        host: host.filter(|_| seen.form == Form::Snapshot).map(str::to_owned),
-    };
-    let size = persistent_volume::size(volume).unwrap_or(made_by.size);
-    let options = persistent_volume::options(volume);
-    let request = request::of_size(request::remembered(take, made_by, options, around(seen, config)), size);
-    Ok(Some(Asked {
-        config: config.clone(),
-        request: about(seen, &handle.name, request),
-        node,
-        handle,
-    }))
-}
-
-fn around<'a>(seen: &'a ObservedSnapshot<'_>, config: &'a ProvisionerConfig) -> Surroundings<'a> {
-    Surroundings {
-        class: None,
-        config,
-        kube_api: seen.kube_api,
-    }
-}
-
-/// The request with the snapshot that it is about, and the parameters of its class.
-fn about(seen: &ObservedSnapshot<'_>, name: &str, request: Request) -> Request {
-    let mut parameters = request.parameters;
-    parameters.extend(parameters_of(seen.class.and_then(|class| class.parameters.as_ref())));
-    Request {
-        parameters,
-        snapshot: Some(Snapshot {
-            name: name.to_owned(),
-            content_name: seen.content.name_any(),
-            content_uid: seen.uid().to_owned(),
-            backup: seen.form == Form::Backup,
-        }),
-        ..request
-    }
-}
-
-/// The node that the volume lives on, where the ConfigMap's volumes live on nodes.
-fn node_of(
-    seen: &ObservedSnapshot<'_>,
-    config: &ProvisionerConfig,
-    volume: &PersistentVolume,
-) -> Result<Option<Node>, SnapshotRefusal> {
-    match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {
-        None => Ok(None),
-        Some(host) => (seen.by_host)(host)
-            .map(Some)
-            .ok_or_else(|| SnapshotRefusal::NodeGone(host.to_owned())),
-    }
-}
-
 /// The image says that the snapshot is there.
 fn taken(seen: &ObservedSnapshot<'_>, record: &Record, now: Timestamp) -> SnapshotDecision {
     let Some(run) = seen.snapshot_run else {
         return Decision::Rest;
     };
-    // The annotation of the intent; what the run was asked, unless somebody changed it.
-    let size = run.request().ok().map(|request| request.size);
+    // What the run was asked, unless somebody changed its annotation.
+    let asked = run.request().ok();
+    // All that was written before the run was made is in the snapshot.
+    let status = if seen.content.is_group {
+        let Some(request) = asked.filter(|request| !request.members().is_empty()) else {
+            return Decision::Stop(run.to_remove());
+        };
+        group::ready(&record.source, run.made(), request.members())
+    } else {
+        ready(&record.source, run.made(), asked.map(|request| request.size))
+    };
     Decision::Own(Settled {
-        // All that was written before the run was made is in the snapshot.
-        status: Some(ready(&record.source, run.made(), size)),
+        status: Some(status),
         release: true,
         runs: removable([seen.snapshot_run]),
         done: Some((seen.form.take(), elapsed(record.since, now))),
@@ -382,16 +244,16 @@ fn ready(handle: &str, taken: Timestamp, size: Option<u64>) -> Value {
 }
 
 /// The status that says why there is no snapshot; snapshot-controller shows it to users on theirs.
-pub(crate) fn error_status(content: &VolumeSnapshotContent, message: &str, now: Timestamp) -> Option<Value> {
-    let said = content.status.as_ref().and_then(|status| status.error.as_ref());
-    let same = said.and_then(|error| error.message.as_deref()) == Some(message);
-    (!same).then(|| json!({"readyToUse": false, "error": {"time": now.to_string(), "message": message}}))
+pub(crate) fn error_status(content: &ContentView<'_>, message: &str, now: Timestamp) -> Option<Value> {
+    let status = || json!({"readyToUse": false, "error": {"time": now.to_string(), "message": message}});
+    (content.error != Some(message)).then(status)
 }
 
 /// There can be no snapshot: its content says why.
 fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) -> SnapshotDecision {
     let text = error.to_string();
-    let say = Note::warning(reasons::SNAPSHOT_FAILED, action(seen.form.take()), text.clone());
+    let words = describe(seen.form.take()).words;
+    let say = Note::warning(words.failed, words.action, text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
         status => Decision::Own(Settled {
@@ -429,26 +291,27 @@ fn state(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> String {
     state_of(config, None, class.as_ref())
 }
 
+/// What to do while a claim's volume is made of it. The end of that run wakes this.
+fn held_by_restore(seen: &ObservedSnapshot<'_>) -> Option<SnapshotDecision> {
+    let claim = seen.restored_by.filter(|_| seen.delete_run.is_none())?;
+    let what = seen.form.noun();
+    let text = format!("Mooring is restoring the {what} for claim {claim}: it deletes the {what} after that");
+    Some(Decision::wait_for(waiting(seen.form.delete(), text)))
+}
+
 /// A content that goes: its snapshot first, unless that is to stay.
 fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let content = seen.content;
-    let held = content
-        .finalizers()
-        .iter()
-        .any(|name| name == finalizers::SNAPSHOT_CONTENT);
-    if !held && seen.record.is_none() {
+    if !content.is_held() && seen.record.is_none() {
         return Decision::Rest;
     }
-    if let Some(claim) = seen.restored_by.filter(|_| seen.delete_run.is_none()) {
-        // The end of that run wakes this.
-        let what = seen.form.noun();
-        let text = format!("Mooring is restoring the {what} for claim {claim}: it deletes the {what} after that");
-        return Decision::wait_for(waiting(seen.form.delete(), text));
+    if let Some(wait) = held_by_restore(seen) {
+        return wait;
     }
     // What was not ready yet is nothing that anybody could want to retain.
     let half_made = seen
         .record
-        .filter(|record| record.operation == seen.form.take() && !content.is_ready());
+        .filter(|record| record.operation == seen.form.take() && !content.is_ready);
     if let Some(record) = half_made
         && let Some(run) = seen.snapshot_run
     {
@@ -459,7 +322,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let going = seen.record.filter(|record| record.operation == seen.form.delete());
     let to_delete = going.is_some()
         || half_made.is_some() && !unmade
-        || content.spec.deletion_policy == DeletionPolicy::Delete && content.handle().is_some() && !unmade;
+        || content.deletion_policy == DeletionPolicy::Delete && content.handle().is_some() && !unmade;
     if to_delete {
         deletion(seen, going, half_made, now)
     } else {
@@ -522,14 +385,10 @@ fn deletion(
     };
     let run = seen.run(kind);
     let place = run.in_namespace(&config.reference.namespace);
-    let request = match seen.content.taken_by() {
-        Some(taken_by) => {
-            let options = taken_by.volume.clone();
-            request::remembered(kind, taken_by, options, around(seen, config))
-        }
-        None => request::unremembered(kind, around(seen, config)),
+    let request = match to_delete(seen, config, &handle) {
+        Ok(request) => request,
+        Err(error) => return Decision::wait_for(waiting(kind, error.to_string())),
     };
-    let request = about(seen, &handle.name, request);
     let start = |record: Record, intent: Intent| Start {
         run: run.clone(),
         request: request.clone(),
@@ -606,7 +465,7 @@ fn what_to_delete<'a>(
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
-        Err(error) => return Err(wait(no_config(error))),
+        Err(error) => return Err(wait(no_config(seen, error))),
     };
     if !config.operations.contains(&kind) {
         let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
@@ -616,7 +475,7 @@ fn what_to_delete<'a>(
         )));
     }
     let handle = seen.content.handle().or(recorded).unwrap_or_default();
-    let handle: Handle = handle.parse().map_err(|error: HandleError| wait(error.to_string()))?;
+    let handle = seen.content.parse(handle).map_err(|error| wait(error.to_string()))?;
     let Some(host) = handle.host.as_deref().filter(|_| config.is_node_local()) else {
         return Ok((config, handle, None));
     };
@@ -627,10 +486,10 @@ fn what_to_delete<'a>(
 }
 
 /// Why there is no ConfigMap for a snapshot that is there, and what else to do than to bring it back.
-fn no_config(error: &NoConfig) -> String {
+fn no_config(seen: &ObservedSnapshot<'_>, error: &NoConfig) -> String {
     format!(
-        "{error}; if a ConfigMap of the same storage has another name, annotate the VolumeSnapshotContent with \
-         {}=NAMESPACE/NAME",
+        "{error}; if a ConfigMap of the same storage has another name, annotate the {} with {}=NAMESPACE/NAME",
+        describe(seen.form.take()).subject.name(),
         annotations::CONFIG
     )
 }
@@ -641,7 +500,7 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
     let left = seen.limits.node_grace.saturating_sub(away);
     if left.is_zero() {
         let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the snapshot with it");
-        let say = Note::warning(reasons::NODE_GONE, action(Operation::DeleteSnapshot), text);
+        let say = Note::warning(reasons::NODE_GONE, action(seen.form.delete()), text);
         return Decision::Own(let_go(seen, Some(say), None));
     }
     let text = format!(
@@ -651,7 +510,7 @@ fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDeci
     );
     Decision::Wait {
         after: Some(left.min(NODE_PERIOD)),
-        say: Some(waiting(Operation::DeleteSnapshot, text)),
+        say: Some(waiting(seen.form.delete(), text)),
     }
 }
 

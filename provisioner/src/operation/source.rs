@@ -15,7 +15,7 @@ use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::grant::{Lacking, Version};
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{Form, Handle, HandleError, VolumeSnapshotContent};
+use crate::volume::snapshot::{Form, HandleError, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
 /// external-snapshotter's own, on a content: volumes of another mode may be made of it
@@ -320,7 +320,10 @@ fn of_snapshot(
 ) -> Result<Found, SourceError> {
     let named = || snapshot.to_string();
     let (content, handle) = ready_content(seen, snapshot)?;
-    let read: Handle = handle.parse().map_err(|error| SourceError::Handle(named(), error))?;
+    let read = content
+        .view()
+        .parse(handle)
+        .map_err(|error| SourceError::Handle(named(), error))?;
     let taken_by = content.config().unwrap_or(read.config);
     if taken_by != config.reference {
         return Err(SourceError::SnapshotOfOtherConfig {
@@ -354,6 +357,7 @@ fn of_snapshot(
             content_name: content.metadata.name.clone().unwrap_or_default(),
             content_uid: content.metadata.uid.clone().unwrap_or_default(),
             backup: read.form == Form::Backup,
+            members: None,
         }),
         name: handle.to_owned(),
     })
@@ -379,6 +383,11 @@ fn ready_content<'a>(
     }
     if content.metadata.deletion_timestamp.is_some() {
         return Err(SourceError::SnapshotGoing(named()));
+    }
+    let view = content.view();
+    if view.of_group.is_some() && view.named.is_none() && view.taken_by().is_none() {
+        // What its group's content remembers of its volume is not noted on its own yet.
+        return Err(SourceError::Unready(named()));
     }
     let said = from
         .status

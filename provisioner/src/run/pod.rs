@@ -468,6 +468,7 @@ mod tests {
                 content_name: "c".into(),
                 content_uid: "s1".into(),
                 backup,
+                members: None,
             });
             let request = Request {
                 operation,

@@ -154,7 +154,9 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         own.push((keys::SOURCE_SIZE, source.size.to_string()));
     }
     if let Some(snapshot) = &request.snapshot {
-        let key = if snapshot.backup {
+        let key = if snapshot.members.is_some() {
+            keys::SNAPSHOT_GROUP
+        } else if snapshot.backup {
             keys::BACKUP_NAME
         } else {
             keys::SNAPSHOT_NAME
@@ -197,7 +199,7 @@ pub(crate) mod tests {
     use super::{Properties, PropertiesError, REQUEST_KEY, variables};
     use k8s_openapi::ByteString;
     use mooring_contract::operation::Operation;
-    use mooring_contract::request::{Request, Snapshot, Source};
+    use mooring_contract::request::{Member, Request, Snapshot, Source};
     use proptest::prelude::*;
     use secrecy::SecretString;
 
@@ -285,6 +287,7 @@ pub(crate) mod tests {
             content_name: "snapcontent-1".into(),
             content_uid: "s1".into(),
             backup: false,
+            members: None,
         });
         let properties = data(Properties::new(&request, &none(), None).unwrap());
         assert_eq!(properties["source-pv-name"], "pvc-old");
@@ -298,6 +301,12 @@ pub(crate) mod tests {
         let properties = data(Properties::new(&request, &none(), None).unwrap());
         assert_eq!(properties["backup-name"], "snapshot-1");
         assert!(!properties.contains_key("snapshot-name"));
+        // Nor one that knows no groups.
+        let snapshot = request.snapshot.as_mut().unwrap();
+        (snapshot.backup, snapshot.members) = (false, Some(vec![Member::default()]));
+        let properties = data(Properties::new(&request, &none(), None).unwrap());
+        assert_eq!(properties["snapshot-group"], "snapshot-1");
+        assert!(!properties.contains_key("snapshot-name") && !properties.contains_key("backup-name"));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! The types are those of kubernetes-csi/external-snapshotter, `client/apis/volumesnapshot/v1/types.go`. They are
 //! written out here since a crate for them would bind Mooring to its own version of kube.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -11,12 +10,12 @@ use std::str::FromStr;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use kube::{Resource, ResourceExt};
-use mooring_contract::names::{CSI_DRIVER, annotations, parameters};
+use mooring_contract::names::parameters;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use serde::{Deserialize, Serialize};
 
+use super::content_view::ContentView;
 use crate::config::ConfigRef;
 
 /// The API group of snapshots.
@@ -94,6 +93,9 @@ pub struct ContentStatus {
     /// Why there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
+    /// Of a snapshot that belongs to a group: the group's handle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_group_snapshot_handle: Option<String>,
 }
 
 /// Why there is no snapshot yet.
@@ -149,6 +151,8 @@ pub enum Form {
     Snapshot,
     /// A copy elsewhere.
     Backup,
+    /// Snapshots of several volumes, taken at once.
+    Group,
 }
 
 impl Form {
@@ -157,6 +161,7 @@ impl Form {
         match self {
             Self::Snapshot => Operation::Snapshot,
             Self::Backup => Operation::Backup,
+            Self::Group => Operation::SnapshotGroup,
         }
     }
 
@@ -165,6 +170,7 @@ impl Form {
         match self {
             Self::Snapshot => Operation::DeleteSnapshot,
             Self::Backup => Operation::DeleteBackup,
+            Self::Group => Operation::DeleteGroup,
         }
     }
 
@@ -173,6 +179,7 @@ impl Form {
         match self {
             Self::Snapshot => "snapshot",
             Self::Backup => "backup",
+            Self::Group => "group snapshot",
         }
     }
 }
@@ -197,105 +204,90 @@ impl VolumeSnapshotClass {
     }
 }
 
-/// Has kube and its watches know a kind of the group.
+/// Has kube and its watches know a kind of a group.
 macro_rules! kind {
-    ($type:ty, $scope:ty, $kind:literal, $plural:literal) => {
-        impl Resource for $type {
+    ($type:ty, $scope:ty, $group:expr, $kind:literal, $plural:literal, $($meta:tt).+) => {
+        impl ::kube::Resource for $type {
             type DynamicType = ();
             type Scope = $scope;
 
-            fn kind((): &()) -> Cow<'_, str> {
+            fn kind((): &()) -> ::std::borrow::Cow<'_, str> {
                 $kind.into()
             }
 
-            fn group((): &()) -> Cow<'_, str> {
-                GROUP.into()
+            fn group((): &()) -> ::std::borrow::Cow<'_, str> {
+                $group.into()
             }
 
-            fn version((): &()) -> Cow<'_, str> {
+            fn version((): &()) -> ::std::borrow::Cow<'_, str> {
                 "v1".into()
             }
 
-            fn plural((): &()) -> Cow<'_, str> {
+            fn plural((): &()) -> ::std::borrow::Cow<'_, str> {
                 $plural.into()
             }
 
             fn meta(&self) -> &ObjectMeta {
-                &self.metadata
+                &self.$($meta).+
             }
 
             fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
+                &mut self.$($meta).+
             }
         }
     };
 }
+pub(super) use kind;
 
 kind!(
     VolumeSnapshotContent,
     ClusterResourceScope,
+    GROUP,
     "VolumeSnapshotContent",
-    "volumesnapshotcontents"
+    "volumesnapshotcontents",
+    metadata
 );
 kind!(
     VolumeSnapshot,
     NamespaceResourceScope,
+    GROUP,
     "VolumeSnapshot",
-    "volumesnapshots"
+    "volumesnapshots",
+    metadata
 );
 kind!(
     VolumeSnapshotClass,
     ClusterResourceScope,
+    GROUP,
     "VolumeSnapshotClass",
-    "volumesnapshotclasses"
+    "volumesnapshotclasses",
+    metadata
 );
 
 impl VolumeSnapshotContent {
+    /// What it says, as far as one of a group says it too.
+    pub fn view(&self) -> ContentView<'_> {
+        self.into()
+    }
+
     /// Whether it is for Mooring.
     pub fn is_ours(&self) -> bool {
-        let source = &self.spec.source;
-        self.spec.driver == CSI_DRIVER && (source.volume_handle.is_some() || source.snapshot_handle.is_some())
+        self.view().is_ours()
     }
 
     /// Whether volumes can be made of it.
     pub fn is_ready(&self) -> bool {
-        self.status
-            .as_ref()
-            .is_some_and(|status| status.ready_to_use == Some(true) && status.snapshot_handle.is_some())
-    }
-
-    /// Whether the snapshot is to go, or to be left, now: as csi-snapshotter decides it (`shouldDelete` in
-    /// `pkg/sidecar-controller/snapshot_controller.go` of external-snapshotter). A content that somebody deletes while
-    /// its `VolumeSnapshot` stands waits for that.
-    pub fn is_over(&self) -> bool {
-        let unbound = self.spec.source.snapshot_handle.is_some()
-            && self
-                .spec
-                .volume_snapshot_ref
-                .uid
-                .as_deref()
-                .unwrap_or_default()
-                .is_empty();
-        self.metadata.deletion_timestamp.is_some()
-            && (unbound || self.annotations().contains_key(annotations::SNAPSHOT_BEING_DELETED))
+        self.view().is_ready
     }
 
     /// Which snapshot it is on the storage, if there is one.
     pub fn handle(&self) -> Option<&str> {
-        let taken = self
-            .status
-            .as_ref()
-            .and_then(|status| status.snapshot_handle.as_deref());
-        taken.or(self.spec.source.snapshot_handle.as_deref())
+        self.view().handle()
     }
 
-    /// The ConfigMap of the storage that the snapshot is on: the one that took it, unless an administrator has named
-    /// another since.
+    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
     pub fn config(&self) -> Option<ConfigRef> {
-        let named = self.annotations().get(annotations::CONFIG);
-        let named = named.and_then(|text| text.parse().ok());
-        let handle = || self.handle()?.parse::<Handle>().ok();
-        named.or_else(|| handle().map(|handle| handle.config))
+        self.view().config()
     }
 
     /// Whether it and a `VolumeSnapshot` are each other's.
@@ -310,14 +302,9 @@ impl VolumeSnapshotContent {
                 == self.metadata.name.as_ref()
     }
 
-    /// What took the snapshot, as the content remembers it, if that is about this very snapshot.
+    /// What took the snapshot; see [`ContentView::taken_by`].
     pub fn taken_by(&self) -> Option<Request> {
-        let request: Request = serde_json::from_str(self.annotations().get(annotations::REQUEST)?).ok()?;
-        let of_this = request
-            .snapshot
-            .as_ref()
-            .is_some_and(|snapshot| Some(&snapshot.content_uid) == self.metadata.uid.as_ref());
-        of_this.then_some(request)
+        self.view().taken_by()
     }
 }
 
@@ -340,12 +327,22 @@ pub struct Handle {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives \
-     on a node; of a backup, backup:NAMESPACE/CONFIGMAP/BACKUP"
+     on a node; of a backup, backup:NAMESPACE/CONFIGMAP/BACKUP; of a group, the same as of a snapshot behind group:"
 )]
 pub struct HandleError(String);
 
+impl HandleError {
+    /// About this text.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 /// Begins the handle of a backup. No namespace has a colon in its name.
 const BACKUP: &str = "backup:";
+
+/// Begins the handle of a group.
+const GROUP_OF_SNAPSHOTS: &str = "group:";
 
 /// Longest name of a snapshot: it becomes a file's.
 const MAX_NAME: usize = 200;
@@ -355,9 +352,12 @@ impl FromStr for Handle {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = || {
-            let (form, rest) = match text.strip_prefix(BACKUP) {
-                Some(rest) => (Form::Backup, rest),
-                None => (Form::Snapshot, text),
+            let (form, rest) = if let Some(rest) = text.strip_prefix(BACKUP) {
+                (Form::Backup, rest)
+            } else if let Some(rest) = text.strip_prefix(GROUP_OF_SNAPSHOTS) {
+                (Form::Group, rest)
+            } else {
+                (Form::Snapshot, text)
             };
             let (config, last) = rest.rsplit_once('/')?;
             let (name, host) = match last.split_once('@') {
@@ -372,8 +372,8 @@ impl FromStr for Handle {
                         .chars()
                         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
             };
-            let nowhere = form == Form::Snapshot || host.is_none();
-            (plain(name) && host.is_none_or(plain) && nowhere).then_some(())?;
+            let elsewhere = form == Form::Backup && host.is_some();
+            (plain(name) && host.is_none_or(plain) && !elsewhere).then_some(())?;
             Some(Self {
                 form,
                 config: config.parse().ok()?,
@@ -381,15 +381,29 @@ impl FromStr for Handle {
                 host: host.map(str::to_owned),
             })
         };
-        read().ok_or_else(|| HandleError(text.to_owned()))
+        read().ok_or_else(|| HandleError::new(text))
+    }
+}
+
+impl Handle {
+    /// Of a group: that of one of its snapshots, which is where the group is.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Self {
+        Self {
+            form: Form::Snapshot,
+            name: name.to_owned(),
+            ..self.clone()
+        }
     }
 }
 
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.form == Form::Backup {
-            f.write_str(BACKUP)?;
-        }
+        f.write_str(match self.form {
+            Form::Snapshot => "",
+            Form::Backup => BACKUP,
+            Form::Group => GROUP_OF_SNAPSHOTS,
+        })?;
         write!(f, "{}/{}", self.config, self.name)?;
         match &self.host {
             Some(host) => write!(f, "@{host}"),
@@ -398,11 +412,21 @@ impl fmt::Display for Handle {
     }
 }
 
-/// Name on the storage of what is taken for a content: of a snapshot that which csi-snapshotter would give it. The uid
-/// is the `VolumeSnapshot`'s.
-pub fn name_for(content: &VolumeSnapshotContent, form: Form) -> String {
-    let of = content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default();
-    format!("{}-{of}", form.noun())
+/// Name on the storage of what is taken for a content: of a snapshot or a group that which csi-snapshotter would give
+/// it. The uid is that of the user's object.
+pub fn name_for(content: &ContentView<'_>, form: Form) -> String {
+    let of = content.of.uid.as_deref().unwrap_or_default();
+    let prefix = match form {
+        Form::Snapshot => "snapshot",
+        Form::Backup => "backup",
+        Form::Group => "groupsnapshot",
+    };
+    format!("{prefix}-{of}")
+}
+
+/// Name on the storage of the snapshot of one volume of a group.
+pub fn name_in_group(group: &str, pv_name: &str) -> String {
+    format!("{group}.{pv_name}")
 }
 
 #[cfg(test)]
@@ -439,6 +463,9 @@ pub(crate) mod tests {
             "a/b/s_1.img@n.example",
             "backup:admin/gold/backup-1",
             "backup/gold/snapshot-1",
+            "group:admin/gold/groupsnapshot-1",
+            "group:admin/gold/groupsnapshot-1@node-a",
+            "admin/gold/groupsnapshot-1.pvc-1@node-a",
         ] {
             assert_eq!(text.parse::<Handle>().unwrap().to_string(), text);
         }
@@ -459,6 +486,7 @@ pub(crate) mod tests {
             "backup:gold/x",
             "backup:admin/gold/",
             "backup:admin/gold/x@node-a",
+            "group:admin/gold/",
         ] {
             assert!(text.parse::<Handle>().is_err(), "{text}");
         }
@@ -503,7 +531,7 @@ pub(crate) mod tests {
     fn a_content_is_over_when_its_snapshot_is() {
         let over = |change: &Value| {
             let content: VolumeSnapshotContent = serde_json::from_value(content(change)).unwrap();
-            content.is_over()
+            content.view().is_over()
         };
         let going = json!("2026-11-21T00:00:00Z");
         let marked = json!({"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"});

@@ -44,8 +44,14 @@ struct Object {
 
 /// Counts the requests in a window. Periodic ones are left out unless `all`.
 pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts> {
+    let counts = count_each(layout, &[window], all)?;
+    Ok(counts.into_iter().next().unwrap_or_default())
+}
+
+/// [`count`] for several windows, by reading the log once.
+pub(super) fn count_each(layout: &Layout, windows: &[Window], all: bool) -> Result<Vec<Counts>> {
     let folder = layout.logs(CONTROL_PLANE);
-    let mut counts = Counts::new();
+    let mut counts = vec![Counts::new(); windows.len()];
     let mut found = false;
     for entry in std::fs::read_dir(&folder)
         .with_context(|| format!("failed to list {}", folder.display()))?
@@ -61,8 +67,11 @@ pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts
         for line in BufReader::new(file).lines() {
             let line = line.with_context(|| format!("failed to read {}", path.display()))?;
             // The last line may be half written.
-            if let Ok(line) = serde_json::from_str(&line) {
-                take(&mut counts, &line, window, all);
+            let Ok(line) = serde_json::from_str(&line) else {
+                continue;
+            };
+            for (counts, window) in counts.iter_mut().zip(windows) {
+                take(counts, &line, *window, all);
             }
         }
     }

@@ -9,10 +9,12 @@
 mod audit;
 mod burst;
 mod claims;
+mod go_image;
 mod hung;
 mod memory;
 mod mounts;
 mod observer;
+mod operations;
 mod options;
 mod peer;
 mod pods;
@@ -20,6 +22,7 @@ mod processes;
 pub mod report;
 mod run;
 mod shim;
+mod sidecars;
 mod summary;
 mod systems;
 mod table;
@@ -55,6 +58,8 @@ Examples:
   cargo testbed bench shim                                 one call-out of the kubelet
   cargo testbed bench hung                                 volumes beside a server that hangs: about five minutes
   cargo testbed bench memory                               a client container's memory: about two minutes
+  cargo testbed bench operations                           each operation beside kubernetes-csi's sidecars: about
+                                                           twenty minutes, and five more to build them once
 
 The cluster is brought up if none runs, and Mooring is built and installed as it stands in this tree. Everything else
 that the bench made is gone when it ends.";
@@ -73,6 +78,15 @@ const MEMORY_IMAGES: &[&str] = &[
     "testbed-sshd",
     "client-glusterfs",
     "testbed-glusterfs",
+];
+
+/// Those for operations on volumes.
+const OPERATIONS_IMAGES: &[&str] = &[
+    "flex-provisioner",
+    "mounter",
+    "client-sshfs",
+    "testbed-scripted",
+    "testbed-sshd",
 ];
 
 /// What can be measured.
@@ -108,6 +122,13 @@ enum Part {
         #[arg(long, default_value_t = 8, value_parser = at_least_one)]
         volumes: usize,
     },
+    /// What each operation on a volume costs: time, API writes, and the control plane's memory, beside kubernetes-csi's
+    /// sidecars with a driver that answers at once. Mooring's image does nothing either.
+    Operations {
+        /// How many rounds of each.
+        #[arg(long, default_value_t = 10, value_parser = at_least_one)]
+        rounds: usize,
+    },
 }
 
 /// Settings of the complete bench.
@@ -132,6 +153,11 @@ impl Bench {
             Some(Part::Memory { volumes }) => {
                 let target = installed(layout, MEMORY_IMAGES)?;
                 runtime()?.block_on(memory::run(&target, volumes))
+            }
+            Some(Part::Operations { rounds }) => {
+                let target = installed(layout, OPERATIONS_IMAGES)?;
+                say(runtime()?.block_on(operations::run(&target, rounds))?.show());
+                Ok(())
             }
             None => all(layout, &self.all),
         }

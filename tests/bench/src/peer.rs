@@ -1,17 +1,13 @@
 //! rancher/local-path-provisioner on the cluster: built from its Go module, in an image made here, and installed as its
 //! project does.
 
-use std::fs::File;
-use std::path::Path;
-
 use anyhow::{Context, Result};
 
+use super::go_image::image;
 use mooring_harness::Scope;
 use mooring_harness::provisioner::SCRIPTED;
-use mooring_testbed::base_images::Archive;
 use mooring_testbed::binaries::ensure_peer;
 use mooring_testbed::command::{output, output_with_input};
-use mooring_testbed::oci::{Runs, write_archive};
 
 /// The image's full name.
 const IMAGE: &str = "docker.io/rancher/local-path-provisioner:v0.0.30";
@@ -39,7 +35,7 @@ impl<'a> Peer<'a> {
     /// Brings the image to all nodes and starts it.
     pub(super) fn install(&self) -> Result<()> {
         let cluster = self.scope.own_cluster()?;
-        let image = image(&ensure_peer()?)?;
+        let image = image(IMAGE, &[ensure_peer()?])?;
         (1..=cluster.description.nodes).try_for_each(|index| cluster.import(index, &image))?;
         self.apply(USUAL_THREADS)
     }
@@ -79,30 +75,4 @@ impl<'a> Peer<'a> {
             .replace("PEER-HELPER", SCRIPTED)
             .replace("PEER-WORKERS", &threads.to_string())
     }
-}
-
-/// An image with only the program, in the program's folder.
-fn image(program: &Path) -> Result<Archive> {
-    let archive = Archive {
-        name: IMAGE.to_owned(),
-        path: program.with_extension("image.tar"),
-    };
-    if archive.path.is_file() {
-        return Ok(archive);
-    }
-    let layer = program.with_extension("layer.tar");
-    let pack = || -> std::io::Result<()> {
-        let mut tar = tar::Builder::new(File::create(&layer)?);
-        tar.mode(tar::HeaderMode::Deterministic);
-        tar.append_path_with_name(program, "local-path-provisioner")?;
-        tar.into_inner()?.sync_all()
-    };
-    pack().context("failed to pack local-path-provisioner")?;
-    let runs = Runs {
-        entrypoint: &["/local-path-provisioner"],
-        cmd: &[],
-    };
-    write_archive(&archive.path, &layer, &runs)?;
-    let _ = std::fs::remove_file(&layer);
-    Ok(archive)
 }

@@ -27,6 +27,10 @@ pub(super) const PEER: &str = "local-path-provisioner";
 const KNOWN: &[&str] = &[
     PEER,
     "containerd",
+    "csi-attacher",
+    "csi-provisioner",
+    "csi-resizer",
+    "csi-snapshotter",
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",

@@ -99,7 +99,7 @@ fn requests(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-fn both(requests: &Requests, client: Option<&str>) -> String {
+pub(super) fn both(requests: &Requests, client: Option<&str>) -> String {
     let (writes, others) = requests.sums(client);
     format!("{writes:.1} + {others:.1}")
 }
@@ -148,11 +148,11 @@ fn aims(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+pub(super) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     if seconds.abs() < SHORT {
         format!("{:.2} ms", seconds * 1000.0)
     } else {
@@ -160,12 +160,12 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn spread_time(timing: &Timing) -> String {
+pub(super) fn spread_time(timing: &Timing) -> String {
     let Summary { median, low, high, .. } = timing.seconds;
     format!("{} ({} – {})", time(median), time(low), time(high))
 }
 
-fn spread(summary: &Summary) -> String {
+pub(super) fn spread(summary: &Summary) -> String {
     let Summary {
         count,
         median,
@@ -180,7 +180,7 @@ fn spread(summary: &Summary) -> String {
 }
 
 /// Rows of cells, with the heads in the first one, as a table with aligned columns.
-fn lines(rows: &[Vec<String>]) -> String {
+pub(super) fn lines(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<_> = (0..columns)
         .map(|at| {

@@ -160,7 +160,11 @@ fn end_to_end(
         if wanted.iter().any(|file| {
             matches!(
                 file.title().as_str(),
-                "provision_backup" | "provision_discover" | "provision_grant" | "provision_snapshot"
+                "provision_backup"
+                    | "provision_discover"
+                    | "provision_grant"
+                    | "provision_group"
+                    | "provision_snapshot"
             )
         }) {
             report.step("snapshot-controller", || {

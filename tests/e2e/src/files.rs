@@ -92,6 +92,7 @@ pub const FILES: &[File] = &[
     file("provision", "discover", Needs::Cluster, 30),
     file("provision", "expand", Needs::Cluster, 40),
     file("provision", "grant", Needs::Cluster, 25),
+    file("provision", "group", Needs::Cluster, 30),
     file("provision", "local", Needs::Cluster, 55),
     file("provision", "lost", Needs::Cluster, 20),
     file("provision", "migrate", Needs::Cluster, 40),

@@ -188,13 +188,14 @@ impl Scope {
     pub async fn mounter_metrics(&self, node: &str) -> Result<String> {
         let pod = self.mounter(node).await?;
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9810/proxy/metrics");
-        said_by(&mut self.target.kubectl(["get", "--raw", &path]))
+        let request = http::Request::get(path).body(Vec::new())?;
+        let text = self.client.request_text(request).await;
+        text.with_context(|| format!("failed to read the metrics of {pod}"))
     }
 
     /// The status page of a mounter, by its Pod.
     pub fn status_of(&self, namespace: &str, pod: &str) -> Result<Value> {
-        let ask = ["-n", namespace, "exec", pod, "--", "/mounter", "status", "--json"];
-        let text = said_by(&mut self.target.kubectl(ask))?;
+        let text = self.elsewhere(namespace).exec(pod, ["/mounter", "status", "--json"])?;
         serde_json::from_str(&text).with_context(|| format!("the status of {pod} is not JSON: {text}"))
     }
 

@@ -289,9 +289,8 @@ impl Scope {
 
     /// Runs a command in a provisioning Pod; returns what it printed.
     pub fn exec_in_run<const N: usize>(&self, operation: &str, uid: &str, args: [&str; N]) -> Result<String> {
-        let pod = format!("{operation}-{uid}");
-        let words = ["-n", CONFIG_NAMESPACE, "exec", &pod, "--"];
-        self.kubectl(words.iter().chain(args.iter()))
+        self.elsewhere(CONFIG_NAMESPACE)
+            .exec(&format!("{operation}-{uid}"), args)
     }
 
     /// Lets a run go on that waits for the file `/tmp/go`. The run may end before the command that makes the file: the
@@ -302,7 +301,7 @@ impl Scope {
 
     /// The same for a run whose ConfigMap is in another namespace.
     pub fn let_pod_go_on(&self, namespace: &str, pod: &str) -> Result<()> {
-        match self.kubectl(["-n", namespace, "exec", pod, "--", "touch", "/tmp/go"]) {
+        match self.elsewhere(namespace).exec(pod, ["touch", "/tmp/go"]) {
             Err(error) if format!("{error:#}").contains("exit code 137") => Ok(()),
             touched => touched.map(drop),
         }

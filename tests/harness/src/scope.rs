@@ -8,12 +8,13 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde_json::json;
+use tokio::runtime::{Builder, Handle};
 
 use super::connection::client;
 use super::names::TESTS_LABEL;
 use super::waiting::wait_for;
 use super::waits::wait_until;
-use mooring_testbed::command::{line, output, output_with_input};
+use mooring_testbed::command::{line, output};
 use mooring_testbed::target::Target;
 
 /// A test's namespace, and the cluster that it is on.
@@ -34,6 +35,18 @@ pub struct Scope {
 pub(crate) fn said_by(command: &mut std::process::Command) -> Result<String> {
     let _waiting = wait_for(line(command));
     Ok(output(command)?)
+}
+
+/// Waits for the API, also where a function is not `async`: a test calls it from its runtime as it calls programs.
+pub(crate) fn blocking<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match Handle::try_current() {
+        Ok(runtime) => tokio::task::block_in_place(|| runtime.block_on(work)),
+        Err(_) => Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("failed to start a runtime")?
+            .block_on(work),
+    }
 }
 
 impl Scope {
@@ -91,46 +104,6 @@ impl Scope {
     /// Runs kubectl in the namespace, with all rights; returns what it printed.
     pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         said_by(self.target.kubectl(["-n", &self.namespace]).args(args))
-    }
-
-    /// Applies a manifest in the namespace: YAML with any number of documents.
-    pub fn apply(&self, manifest: &str) -> Result<()> {
-        self.apply_as(None, manifest)
-    }
-
-    /// Applies a manifest in the namespace as a user, whose name admission sees.
-    pub fn apply_as(&self, user: Option<&str>, manifest: &str) -> Result<()> {
-        let mut apply = self.target.kubectl(["-n", &self.namespace, "apply", "-f", "-"]);
-        if let Some(user) = user {
-            apply.arg(format!("--as={user}")).arg("--as-group=system:masters");
-        }
-        let _waiting = wait_for(line(&apply));
-        output_with_input(&mut apply, self.target.with_image_names(manifest).as_bytes())?;
-        Ok(())
-    }
-
-    /// Applies a manifest whose objects name their namespaces, or have none. Several tests may apply the same object at
-    /// once; only server-side apply copes with that.
-    pub fn apply_anywhere(&self, manifest: &str) -> Result<()> {
-        let manifest = self.target.with_image_names(manifest);
-        let mut apply = self
-            .target
-            .kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]);
-        let _waiting = wait_for(line(&apply));
-        output_with_input(&mut apply, manifest.as_bytes())?;
-        Ok(())
-    }
-
-    /// Runs a command in a Pod's first container; returns what it printed on standard output.
-    pub fn exec<S: AsRef<std::ffi::OsStr>>(&self, pod: &str, args: impl IntoIterator<Item = S>) -> Result<String> {
-        let mut kubectl = self.target.kubectl(["-n", &self.namespace, "exec", pod, "--"]);
-        said_by(kubectl.args(args))
-    }
-
-    /// Deletes an object by kind and name (`pod/writer`) without waiting until it is gone.
-    pub fn delete(&self, object: &str) -> Result<()> {
-        self.kubectl(["delete", "--wait=false", "--ignore-not-found", object])?;
-        Ok(())
     }
 
     /// Fails with a clear message if Mooring is not installed on the cluster.

@@ -12,7 +12,15 @@ use super::scope::Scope;
 use super::workplace::Workplace;
 
 const GROUP: &str = "snapshot.storage.k8s.io";
-const KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
+/// As `kubectl` knows them.
+const KINDS: [&str; 6] = [
+    "volumesnapshots.snapshot.storage.k8s.io",
+    "volumesnapshotcontents.snapshot.storage.k8s.io",
+    "volumesnapshotclasses.snapshot.storage.k8s.io",
+    "volumegroupsnapshots.groupsnapshot.storage.k8s.io",
+    "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io",
+    "volumegroupsnapshotclasses.groupsnapshot.storage.k8s.io",
+];
 
 /// snapshot-controller at work for a test.
 pub struct SnapshotController {
@@ -36,7 +44,7 @@ impl Scope {
                 std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
             self.apply_anywhere(&manifest)?;
         }
-        let kinds = KINDS.map(|kind| format!("crd/{kind}.{GROUP}"));
+        let kinds = KINDS.map(|kind| format!("crd/{kind}"));
         let wait = ["wait", "--for=condition=Established", "--timeout=60s"].map(str::to_owned);
         self.kubectl(wait.into_iter().chain(kinds))?;
         Ok(())
@@ -68,7 +76,8 @@ impl Scope {
             .context("failed to list API groups")?;
         if groups.groups.iter().any(|group| group.name == GROUP) {
             let selector = format!("{TEST_LABEL}={}", self.namespace);
-            let kinds = "volumesnapshotcontents,volumesnapshotclasses";
+            let kinds = "volumesnapshotcontents,volumesnapshotclasses,volumegroupsnapshotcontents,\
+                         volumegroupsnapshotclasses";
             self.kubectl(["delete", kinds, "--ignore-not-found", "--timeout=1m", "-l", &selector])?;
         }
         Ok(())
@@ -90,6 +99,29 @@ impl Scope {
         self.apply_anywhere(&class.to_string())?;
         Ok(name)
     }
+}
+
+impl Scope {
+    /// Creates a class of group snapshots of Mooring's CSI volumes; returns its name.
+    pub fn group_snapshot_class(&self, policy: &str) -> Result<String> {
+        let name = format!("{}-{}", self.namespace, policy.to_lowercase());
+        let class = json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
+            "metadata": {"name": name, "labels": {TEST_LABEL: self.namespace}},
+            "driver": "vcs.mooring.dev", "deletionPolicy": policy,
+        });
+        self.apply_anywhere(&class.to_string())?;
+        Ok(name)
+    }
+}
+
+/// A snapshot of all claims that have this label.
+pub fn group_snapshot_of(key: &str, value: &str, name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name},
+        "spec": {"volumeGroupSnapshotClassName": class, "source": {"selector": {"matchLabels": {key: value}}}},
+    })
 }
 
 /// A snapshot of a claim.

@@ -86,6 +86,31 @@ const PEER: Module = Module {
     flags: &["-ldflags", "-s -w -X main.VERSION=v0.0.30"],
 };
 
+/// kubernetes-csi's sidecars, and a driver beside them. Only `cargo testbed bench operations` needs them.
+const SIDECARS: Module = Module {
+    name: "csi-sidecars",
+    programs: &[
+        ("directory-driver", "."),
+        (
+            "csi-attacher",
+            "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
+        ),
+        (
+            "csi-provisioner",
+            "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner",
+        ),
+        (
+            "csi-resizer",
+            "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
+        ),
+        (
+            "csi-snapshotter",
+            "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
+        ),
+    ],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// Programs in the tests' images besides Mooring's own. They are no part of a cluster, and built only for such an
 /// image.
 const FOR_IMAGES: &[Module] = &[Module {
@@ -179,6 +204,16 @@ pub fn ensure_binaries() -> Result<Binaries> {
 /// Finds local-path-provisioner in the cache, or builds it. It is alone in its folder.
 pub fn ensure_peer() -> Result<PathBuf> {
     ensure_alone(&PEER)
+}
+
+/// Finds kubernetes-csi's sidecars and the driver beside them in the cache, or builds them; the driver is the first.
+pub fn ensure_sidecars() -> Result<Vec<PathBuf>> {
+    let folder = ensure_module(&cache()?, &SIDECARS)?;
+    Ok(SIDECARS
+        .programs
+        .iter()
+        .map(|(program, _)| folder.join(program))
+        .collect())
 }
 
 /// Finds snapshot-controller in the cache, or builds it.
@@ -348,7 +383,7 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, SNAPSHOT_CONTROLLER, pins_hash};
+    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash};
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
@@ -380,10 +415,11 @@ mod tests {
 
     #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in MODULES
-            .iter()
-            .chain(FOR_IMAGES)
-            .chain([&PEER, &E2E_TEST, &AGNHOST, &SNAPSHOT_CONTROLLER])
+        for module in
+            MODULES
+                .iter()
+                .chain(FOR_IMAGES)
+                .chain([&PEER, &E2E_TEST, &AGNHOST, &SIDECARS, &SNAPSHOT_CONTROLLER])
         {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {

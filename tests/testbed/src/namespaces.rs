@@ -17,6 +17,9 @@ use crate::layout::{Layout, make_folder};
 /// First argument of an init process; see [`crate::init`].
 pub const INIT_COMMAND: &str = "internal-init";
 
+/// The program that init processes run.
+const PROGRAM: &str = "testbed";
+
 /// An init process that waits for [`Waiting::go`].
 pub struct Waiting {
     /// Its process id on this machine.
@@ -68,22 +71,26 @@ pub fn start_init(layout: &Layout, role: &str, namespaces: CloneFlags) -> Result
     Ok(Waiting { pid, stdin })
 }
 
-/// The program `testbed`: this one, or in a test the one that cargo built beside it.
+/// The program `testbed`: this one, or the one that cargo built beside the bench or a test.
 fn testbed_program() -> Result<PathBuf> {
     let this = std::env::current_exe().context("failed to find this program itself")?;
-    match this.parent() {
-        Some(deps) if deps.ends_with("deps") => {
-            let program = deps.with_file_name("testbed");
-            ensure!(
-                program.is_file(),
-                "{} does not exist: build it with `cargo build -p mooring-testbed-cli`",
-                program.display()
-            );
-            Ok(program)
+    let beside = match this.parent() {
+        Some(deps) if deps.ends_with("deps") => deps.with_file_name(PROGRAM),
+        // Not by its path: cargo may have built another program there since this one was started, and removed it.
+        _ if this
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(PROGRAM)) =>
+        {
+            return Ok(PathBuf::from("/proc/self/exe"));
         }
-        // Not by its path: cargo may have built another program there since this one was started.
-        _ => Ok(PathBuf::from("/proc/self/exe")),
-    }
+        _ => this.with_file_name(PROGRAM),
+    };
+    ensure!(
+        beside.is_file(),
+        "{} does not exist: build it with `cargo build -p mooring-testbed-cli`",
+        beside.display()
+    );
+    Ok(beside)
 }
 
 fn arguments(layout: &Layout, role: &str) -> [String; 2] {

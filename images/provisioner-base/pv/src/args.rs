@@ -70,6 +70,17 @@ Examples:
   source=$(pv get --volume source)
   copied=$(pv get --source source)")]
     Get(Get),
+    /// Print the volumes of a group, a line for each (operations 'snapshot-group' and 'delete-group').
+    ///
+    /// A line has the name of the volume's PersistentVolume, the name of its snapshot and its capacity in bytes. Of a
+    /// group that an administrator has named, nothing may be known but the snapshots: then the first is '-' and the
+    /// last 0.
+    #[command(after_help = "\
+Example:
+  pv members | while read -r pv_name snapshot_name _; do
+      acme snapshot create \"$(pv get --member \"$pv_name\" source)\" \"$snapshot_name\"
+  done")]
+    Members,
     /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
     ///
     /// Writes them as JSON to the termination message, so that a script needs no quoting of its own.
@@ -143,6 +154,10 @@ pub struct Get {
     /// Print an option of the volume to copy instead, as its PersistentVolume has it: a 'clone' needs these.
     #[arg(long, conflicts_with = "volume")]
     pub source: bool,
+    /// Print an option of this volume of the group instead, as its PersistentVolume has it; or else a parameter that it
+    /// was made with. See 'pv members'.
+    #[arg(long, value_name = "PV_NAME", conflicts_with_all = ["volume", "source"])]
+    pub member: Option<String>,
     /// What to print if there is no such property (without this, that is an error).
     #[arg(long, value_name = "VALUE")]
     pub default: Option<String>,

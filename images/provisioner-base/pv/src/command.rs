@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mooring_contract::operation::Operation;
 use mooring_contract::property::keys;
-use mooring_contract::request::Request;
+use mooring_contract::request::{Member, Request};
 use mooring_contract::volume;
 use mooring_seal::{Purpose, seal};
 use serde_json::Value;
@@ -31,6 +31,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         PvCommand::Create(create) => self::create(&given, create),
         PvCommand::Delete => delete(&given),
         PvCommand::Get(get) => self::get(&given, &get),
+        PvCommand::Members => members(&given),
         PvCommand::Options(options) => self::options(&given, options),
         PvCommand::Classes(classes) => classes::run(classes),
         PvCommand::Lock(lock) => Err(lock::run(&lock)),
@@ -75,9 +76,12 @@ fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
         property,
         volume,
         source,
+        member,
         default,
     } = args;
-    let value = if *volume {
+    let value = if let Some(pv_name) = member {
+        of_member(&given.request()?, pv_name, property)?
+    } else if *volume {
         given.request()?.volume.remove(property)
     } else if *source {
         let source = given.request()?.source;
@@ -86,7 +90,12 @@ fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
         given.property(property)?
     };
     let missing = || {
-        if *volume {
+        if let Some(pv_name) = member {
+            Error::NoMemberOption {
+                pv_name: pv_name.clone(),
+                option: property.clone(),
+            }
+        } else if *volume {
             Error::NoOption(property.clone())
         } else if *source {
             Error::NoSourceOption(property.clone())
@@ -96,6 +105,33 @@ fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
     };
     let value = value.or_else(|| default.clone()).ok_or_else(missing)?;
     say(&format!("{value}\n"))
+}
+
+/// An option of one volume of the group, or a parameter that it was made with.
+fn of_member(request: &Request, pv_name: &str, name: &str) -> Result<Option<String>, Error> {
+    let mut members = request.members().iter();
+    let member = members.find(|member| member.pv_name == pv_name);
+    let member = member.ok_or_else(|| Error::NoMember(pv_name.to_owned()))?;
+    Ok(member.volume.get(name).or_else(|| member.parameters.get(name)).cloned())
+}
+
+fn members(given: &RunInput) -> Result<(), Error> {
+    say(&lines(given.request()?.members()))
+}
+
+/// What `pv members` prints: words that a shell's `read` takes apart.
+fn lines(members: &[Member]) -> String {
+    let line = |member: &Member| {
+        let Member {
+            pv_name,
+            snapshot_name,
+            size,
+            ..
+        } = member;
+        let pv_name = if pv_name.is_empty() { "-" } else { pv_name };
+        format!("{pv_name} {snapshot_name} {size}\n")
+    };
+    members.iter().map(line).collect()
 }
 
 fn options(given: &RunInput, args: Options) -> Result<(), Error> {
@@ -175,10 +211,11 @@ fn say(text: &str) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::run;
+    use super::{lines, of_member, run};
     use crate::args::Args;
     use crate::volume::tests::request;
     use clap::{CommandFactory as _, Parser as _};
+    use mooring_contract::request::{Member, Snapshot};
     use std::fs;
 
     #[test]
@@ -201,6 +238,43 @@ mod tests {
         run(Args::parse_from(args)).unwrap();
         let text = fs::read_to_string(&to).unwrap();
         assert_eq!(text, r#"{"client":"local","source":"pvc-u1.img"}"#);
+    }
+
+    #[test]
+    fn the_volumes_of_a_group_are_listed_and_each_has_its_own_options() {
+        let member = |pv_name: &str, size| Member {
+            snapshot_name: format!("groupsnapshot-1.{pv_name}"),
+            pv_name: pv_name.into(),
+            size,
+            volume: [("source".to_owned(), format!("{pv_name}.img"))].into(),
+            parameters: [
+                ("source".to_owned(), "-".to_owned()),
+                ("tier".to_owned(), "1".to_owned()),
+            ]
+            .into(),
+            ..Member::default()
+        };
+        let members = vec![
+            member("pvc-1", 5),
+            Member {
+                snapshot_name: "monday".into(),
+                ..Member::default()
+            },
+        ];
+        assert_eq!(lines(&members), "pvc-1 groupsnapshot-1.pvc-1 5\n- monday 0\n");
+        let mut request = request();
+        request.snapshot = Some(Snapshot {
+            name: "groupsnapshot-1".into(),
+            content_name: "c".into(),
+            content_uid: "u".into(),
+            backup: false,
+            members: Some(members),
+        });
+        let option = |pv_name: &str, name: &str| of_member(&request, pv_name, name);
+        assert_eq!(option("pvc-1", "source").unwrap().as_deref(), Some("pvc-1.img"));
+        assert_eq!(option("pvc-1", "tier").unwrap().as_deref(), Some("1"));
+        assert_eq!(option("pvc-1", "pool").unwrap(), None);
+        assert_eq!(option("pvc-2", "source").unwrap_err().exit_code(), 78);
     }
 
     #[test]

@@ -43,6 +43,16 @@ pub enum Error {
     /// `pv get --source` of an option that the volume to copy does not have.
     #[error("the volume to copy has no option {0:?}: only a 'clone' has such a volume; give --default")]
     NoSourceOption(String),
+    /// `pv get --member` of a volume that is not among the group's.
+    #[error("the group has no volume {0:?}: take the names from 'pv members'")]
+    NoMember(String),
+    /// `pv get --member` of an option that this volume does not have.
+    #[error("volume {pv_name} of the group has neither an option nor a parameter {option:?}: give --default")]
+    NoMemberOption {
+        /// Name of its PersistentVolume.
+        pv_name: String,
+        option: String,
+    },
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -233,6 +243,8 @@ impl Error {
             | Self::NoProperty(_)
             | Self::NoOption(_)
             | Self::NoSourceOption(_)
+            | Self::NoMember(_)
+            | Self::NoMemberOption { .. }
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
             | Self::ClassWord { .. }

@@ -50,6 +50,10 @@ pub const MODIFY_TAKEN_BACK: &str = "VolumeModifyCanceled";
 pub const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";
 /// A run that removes a snapshot failed and will be tried again.
 pub const SNAPSHOT_DELETE_FAILED: &str = "SnapshotDeleteError";
+/// A run that takes the snapshots of a group failed, or there can be none.
+pub const GROUP_FAILED: &str = "GroupSnapshotCreationFailed";
+/// A run that removes the snapshots of a group failed and will be tried again.
+pub const GROUP_DELETE_FAILED: &str = "GroupSnapshotDeleteError";
 /// The volume went with its node.
 pub const NODE_GONE: &str = "VolumeLostWithNode";
 /// The selected node can't mount the volume.

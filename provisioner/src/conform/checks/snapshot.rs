@@ -83,6 +83,7 @@ impl<R: Runs> Kit<'_, R> {
             content_name: format!("snapcontent-{uid}"),
             content_uid: uid,
             backup: form == Form::Backup,
+            members: None,
         }
     }
 

@@ -45,6 +45,10 @@ enum Planted {
     RestoreLies,
     BackupFailsTwice,
     BackupGoesWithItsVolume,
+    GroupFailsTwice,
+    GroupLies,
+    GroupLosesOne,
+    GroupDeleteFailsOnNothing,
     AttachFailsTwice,
     AttachLies,
     AttachPrintsNonsense,
@@ -80,7 +84,7 @@ impl Fake {
             "data": {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
                 "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
-                               delete-backup, discover, attach, detach",
+                               delete-backup, snapshot-group, delete-group, discover, attach, detach",
                 "volume-source": "flexVolume",
             },
         });
@@ -134,6 +138,37 @@ impl Fake {
             _ => json!({"client": "nfs", "source": format!("10.0.0.1:/{name}")}).to_string(),
         };
         finish(Outcome::Done, Category::Done, &printed)
+    }
+}
+
+impl Fake {
+    fn taken_together(&self, ask: &Ask<'_>) -> Finish {
+        let group = ask.snapshot.clone().unwrap().members.unwrap();
+        let all_there = group.iter().all(|member| self.made.borrow().contains(&member.pvc_uid));
+        if !all_there && !self.is(Planted::GroupLies) {
+            return self.failed(Outcome::GiveUp, "no such volume");
+        }
+        let mut fresh = false;
+        for (index, member) in group.into_iter().enumerate() {
+            if index == 0 || !self.is(Planted::GroupLosesOne) {
+                fresh |= self.snapshots.borrow_mut().insert(member.snapshot_name);
+            }
+        }
+        if !fresh && self.is(Planted::GroupFailsTwice) {
+            return self.failed(Outcome::Retry, "they were taken before");
+        }
+        finish(Outcome::Done, Category::Done, "")
+    }
+
+    fn removed_together(&self, ask: &Ask<'_>) -> Finish {
+        let mut there = false;
+        for member in ask.snapshot.clone().unwrap().members.unwrap() {
+            there |= self.snapshots.borrow_mut().remove(&member.snapshot_name);
+        }
+        if !there && self.is(Planted::GroupDeleteFailsOnNothing) {
+            return self.failed(Outcome::Retry, "no such group");
+        }
+        finish(Outcome::Done, Category::Done, "")
     }
 }
 
@@ -299,6 +334,8 @@ impl Runs for Fake {
                 self.snapshots.borrow_mut().remove(&ask.snapshot.clone().unwrap().name);
                 finish(Outcome::Done, Category::Done, "")
             }
+            Operation::SnapshotGroup => self.taken_together(ask),
+            Operation::DeleteGroup => self.removed_together(ask),
             Operation::Restore => {
                 let taken = self.snapshots.borrow().contains(&ask.snapshot.clone().unwrap().name);
                 if taken || self.is(Planted::RestoreLies) {
@@ -372,6 +409,10 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::RestoreLies, "the snapshot is gone"),
         (Planted::BackupFailsTwice, "it was taken before"),
         (Planted::BackupGoesWithItsVolume, "no such snapshot"),
+        (Planted::GroupFailsTwice, "they were taken before"),
+        (Planted::GroupLies, "one of the volumes is gone"),
+        (Planted::GroupLosesOne, "no such snapshot"),
+        (Planted::GroupDeleteFailsOnNothing, "no such group"),
         (Planted::AttachFailsTwice, "it is attached"),
         (Planted::AttachLies, "the volume is gone"),
         (Planted::AttachPrintsNonsense, "the connection would be refused"),

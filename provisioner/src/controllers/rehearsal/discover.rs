@@ -248,7 +248,7 @@ impl Stage {
 #[tokio::test]
 async fn classes_come_and_go_as_the_storage_lists_them_whatever_fails() {
     Stage::open().whole("nothing fails").await;
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+    for fault in Fault::ALL {
         for nth in 1.. {
             let mut stage = Stage::open();
             stage.api.fail(nth, fault);

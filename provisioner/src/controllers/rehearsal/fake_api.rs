@@ -21,6 +21,10 @@ pub(super) enum Fault {
     Conflict,
 }
 
+impl Fault {
+    pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::Conflict];
+}
+
 /// A handle on the server; a clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FakeApi {
@@ -33,6 +37,8 @@ pub(super) struct FakeState {
     objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
     pub(super) version: u64,
     calls: usize,
+    /// How many of the calls were writes.
+    writes: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
     /// How many calls have gone wrong.
@@ -61,10 +67,11 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// Has the `nth` call from now on go wrong.
+    /// Has the `nth` call from now on go wrong. [`Fault::After`] counts only writes: for a read it is the same as
+    /// [`Fault::Before`].
     pub(super) fn fail(&self, nth: usize, fault: Fault) {
         let mut state = self.lock();
-        state.calls = 0;
+        (state.calls, state.writes) = (0, 0);
         state.tripped = false;
         state.fault = Some((nth, fault));
     }
@@ -75,9 +82,12 @@ impl FakeApi {
 }
 
 impl FakeState {
-    /// Calls since the last [`FakeApi::fail`].
+    /// Calls since the last [`FakeApi::fail`] that it counts.
     pub(super) fn calls(&self) -> usize {
-        self.calls
+        match self.fault {
+            Some((_, Fault::After)) => self.writes,
+            Some((_, Fault::Before | Fault::Conflict)) | None => self.calls,
+        }
     }
 
     pub(super) fn each(&self, kind: &str) -> impl Iterator<Item = &Value> {
@@ -129,10 +139,15 @@ impl FakeState {
         if let Some((_, kind, key)) = self.meanwhile.filter(|(nth, ..)| *nth == self.calls) {
             self.delete(kind, key);
         }
-        if *method != Method::GET {
+        let writes = *method != Method::GET;
+        if writes {
+            self.writes += 1;
             self.log.push(format!("{method} {path}"));
         }
-        let fault = self.fault.filter(|(nth, _)| *nth == self.calls).map(|(_, fault)| fault);
+        let fault = self
+            .fault
+            .filter(|(nth, fault)| *nth == self.calls() && (writes || *fault != Fault::After))
+            .map(|(_, fault)| fault);
         self.faults += usize::from(fault.is_some());
         if fault == Some(Fault::Conflict) {
             return status(StatusCode::CONFLICT, "as you wished");
@@ -185,6 +200,7 @@ impl FakeState {
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
         let path = path.trim_start_matches("/api/v1/");
         let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+        let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
         let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
         let mut parts: Vec<&str> = path.split('/').collect();
         let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
@@ -207,6 +223,7 @@ impl FakeState {
             "configmaps" => "configmaps",
             "volumesnapshotcontents" => "contents",
             "volumesnapshotclasses" => "snapshotclasses",
+            "volumegroupsnapshotcontents" => "groups",
             "storageclasses" => "classes",
             _ => return status(StatusCode::NOT_FOUND, path),
         };
@@ -261,8 +278,8 @@ impl FakeState {
             // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
             let not_written: &[_] = match (kind, by_status) {
                 ("claims", true) => &["spec"],
-                ("contents", true) => &["spec", "metadata"],
-                ("claims" | "contents", false) => &["status"],
+                ("contents" | "groups", true) => &["spec", "metadata"],
+                ("claims" | "contents" | "groups", false) => &["status"],
                 _ => &[],
             };
             for part in not_written {

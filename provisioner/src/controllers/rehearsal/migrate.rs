@@ -169,7 +169,7 @@ async fn a_volume_moves_there_and_back_with_seven_writes_each() {
 /// Proves: P1
 #[tokio::test]
 async fn a_move_ends_well_whatever_fails_and_whenever_it_is_cut_off() {
-    for fault in [Fault::Before, Fault::After, Fault::Conflict] {
+    for fault in Fault::ALL {
         for nth in 1.. {
             let (theatre, mut binder) = stage().await;
             theatre.api.fail(nth, fault);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{form_of, plan_snapshot};
 use crate::config::store::NoConfig;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::decision::{Decision, SnapshotDecision};
-use crate::operation::observed::{Limits, ObservedSnapshot};
+use crate::operation::observed::{Limits, ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::tests::{ago, config, ended, no_image, now, record, run, running};
 use crate::process::events::reasons;
@@ -71,15 +71,23 @@ fn world() -> World {
 impl World {
     fn plan(&self) -> SnapshotDecision {
         let content: VolumeSnapshotContent = serde_json::from_value(self.content.clone()).unwrap();
-        let volume: Option<PersistentVolume> = serde_json::from_value(self.volume.clone()).unwrap();
-        let claim: Option<PersistentVolumeClaim> = serde_json::from_value(self.claim.clone()).unwrap();
+        let content = content.view();
+        let target = ObservedTarget {
+            handle: content.volumes.first().cloned().unwrap_or_default(),
+            volume: serde_json::from_value::<Option<_>>(self.volume.clone())
+                .unwrap()
+                .map(Arc::new),
+            claim: serde_json::from_value::<Option<_>>(self.claim.clone())
+                .unwrap()
+                .map(Arc::new),
+        };
         let seen = ObservedSnapshot {
             content: &content,
             form: form_of(&content, self.record.as_ref(), self.class.as_ref()),
             record: self.record.as_ref(),
             class: self.class.as_ref(),
-            volume: volume.as_ref(),
-            claim: claim.as_ref(),
+            targets: &[target],
+            group: None,
             config: &self.config,
             snapshot_run: self.snapshot_run.as_ref(),
             delete_run: self.delete_run.as_ref(),
@@ -231,7 +239,7 @@ fn the_content_of_another_driver_or_a_group_is_nothing_of_mooring_s() {
     world.content["spec"]["driver"] = json!("example.com");
     assert!(matches!(world.plan(), Decision::Rest));
     let mut world = self::world();
-    world.content["metadata"]["annotations"] = json!({super::OF_GROUP: "g"});
+    world.content["metadata"]["annotations"] = json!({annotations::OF_GROUP: "g"});
     assert!(matches!(world.plan(), Decision::Rest));
 }
 

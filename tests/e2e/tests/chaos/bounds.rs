@@ -67,7 +67,7 @@ async fn of_volume(scope: &Scope, image: &str, claim: &str) -> Result<Pod> {
 /// Uses memory in a client container until the kernel kills a process.
 fn take_all_memory(scope: &Scope, pod: &str) {
     // It fails, whichever process is killed.
-    let _ = scope.kubectl(["-n", NAMESPACE, "exec", pod, "--", "tail", "/dev/zero"]);
+    let _ = scope.elsewhere(NAMESPACE).exec(pod, ["tail", "/dev/zero"]);
 }
 
 /// How its client container ended last: the number of restarts, and the reason.

@@ -167,7 +167,7 @@ const FILL: &str = "mkdir /tmp/full && mount -t tmpfs -o size=64k full /tmp/full
 fn a_client_container_whose_disk_is_full_serves_what_it_has_revives_it_and_says_why_it_takes_nothing_new() {
     on_own_nodes("chaos-disk", async |scope| {
         let volumes = Volumes::new(&scope, &["used", "late"]).await?;
-        let inside = |script: &str| scope.kubectl(["-n", NAMESPACE, "exec", &volumes.pod, "--", "sh", "-euc", script]);
+        let inside = |script: &str| scope.elsewhere(NAMESPACE).exec(&volumes.pod, ["sh", "-euc", script]);
         inside(FILL)?;
         scope.pod("late", NODE, "late", Value::Null)?;
         scope.event("late", "No space left on device").await?;

@@ -116,6 +116,34 @@ async fn hold(scope: &Scope) -> Result<()> {
     scope.apply_anywhere(&json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]}).to_string())
 }
 
+/// What snapshot-controller makes for a snapshot, and for a group of them.
+struct Contents {
+    group: &'static str,
+    kind: &'static str,
+    /// Its annotation that says that the user's object is being deleted.
+    being_deleted: &'static str,
+}
+
+const CONTENTS: [Contents; 2] = [
+    Contents {
+        group: "snapshot.storage.k8s.io",
+        kind: "VolumeSnapshotContent",
+        being_deleted: annotations::SNAPSHOT_BEING_DELETED,
+    },
+    Contents {
+        group: "groupsnapshot.storage.k8s.io",
+        kind: "VolumeGroupSnapshotContent",
+        being_deleted: annotations::GROUP_BEING_DELETED,
+    },
+];
+
+impl Contents {
+    fn api(&self, scope: &Scope) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk(self.group, "v1", self.kind);
+        Api::all_with(scope.client.clone(), &ApiResource::from_gvk(&kind))
+    }
+}
+
 /// A separate Mooring in a namespace of its own: a controller with exactly these rights, which reads the ConfigMaps
 /// there. When this is dropped, it removes what the controller did not clean up.
 struct Mooring {
@@ -344,8 +372,8 @@ impl Mooring {
     }
 
     /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
-    /// expanded and deleted; a snapshot is taken and deleted; classes are made of what was discovered; a Pod with the
-    /// name that it wants exists already.
+    /// expanded and deleted; snapshots are taken and deleted, one alone and those of a group; classes are made of what
+    /// was discovered; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
@@ -377,8 +405,8 @@ impl Mooring {
         )])
         .await?;
         let by_csi = json!({
-            "volume-source": "csi", "operations": "provision,delete,snapshot,delete-snapshot,discover",
-            "discover-script": "echo 'ssd snapshots -- pool=ssd' | pv classes",
+            "volume-source": "csi", "discover-script": "echo 'ssd snapshots -- pool=ssd' | pv classes",
+            "operations": "provision,delete,snapshot,delete-snapshot,snapshot-group,delete-group,discover",
         });
         self.apply(&[self.config("late", &late, by_csi)]).await?;
         let there = self.scope.elsewhere(&self.namespace);
@@ -397,7 +425,7 @@ impl Mooring {
             "--force",
         ])?;
         self.bound("taken").await?;
-        self.snapshot(&taken).await?;
+        self.snapshots(&taken).await?;
         let discovered = self.discovered_class();
         self.snapshot_class(&discovered, true).await?;
 
@@ -450,50 +478,48 @@ impl Mooring {
         .await
     }
 
-    fn contents(&self) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
-        Api::all_with(self.scope.client.clone(), &ApiResource::from_gvk(&kind))
-    }
-
-    /// Has a snapshot of a claim's volume taken and deleted, by the object that snapshot-controller makes for it.
-    async fn snapshot(&self, claim: &str) -> Result<()> {
-        let mut content = self.object(
-            "snapshot.storage.k8s.io/v1",
-            "VolumeSnapshotContent",
-            &self.namespace,
-            json!({"spec": {
-                "driver": "vcs.mooring.dev", "deletionPolicy": "Delete",
-                "source": {"volumeHandle": format!("pvc-{claim}")},
-                "volumeSnapshotRef": {"namespace": self.namespace, "name": "monday", "uid": claim},
-            }}),
-        );
-        content["metadata"]["namespace"] = Value::Null;
-        self.apply(&[content]).await?;
-        wait_until("the snapshot to be ready", LIMIT, async || {
-            let content = self.contents().get(&self.namespace).await?;
-            Ok((content.data["status"]["readyToUse"] == true).then_some(()))
-        })
-        .await?;
-        self.without_snapshot().await
-    }
-
-    /// Deletes the content, if it is there, with the mark of snapshot-controller that its snapshot is deleted too.
-    async fn without_snapshot(&self) -> Result<()> {
-        let contents = self.contents();
-        if contents.get_opt(&self.namespace).await?.is_none() {
-            return Ok(());
-        }
-        let mark = json!({"metadata": {"annotations": {
-            "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes",
-        }}});
-        contents
-            .patch(&self.namespace, &PatchParams::default(), &Patch::Merge(&mark))
+    /// Has snapshots of a claim's volume taken and deleted, alone and as a group, by the objects that
+    /// snapshot-controller makes for them.
+    async fn snapshots(&self, claim: &str) -> Result<()> {
+        let volume = format!("pvc-{claim}");
+        let of = json!({"namespace": self.namespace, "name": "monday", "uid": claim});
+        let alone = json!({"source": {"volumeHandle": volume}, "volumeSnapshotRef": of});
+        let group = json!({"source": {"volumeHandles": [volume]}, "volumeGroupSnapshotRef": of});
+        for (content, mut spec) in CONTENTS.iter().zip([alone, group]) {
+            (spec["driver"], spec["deletionPolicy"]) = (json!("vcs.mooring.dev"), json!("Delete"));
+            let version = format!("{}/v1", content.group);
+            let mut object = self.object(&version, content.kind, &self.namespace, json!({"spec": spec}));
+            object["metadata"]["namespace"] = Value::Null;
+            self.apply(&[object]).await?;
+            let contents = content.api(&self.scope);
+            wait_until(&format!("{} to be ready", content.kind), LIMIT, async || {
+                let content = contents.get(&self.namespace).await?;
+                Ok((content.data["status"]["readyToUse"] == true).then_some(()))
+            })
             .await?;
-        contents.delete(&self.namespace, &DeleteParams::default()).await?;
-        wait_until("the snapshot to be gone", LIMIT, async || {
-            Ok(contents.get_opt(&self.namespace).await?.is_none().then_some(()))
-        })
-        .await
+        }
+        self.without_snapshots().await
+    }
+
+    /// Deletes the contents that are there, with the mark of snapshot-controller that the users' objects are deleted
+    /// too.
+    async fn without_snapshots(&self) -> Result<()> {
+        for content in &CONTENTS {
+            let contents = content.api(&self.scope);
+            if contents.get_opt(&self.namespace).await?.is_none() {
+                continue;
+            }
+            let mark = json!({"metadata": {"annotations": {content.being_deleted: "yes"}}});
+            contents
+                .patch(&self.namespace, &PatchParams::default(), &Patch::Merge(&mark))
+                .await?;
+            contents.delete(&self.namespace, &DeleteParams::default()).await?;
+            wait_until(&format!("{} to be gone", content.kind), LIMIT, async || {
+                Ok(contents.get_opt(&self.namespace).await?.is_none().then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Makes the controller work until it is refused for lack of the right; whether it was.
@@ -516,7 +542,7 @@ impl Mooring {
     /// Gives the controller the missing right: it resumes its work and cleans up after itself.
     async fn finish(mut self, rights: &Rights) -> Result<()> {
         self.grant(rights).await?;
-        self.without_snapshot().await?;
+        self.without_snapshots().await?;
         let pods: Api<Pod> = self.api();
         let claims: Api<PersistentVolumeClaim> = self.api();
         let volumes: Api<PersistentVolume> = Api::all(self.scope.client.clone());
@@ -599,10 +625,10 @@ impl Mooring {
             self.namespace
         );
         let volumes = self.kubectl(["get", "persistentvolumes", "-o", &of_namespace]);
-        let content = format!("volumesnapshotcontents/{}", self.namespace);
-        let content = self.kubectl(["get", &content, "--ignore-not-found", "-o", "name"]);
+        let of_kind = |kind: &str| self.kubectl(["get", kind, &self.namespace, "--ignore-not-found", "-o", "name"]);
+        let [content, group] = ["volumesnapshotcontents", "volumegroupsnapshotcontents"].map(of_kind);
         let mut steps: Vec<Result<()>> = Vec::new();
-        for object in [&claims, &volumes, &content]
+        for object in [&claims, &volumes, &content, &group]
             .into_iter()
             .flatten()
             .flat_map(|all| all.split_whitespace())

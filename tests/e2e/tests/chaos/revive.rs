@@ -48,7 +48,7 @@ while :; do
 done";
 
 fn exec(scope: &Scope, container: &str, script: &str) -> Result<String> {
-    scope.kubectl(["exec", "user", "-c", container, "--", "sh", "-c", script])
+    scope.exec_in("user", Some(container), ["sh", "-c", script])
 }
 
 fn count(scope: &Scope) -> Result<u64> {

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace, skip};
 
-const LOCAL: &str = "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore";
+const LOCAL: &str =
+    "provision, delete, expand, modify, clone, snapshot, delete-snapshot, snapshot-group, delete-group, restore";
 
 fn local_provisioner(scope: &Scope) -> Provisioner {
     scope

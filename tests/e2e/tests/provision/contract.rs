@@ -39,7 +39,7 @@ async fn given(scope: &Scope, namespace: &str, uid: &str) -> Result<Given> {
         "cd /run/mooring/properties && for file in *; do echo \"$file=$(cat \"$file\")\"; done
          echo {MARK}; env; echo {MARK}; cat /run/mooring/request.json"
     );
-    let all = scope.kubectl(["-n", namespace, "exec", &name, "--", "sh", "-c", &script])?;
+    let all = scope.elsewhere(namespace).exec(&name, ["sh", "-c", &script])?;
     let mut parts = all
         .splitn(3, &format!("{MARK}\n"))
         .map(str::to_owned)

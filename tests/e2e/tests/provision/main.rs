@@ -10,6 +10,7 @@ mod deleted;
 mod discover;
 mod expand;
 mod grant;
+mod group;
 mod local;
 mod lost;
 mod migrate;

@@ -283,16 +283,30 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
 fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_nothing_else_of_any() {
     in_namespace("sec-controller-snapshots", async |scope| {
         scope.snapshot_api()?;
+        let metadata = |name: &str| {
+            let name = format!("{}-{name}", scope.namespace);
+            json!({"name": name, "labels": {TEST_LABEL: scope.namespace}})
+        };
         let content = |name: &str, driver: &str| {
             json!({
                 "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-                "metadata": {"name": format!("{}-{name}", scope.namespace), "labels": {TEST_LABEL: scope.namespace}},
+                "metadata": metadata(name),
                 "spec": {
                     "driver": driver, "deletionPolicy": "Retain", "source": {"snapshotHandle": "a/b/c"},
                     "volumeSnapshotRef": {"namespace": scope.namespace, "name": name},
                 },
             })
         };
+        let group = json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
+            "metadata": metadata("others"),
+            "spec": {
+                "driver": "example.com", "deletionPolicy": "Retain", "source": {"groupSnapshotHandles": {
+                    "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["a"]}},
+                "volumeGroupSnapshotRef": {"namespace": scope.namespace, "name": "others"},
+            },
+        });
+        scope.apply_anywhere(&group.to_string())?;
         for (name, driver) in [("own", "vcs.mooring.dev"), ("others", "example.com")] {
             scope.apply_anywhere(&content(name, driver).to_string())?;
         }
@@ -304,7 +318,9 @@ fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_not
             "v1",
             "VolumeSnapshotContent",
         ));
-        let contents: Api<DynamicObject> = Api::all_with(client, &kind);
+        let contents: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+        let kind = GroupVersionKind::gvk("groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshotContent");
+        let groups: Api<DynamicObject> = Api::all_with(client, &ApiResource::from_gvk(&kind));
         let only_asked = PatchParams {
             dry_run: true,
             ..PatchParams::default()
@@ -321,6 +337,8 @@ fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_not
         let another = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
         let said = refusal(contents.patch(&name("own"), &only_asked, &another).await);
         assert!(said.contains("only its status, its record and its finalizer"), "{said}");
+        let said = refusal(groups.patch(&name("others"), &only_asked, &noted).await);
+        assert!(said.contains("of Mooring's own driver only"), "{said}");
         // It has no such rights in the first place.
         let made: DynamicObject = parsed(content("more", "vcs.mooring.dev"))?;
         for said in [

@@ -10,7 +10,7 @@ const NODE: &str = "node-1";
 
 /// Runs a command in one container of the Pod `user`.
 fn exec(scope: &Scope, container: &str, script: &str) -> Result<String> {
-    scope.kubectl(["exec", "user", "-c", container, "--", "sh", "-c", script])
+    scope.exec_in("user", Some(container), ["sh", "-c", script])
 }
 
 /// Proves: M4

@@ -74,15 +74,13 @@ fn client_pod(scope: &Scope) -> Result<String> {
     let found = output(&mut get)?;
     let names: Vec<_> = found.lines().collect();
     ensure!(names.len() == 1, "{names:?}");
-    Ok(names[0].to_owned())
+    Ok(names[0].trim_start_matches("pod/").to_owned())
 }
 
 fn in_client_pod(scope: &Scope, script: &str) -> Result<String> {
-    let pod = client_pod(scope)?;
-    let mut exec = scope
-        .target
-        .kubectl(["-n", NAMESPACE, "exec", &pod, "--", "sh", "-c", script]);
-    Ok(output(&mut exec)?)
+    scope
+        .elsewhere(NAMESPACE)
+        .exec(&client_pod(scope)?, ["sh", "-c", script])
 }
 
 /// Waits until the machine's Node says that it can't mount iSCSI volumes, and why.

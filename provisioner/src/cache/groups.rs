@@ -1,0 +1,79 @@
+//! What is known of the cluster's group snapshots. A cluster may have no such API: then nothing is known of it and
+//! nobody waits for it, until [`super::group_watch`] finds it.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store, store};
+
+use super::optional_api::Presence;
+use super::work_queue::{WorkItem, WorkQueue};
+use crate::volume::content_view::ContentView;
+use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
+
+/// The objects of the API of group snapshots that the watches have brought.
+#[derive(Clone)]
+pub struct Groups {
+    /// All `VolumeGroupSnapshotContent`s of the cluster.
+    pub contents: Store<VolumeGroupSnapshotContent>,
+    /// All `VolumeGroupSnapshotClass`es of the cluster.
+    pub classes: Store<VolumeGroupSnapshotClass>,
+    pub(super) presence: Presence,
+}
+
+/// What fills [`Groups`].
+pub struct GroupWriters {
+    pub(super) contents: Writer<VolumeGroupSnapshotContent>,
+    pub(super) classes: Writer<VolumeGroupSnapshotClass>,
+}
+
+impl Groups {
+    /// Nothing known yet, and what fills it.
+    pub(super) fn new() -> (Self, GroupWriters) {
+        let (contents, contents_writer) = store();
+        let (classes, classes_writer) = store();
+        let known = Self {
+            contents,
+            classes,
+            presence: Presence::default(),
+        };
+        let writers = GroupWriters {
+            contents: contents_writer,
+            classes: classes_writer,
+        };
+        (known, writers)
+    }
+
+    /// The content of this name.
+    pub fn content(&self, name: &str) -> Option<Arc<VolumeGroupSnapshotContent>> {
+        self.contents.get(&ObjectRef::new(name))
+    }
+
+    /// The content of the group that a snapshot belongs to, by the handle that the snapshot's content says, or by what
+    /// an administrator has named.
+    pub fn of(&self, snapshot: &ContentView<'_>) -> Option<Arc<VolumeGroupSnapshotContent>> {
+        let (group, named) = (snapshot.of_group, snapshot.named);
+        if group.is_none() && named.is_none() {
+            return None;
+        }
+        self.contents.find(|content| {
+            let view = ContentView::from(content);
+            let by_handle = group.is_some() && view.handle() == group;
+            let by_name = named.is_some_and(|named| view.named_members.iter().any(|member| member == named));
+            view.is_ours() && (by_handle || by_name)
+        })
+    }
+
+    /// Queues the contents that may have something open: of a volume, or all.
+    pub(super) fn queue(&self, queue: &WorkQueue, of_volume: Option<&str>) {
+        let wanted = |content: &VolumeGroupSnapshotContent| {
+            let volumes = &content.spec.source.volume_handles;
+            let of = of_volume.is_none_or(|volume| volumes.iter().any(|handle| handle == volume));
+            of && ContentView::from(content).is_ours()
+        };
+        for content in self.contents.state_filter(wanted) {
+            queue.add(&WorkItem::Group(content.name_any()));
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! The life of a group of snapshots, and of a claim that is made of one of them, rehearsed like that of a snapshot. It
+//! ends with all of its snapshots on the storage for a content that stands, and none for one that is gone; and neither
+//! a volume is deleted while its snapshot is taken, nor a group while a volume is made of one of its snapshots.
+
+use std::sync::Arc;
+
+use mooring_contract::request::Request;
+use serde_json::{Value, json};
+
+use super::fake_api::{Fault, key_of};
+use super::{Offers, PV, Script, Theatre, with_faults};
+use crate::cache::limiter::Limiter;
+use crate::run::properties::tests::silver;
+use crate::volume::group_snapshot::tests::group_content;
+
+/// The volumes of the group, by the ends of their names.
+const SOURCES: [&str; 2] = ["u8", "u9"];
+const GROUP: &str = "/groupsnapcontent-g1";
+const NAME: &str = "groupsnapshot-v1";
+const HANDLE: &str = "group:admin/custom-isci-provisioner/groupsnapshot-v1";
+
+/// How many turns it takes to copy.
+const TURNS: usize = 2;
+
+/// What the image, the user and snapshot-controller do.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taking {
+    /// The first attempt takes one snapshot and then fails.
+    first_fails: bool,
+    /// The snapshots are to stay when their objects go.
+    retain: bool,
+    /// A claim is to be made of the second snapshot.
+    restore: bool,
+    /// The group is deleted after so many turns, whatever holds it.
+    deleted_after: Option<usize>,
+    /// The claim of the second volume is deleted after so many turns, whatever holds it.
+    source_deleted_after: Option<usize>,
+}
+
+struct Stage {
+    theatre: Theatre,
+    taking: Taking,
+    runs: usize,
+    going: usize,
+    was_ready: bool,
+}
+
+fn pv(end: &str) -> String {
+    format!("pvc-{end}")
+}
+
+fn taken_of(end: &str) -> String {
+    format!("{NAME}.{}", pv(end))
+}
+
+impl Stage {
+    fn open(taking: Taking) -> Self {
+        let theatre = Theatre::open(Script {
+            image_makes_pv: false,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+            offers: Offers::Changes,
+        });
+        let mut stage = Self {
+            theatre,
+            taking,
+            runs: 0,
+            going: 0,
+            was_ready: false,
+        };
+        for end in SOURCES {
+            stage.source(end);
+        }
+        let policy = if taking.retain { "Retain" } else { "Delete" };
+        let mut api = stage.theatre.api.lock();
+        api.put(
+            "groupclasses",
+            json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev"}),
+        );
+        let handles = SOURCES.map(pv);
+        // snapshot-controller holds it a moment after it was made.
+        let change = json!({"metadata": {"finalizers": []},
+                            "spec": {"deletionPolicy": policy, "source": {"volumeHandles": handles}}});
+        api.put("groups", group_content(&change));
+        if taking.restore {
+            let mut claim = api.get("claims", "default/data").unwrap();
+            let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "of-u9"});
+            claim["spec"]["dataSource"] = snapshot.clone();
+            claim["spec"]["dataSourceRef"] = snapshot;
+            api.put("claims", claim);
+        } else {
+            api.delete("claims", "default/data");
+        }
+        drop(api);
+        stage
+    }
+
+    /// A volume of the group, with its claim.
+    fn source(&mut self, end: &str) {
+        let (pv_name, claim) = (pv(end), format!("of-{end}"));
+        let mut made_by = silver();
+        (made_by.pv_name, made_by.pvc_uid) = (pv_name.clone(), end.into());
+        (made_by.pvc_namespace, made_by.pvc_name) = ("default".into(), claim.clone());
+        let mut volume = crate::volume::acceptance::tests::volume();
+        volume["metadata"] = json!({"name": pv_name, "finalizers": ["mooring.dev/volume"], "annotations": {
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(made_by).to_string(),
+        }});
+        volume["spec"].as_object_mut().unwrap().remove("flexVolume");
+        volume["spec"]["csi"] = json!({"driver": "vcs.mooring.dev", "volumeHandle": pv_name,
+                                       "volumeAttributes": {"client": "nfs", "source": format!("h:/{end}")}});
+        volume["spec"]["claimRef"]["name"] = json!(claim);
+        volume["spec"]["claimRef"]["uid"] = json!(end);
+        volume["status"] = json!({"phase": "Bound"});
+        let mut api = self.theatre.api.lock();
+        api.put("volumes", volume);
+        api.put(
+            "claims",
+            json!({
+                "metadata": {"name": claim, "namespace": "default", "uid": end},
+                "spec": {"storageClassName": "silver", "accessModes": ["ReadWriteOnce"], "volumeName": pv_name,
+                         "resources": {"requests": {"storage": "1Gi"}}},
+            }),
+        );
+        drop(api);
+        self.theatre.storage.insert(pv_name);
+    }
+
+    async fn turn(&mut self) {
+        self.theatre.shared.limiter = Arc::new(Limiter::new(8));
+        self.theatre.turn_of_controllers().await;
+        self.kubelet();
+        self.theatre.garbage_collector();
+        self.binder();
+        self.snapshot_controller();
+    }
+
+    /// Runs every Pod that has its Secret. What copies takes long enough for everybody else to go on meanwhile.
+    fn kubelet(&mut self) {
+        let pods = self.theatre.api.lock().all("pods");
+        let operation = |pod: &Value| {
+            let label = &pod["metadata"]["labels"]["mooring.dev/operation"];
+            label.as_str().unwrap_or_default().to_owned()
+        };
+        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+        let going = |wanted: &str| pods.iter().any(|pod| operation(pod) == wanted && runs(pod));
+        let (takes, restores) = (going("snapshot-group"), going("restore"));
+        for mut pod in pods {
+            let owned = self
+                .theatre
+                .api
+                .lock()
+                .each("secrets")
+                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
+            if !owned {
+                continue;
+            }
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let operation = operation(&pod);
+            let copies = operation == "snapshot-group" || operation == "restore";
+            if pod["status"]["phase"].is_null() {
+                let of_source = SOURCES.iter().any(|end| name == format!("delete-{end}"));
+                assert!(!(of_source && takes), "a volume is deleted while its snapshot is taken");
+                assert!(
+                    operation != "delete-group" || !restores,
+                    "a group is deleted while one of its snapshots is restored"
+                );
+                assert!(operation != "delete-group" || !takes, "two runs on one group");
+                pod["status"] = crate::operation::tests::running();
+                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
+            } else if runs(&pod) {
+                if copies && self.going < TURNS {
+                    self.going += 1;
+                    pod["status"]["message"] = json!(format!("turn {}", self.going));
+                    self.theatre.api.lock().put("pods", pod);
+                    continue;
+                }
+                let (code, message) = self.end(&pod, &operation);
+                pod["status"] = crate::operation::tests::ended(code, &message);
+            } else {
+                continue;
+            }
+            pod["spec"]["nodeName"] = json!("node-a");
+            self.theatre.api.lock().put("pods", pod);
+        }
+    }
+
+    /// What a run leaves on the storage.
+    fn end(&mut self, pod: &Value, operation: &str) -> (i32, String) {
+        self.going = 0;
+        let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
+        let request: Request = serde_json::from_str(request).unwrap();
+        let storage = &mut self.theatre.storage;
+        match operation {
+            "snapshot-group" => {
+                self.runs += 1;
+                assert_eq!(request.members().len(), 2, "one run for all of them");
+                for member in request.members() {
+                    assert!(storage.contains(&member.pv_name), "a copy of nothing");
+                    assert!(member.volume["source"].starts_with("h:/u"), "{member:?}");
+                    storage.insert(member.snapshot_name.clone());
+                    if self.taking.first_fails && self.runs == 1 {
+                        return (75, "busy".to_owned());
+                    }
+                }
+            }
+            "restore" => {
+                assert!(storage.contains(&taken_of("u9")), "what is restored went meanwhile");
+                // As if it had been taken alone.
+                let source = request.source.unwrap();
+                assert_eq!((source.pv_name.as_str(), source.size), ("pvc-u9", 1 << 30));
+                assert_eq!(source.volume["source"], "h:/u9");
+                storage.insert(PV.to_owned());
+                return (0, json!({"client": "nfs", "source": "h:/x"}).to_string());
+            }
+            "delete-group" => {
+                assert_eq!(request.members().len(), 2, "all of them at once");
+                for member in request.members() {
+                    storage.remove(&member.snapshot_name);
+                }
+            }
+            "delete" => {
+                storage.remove(&request.pv_name);
+            }
+            other => panic!("{other}"),
+        }
+        (0, String::new())
+    }
+
+    /// What kube-controller-manager does to PVs.
+    fn binder(&self) {
+        let mut state = self.theatre.api.lock();
+        let claims = state.all("claims");
+        for mut volume in state.all("volumes") {
+            let (name, uid) = (&volume["metadata"]["name"], &volume["spec"]["claimRef"]["uid"]);
+            let claim = claims.iter().find(|claim| claim["metadata"]["uid"] == *uid);
+            let phase = match claim {
+                None => "Released",
+                Some(claim) if claim["spec"]["volumeName"] == *name => "Bound",
+                Some(_) => "Pending",
+            };
+            if volume["status"]["phase"] != phase {
+                volume["status"]["phase"] = json!(phase);
+                state.put("volumes", volume);
+            }
+        }
+    }
+
+    /// What snapshot-controller does: holds the content, makes the objects of each snapshot when the group is there,
+    /// and lets them go after their group has gone.
+    fn snapshot_controller(&self) {
+        let mut state = self.theatre.api.lock();
+        let group = state.get("groups", GROUP);
+        if let Some(mut group) = group.clone() {
+            let held = group["metadata"]["finalizers"].as_array();
+            if held.is_none_or(Vec::is_empty) && group["metadata"]["deletionTimestamp"].is_null() {
+                group["metadata"]["finalizers"] =
+                    json!(["groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"]);
+                state.put("groups", group.clone());
+            }
+            for info in group["status"]["volumeSnapshotInfoList"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                if group["metadata"]["deletionTimestamp"].is_null() {
+                    Self::make_member(&mut state, &group, info);
+                }
+            }
+            return;
+        }
+        for end in SOURCES {
+            let key = format!("/snapcontent-{end}");
+            let Some(mut content) = state.get("contents", &key) else {
+                continue;
+            };
+            state.delete("snapshots", &format!("default/of-{end}"));
+            let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+            if content["metadata"]["annotations"][mark].is_null() {
+                content["metadata"]["annotations"][mark] = json!("yes");
+                state.put("contents", content);
+                state.delete("contents", &key);
+            }
+        }
+    }
+
+    /// The two objects of one snapshot of the group.
+    fn make_member(state: &mut super::fake_api::FakeState, group: &Value, info: &Value) {
+        let end = info["volumeHandle"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("pvc-")
+            .to_owned();
+        if state.get("contents", &format!("/snapcontent-{end}")).is_some() {
+            return;
+        }
+        let (name, content) = (format!("of-{end}"), format!("snapcontent-{end}"));
+        let handle = &group["status"]["volumeGroupSnapshotHandle"];
+        state.put(
+            "contents",
+            json!({
+                "metadata": {
+                    "name": content, "uid": format!("s-{end}"),
+                    "annotations": {"groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": handle},
+                    "finalizers": ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"],
+                },
+                "spec": {
+                    "driver": "vcs.mooring.dev", "deletionPolicy": group["spec"]["deletionPolicy"],
+                    "source": {"volumeHandle": info["volumeHandle"]}, "sourceVolumeMode": "Filesystem",
+                    "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": format!("v-{end}")},
+                },
+                "status": {
+                    "snapshotHandle": info["snapshotHandle"], "volumeGroupSnapshotHandle": handle,
+                    "readyToUse": info["readyToUse"], "restoreSize": info["restoreSize"],
+                },
+            }),
+        );
+        state.put(
+            "snapshots",
+            json!({
+                "metadata": {"namespace": "default", "name": name, "uid": format!("v-{end}")},
+                "status": {"boundVolumeSnapshotContentName": content, "readyToUse": true},
+            }),
+        );
+    }
+
+    fn delete_group(&mut self) {
+        let mut state = self.theatre.api.lock();
+        let mut group = state.get("groups", GROUP).unwrap();
+        self.was_ready = group["status"]["readyToUse"] == true;
+        let mark = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+        group["metadata"]["annotations"][mark] = json!("yes");
+        state.put("groups", group);
+        // With Retain the administrator does that.
+        state.delete("groups", GROUP);
+    }
+
+    /// Plays until nothing changes any more. Calls go wrong from the turn before something is deleted: until then it is
+    /// a group that stands, which is rehearsed too.
+    async fn play(&mut self, fault: Option<(usize, Fault)>) {
+        let mut quiet = 0;
+        let deleted_after = self.taking.deleted_after.or(self.taking.source_deleted_after);
+        let faulty_after = deleted_after.unwrap_or(0).saturating_sub(1);
+        for turn in 0..160 {
+            if turn == faulty_after {
+                self.theatre.fail(fault);
+            }
+            if self.taking.deleted_after == Some(turn) {
+                self.delete_group();
+            }
+            if self.taking.source_deleted_after == Some(turn) {
+                self.theatre.api.lock().delete("claims", "default/of-u9");
+            }
+            let before = self.theatre.api.lock().version;
+            let faults = self.theatre.api.lock().faults;
+            self.turn().await;
+            let after = self.theatre.api.lock().version;
+            let rests = before == after && faults == self.theatre.api.lock().faults;
+            quiet = if rests { quiet + 1 } else { 0 };
+            let over = |at: Option<usize>| at.is_none_or(|at| turn > at);
+            if quiet > 1 && over(self.taking.deleted_after) && over(self.taking.source_deleted_after) {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.theatre.api.lock());
+    }
+
+    fn check(&self, what: &str) {
+        let state = self.theatre.api.lock();
+        let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
+        let storage = &self.theatre.storage;
+        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
+        let source_stands = self.taking.source_deleted_after.is_none();
+        assert_eq!(storage.contains(&pv("u9")), source_stands, "{what}: the source");
+        let kept = SOURCES.map(|end| storage.contains(&taken_of(end)));
+        let group = state.get("groups", GROUP);
+        if self.taking.deleted_after.is_some() {
+            assert_eq!(group, None, "{what}: the content hangs");
+            assert_eq!(names("contents"), [""; 0], "{what}: a snapshot's content hangs");
+            let stay = self.taking.retain && self.was_ready;
+            assert_eq!(kept, [stay; 2], "{what}: the snapshots");
+        } else {
+            let group = group.unwrap();
+            let annotations = &group["metadata"]["annotations"];
+            let ready = group["status"]["readyToUse"] == true;
+            assert!(ready || !source_stands, "{what}: no snapshots: {group:#}");
+            if ready {
+                assert_eq!(annotations["mooring.dev/operation"], Value::Null, "{what}: still held");
+                let mark = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
+                assert_eq!(annotations[mark], Value::Null, "{what}: still marked");
+                assert_eq!(kept, [true; 2], "{what}: a snapshot is missing");
+                assert_eq!(group["status"]["volumeGroupSnapshotHandle"], HANDLE, "{what}");
+                assert_eq!(group["status"]["error"], Value::Null, "{what}");
+                for content in state.each("contents") {
+                    let noted = content["metadata"]["annotations"]["mooring.dev/request"].as_str();
+                    assert!(noted.is_some_and(|noted| noted.contains("h:/u")), "{what}: {content:#}");
+                }
+            }
+        }
+        if self.taking.restore {
+            let claim = state.get("claims", "default/data").unwrap();
+            let bound = claim["spec"]["volumeName"] == PV;
+            assert!(bound || self.taking.deleted_after.is_some(), "{what}: not restored");
+            assert_eq!(storage.contains(PV), bound, "{what}: the restored volume");
+        }
+    }
+}
+
+async fn rehearse(taking: Taking, faults: &[Fault]) {
+    with_faults(&taking, faults, async |fault, what| {
+        let mut stage = Stage::open(taking);
+        stage.play(fault).await;
+        stage.check(what);
+        stage.theatre.calls()
+    })
+    .await;
+}
+
+/// Calls go wrong in one way after one turn, and in another after the next. That every call may go wrong in every way
+/// at every moment is rehearsed with single snapshots, whose plan is the same code.
+fn faults_after(turn: usize) -> [Fault; 1] {
+    [Fault::ALL[turn % Fault::ALL.len()]]
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_group_that_stands_has_all_its_snapshots_once_whatever_fails() {
+    for (first_fails, restore) in [(false, false), (true, true)] {
+        let taking = Taking {
+            first_fails,
+            restore,
+            ..Taking::default()
+        };
+        rehearse(taking, &Fault::ALL).await;
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_group_that_is_deleted_goes_from_the_storage_unless_it_is_to_stay() {
+    for turn in 1..12 {
+        let taking = Taking {
+            first_fails: turn % 2 == 1,
+            // Not with the same faults each time.
+            retain: turn / 2 % 2 == 1,
+            deleted_after: Some(turn),
+            ..Taking::default()
+        };
+        rehearse(taking, &faults_after(turn)).await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_group_is_never_deleted_while_a_volume_is_made_of_one_of_its_snapshots() {
+    for turn in 6..14 {
+        let taking = Taking {
+            restore: true,
+            deleted_after: Some(turn),
+            ..Taking::default()
+        };
+        rehearse(taking, &faults_after(turn)).await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn no_volume_of_a_group_is_deleted_while_its_snapshot_is_taken() {
+    for turn in 0..8 {
+        let taking = Taking {
+            first_fails: turn % 2 == 1,
+            source_deleted_after: Some(turn),
+            ..Taking::default()
+        };
+        rehearse(taking, &faults_after(turn)).await;
+    }
+}
+
+/// API writes that a group of two may cost until its snapshots are ready and its Pod gone, and until nothing of it is
+/// left.
+const TAKEN: usize = 6 + 2;
+const WHOLE_LIFE: usize = TAKEN + 5 + 2;
+
+/// Proves: P7
+#[tokio::test]
+async fn a_group_costs_no_more_writes_than_its_budget() {
+    let mut stage = Stage::open(Taking::default());
+    stage.play(None).await;
+    let log = stage.theatre.api.lock().log.clone();
+    assert!(log.len() <= TAKEN, "{log:#?}");
+    let mut stage = Stage::open(Taking {
+        deleted_after: Some(20),
+        ..Taking::default()
+    });
+    stage.play(None).await;
+    stage.check("a whole life");
+    let log = stage.theatre.api.lock().log.clone();
+    assert!(log.len() <= WHOLE_LIFE, "{log:#?}");
+}

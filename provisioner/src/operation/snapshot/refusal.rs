@@ -1,0 +1,85 @@
+//! Why a snapshot, a backup or the snapshots of a group are not taken.
+
+use mooring_contract::names::parameters;
+
+use crate::volume::snapshot::{FormError, HandleError};
+
+/// Why there can be no snapshot, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotRefusal {
+    #[error("there is no PersistentVolume {0:?} to take the snapshot of: delete the snapshot")]
+    NoVolume(String),
+    #[error("Mooring did not make volume {0}, so it can't take a snapshot of it: use the means of its storage")]
+    NotOurs(String),
+    #[error("volume {0} has no claim any more, so Mooring can't take a snapshot of it: bind a claim to it")]
+    Unclaimed(String),
+    /// Something is being done to it.
+    #[error("claim {0:?} has an operation in progress (see its Events): Mooring takes the snapshot after that")]
+    Busy(String),
+    /// The node that it is on is not there.
+    #[error("the volume is on node {0}, which is not in the cluster: Mooring waits for the node")]
+    NodeGone(String),
+    /// What made it is not known.
+    #[error(
+        "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
+         restore it"
+    )]
+    Unknown(String),
+    #[error("VolumeSnapshotClass {0:?} does not exist: Mooring waits for it")]
+    NoClass(String),
+    /// One run of one image takes all snapshots of a group.
+    #[error(
+        "ConfigMap {made_by} made volume {volume} of the group, and ConfigMap {serves} made another of its volumes: \
+         have the selector choose claims of one ConfigMap only"
+    )]
+    OtherConfig {
+        /// The PV.
+        volume: String,
+        /// The ConfigMap that made it.
+        made_by: String,
+        /// The ConfigMap that made the group's first volume.
+        serves: String,
+    },
+    /// One run is on one node.
+    #[error(
+        "the group's volumes are on nodes {0} and {1}: have the selector choose claims whose volumes are on one node"
+    )]
+    OtherNode(String, String),
+    /// A group is nothing that a backup could be made of.
+    #[error(
+        "VolumeGroupSnapshotClass {0:?} has parameter {key}, and groups can't be backed up: make the class anew \
+         without it, and back the volumes up one by one",
+        key = parameters::BACKUP
+    )]
+    GroupBackup(String),
+    #[error("VolumeGroupSnapshotClass {0:?} does not exist: Mooring waits for it")]
+    NoGroupClass(String),
+    /// The ConfigMap does not offer it.
+    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
+    NoOperation(String, &'static str),
+    /// A name that no administrator should have written.
+    #[error(transparent)]
+    Handle(#[from] HandleError),
+    /// A class that no administrator should have written.
+    #[error(transparent)]
+    Form(#[from] FormError),
+}
+
+impl SnapshotRefusal {
+    /// Whether it passes by itself.
+    pub(super) fn is_wait(&self) -> bool {
+        match self {
+            Self::Busy(_) | Self::NodeGone(_) | Self::NoClass(_) | Self::NoGroupClass(_) => true,
+            Self::NoVolume(_)
+            | Self::NotOurs(_)
+            | Self::Unclaimed(_)
+            | Self::Unknown(_)
+            | Self::OtherConfig { .. }
+            | Self::OtherNode(..)
+            | Self::GroupBackup(_)
+            | Self::NoOperation(..)
+            | Self::Handle(_)
+            | Self::Form(_) => false,
+        }
+    }
+}
