@@ -15,7 +15,7 @@ use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{cluster, conform, demo, install, packages};
+use mooring_testbed::{cluster, conform, demo, install, openstack, packages};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -92,6 +92,25 @@ enum Command {
         #[arg(long)]
         remove: bool,
     },
+    /// Run OpenStack's storage services, on Mooring's own volumes: docs/openstack.md.
+    ///
+    /// Starts the cluster, builds and installs Mooring and the services, and waits for each.
+    Openstack {
+        #[command(flatten)]
+        target: TargetArgs,
+        /// A kustomization to apply instead of configmaps/openstack-services, such as one with your own settings.
+        #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
+        kustomization: std::path::PathBuf,
+        /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
+        #[arg(long, conflicts_with = "test")]
+        remove: bool,
+        /// With --remove: remove the volumes and the Secret, too.
+        #[arg(long, requires = "remove")]
+        data: bool,
+        /// Then use the services, kill each of their Pods, and change and break their settings. It takes half an hour.
+        #[arg(long)]
+        test: bool,
+    },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
     Test(TestArgs),
     /// Measure what Mooring costs, side by side with bare Pods, mount(8) and local-path-provisioner.
@@ -158,6 +177,19 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
         Command::Demo { target, remove } => demo::run(&layout, &target, remove)?,
+        Command::Openstack {
+            target,
+            kustomization,
+            remove,
+            data,
+            test,
+        } => {
+            if remove {
+                openstack::remove(&target.open(&layout)?, data)?;
+            } else {
+                openstack::run(&layout, &target, &kustomization, test)?;
+            }
+        }
         Command::Test(args) => {
             if !crate::suite::run(&layout, &args)? {
                 return Ok(ExitCode::FAILURE);

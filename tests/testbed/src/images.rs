@@ -33,8 +33,11 @@ use crate::progress::say;
 /// Which images are selected.
 #[derive(Debug, Clone, Copy)]
 pub enum Selection {
-    /// All images of the repository.
+    /// All images of the repository, without those of OpenStack's services: they take minutes, and only
+    /// [`Selection::OpenStack`] needs them.
     All,
+    /// Those of OpenStack's services, and of Mooring what they need.
+    OpenStack,
     /// Those whose names end with these parts, and the images that they start from.
     Named(&'static [&'static str]),
 }
@@ -72,17 +75,26 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     Ok(wanted.into_iter().map(|wanted| wanted.built).collect())
 }
 
+/// Mooring's own images that OpenStack's services need: their volumes are of class `local`.
+const FOR_OPENSTACK: [&str; 3] = ["flex-provisioner", "mounter", "provisioner-local"];
+
+fn is_of_openstack(name: &str) -> bool {
+    name.starts_with("openstack-")
+}
+
 /// The selected ones among recipes, in order.
 fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
-    let Selection::Named(names) = selection else {
-        return recipes;
+    let by_itself = |name: &str| match selection {
+        Selection::All => !is_of_openstack(name),
+        Selection::OpenStack => is_of_openstack(name) || FOR_OPENSTACK.contains(&name),
+        Selection::Named(names) => names.contains(&name),
     };
     let mut bases = BTreeSet::new();
     let mut wanted: Vec<_> = recipes
         .into_iter()
         .rev()
         .filter(|recipe| {
-            let wanted = names.contains(&recipe.file_name().as_str()) || bases.contains(&recipe.name);
+            let wanted = by_itself(&recipe.file_name()) || bases.contains(&recipe.name);
             if wanted {
                 bases.extend(recipe.bases.iter().cloned());
             }
@@ -152,5 +164,23 @@ mod tests {
             assert!(place(before) < place(after), "{names:?}");
         }
         assert_eq!(names.len(), 4, "{names:?}");
+    }
+
+    #[test]
+    fn the_images_of_openstack_are_built_only_when_they_are_asked_for() {
+        let names = |selection| -> Vec<_> {
+            let all = recipes(repository(), "target/x/dist").unwrap();
+            selected(all, selection).iter().map(super::Recipe::file_name).collect()
+        };
+        let usual = names(Selection::All);
+        assert!(!usual.iter().any(|name| super::is_of_openstack(name)), "{usual:?}");
+        let openstack = names(Selection::OpenStack);
+        for name in ["openstack-base", "openstack-keystone", "provisioner-local"] {
+            assert!(openstack.iter().any(|one| one == name), "{name}");
+        }
+        assert!(!openstack.iter().any(|name| name == "client-sshfs"), "{openstack:?}");
+        let all = recipes(repository(), "target/x/dist").unwrap().len();
+        let both = usual.len() + openstack.iter().filter(|name| super::is_of_openstack(name)).count();
+        assert_eq!(both, all);
     }
 }

@@ -43,11 +43,14 @@ const REACH: &[(&str, &[&str])] = &[
         &["provision_contract", "provision_outcomes", "provision_local"],
     ),
     ("images/mounter/", &["mount_local", "mount_served", "mount_shim"]),
+    // Only `cargo testbed openstack` uses them.
+    ("images/openstack-", &[]),
     ("images/", &["mount_", "provision_"]),
     (
         "configmaps/install/",
         &["admission_", "security_", "chaos_installation", "chaos_rbac", "smoke_"],
     ),
+    ("configmaps/openstack-services/", &[]),
     (
         "configmaps/",
         &["admission_drop_in", "provision_contract", "provision_local"],
@@ -103,6 +106,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),
     ("tests/images/", &["mount_", "provision_"]),
     ("tests/testbed/src/earlier.rs", &["chaos_upgrade"]),
+    ("tests/testbed/src/openstack", &[]),
     ("tests/testbed/src/virtual_machine", &["vm_"]),
     ("tests/testbed/src/node/guest", &["vm_"]),
     ("tests/testbed/src/cluster/guest.rs", &["vm_"]),

@@ -1,0 +1,396 @@
+//! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
+
+mod trial;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::command::{output, output_with_input};
+use crate::images::{Built, Selection};
+use crate::install::{apply, install, render};
+use crate::layout::{Layout, repository};
+use crate::progress::{note, say, spoken, step};
+use crate::target::{Target, TargetArgs};
+use crate::wait::{Look, wait_for};
+
+/// Where the services run.
+pub const NAMESPACE: &str = "openstack";
+
+/// What is applied, and what an administrator edits.
+pub const FOLDER: &str = "configmaps/openstack-services";
+
+/// All of their objects have it.
+const LABEL: &str = "app.kubernetes.io/part-of=openstack-services";
+
+/// The Secret that all others are made from.
+const SOURCE: &str = "openstack";
+
+/// The class of their volumes.
+const CLASS: &str = "configmaps/examples/local.yaml";
+
+/// Kinds of objects without data.
+const RUNNING: &str = "deployments,statefulsets,jobs,services,poddisruptionbudgets,configmaps,rolebindings,roles,\
+                       serviceaccounts";
+
+/// Longest wait for a Job or for Pods.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// On a workload's Pods: the hash of the image, which shows a changed one under an unchanged tag.
+const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
+
+/// Runs the services, and waits until each is ready; with `test`, uses and breaks them afterwards.
+pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, test: bool) -> Result<()> {
+    let started = Instant::now();
+    let target = args.open(layout)?;
+    let images = target.load_images(Selection::OpenStack)?;
+    install(&target, &images)?;
+    let began = Instant::now();
+    put_and_wait(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+    say(format!(
+        "\nOpenStack is ready: {} for its services, {} for everything.",
+        spoken(began.elapsed()),
+        spoken(started.elapsed())
+    ));
+    if test {
+        trial::run(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+        say(format!(
+            "\nOpenStack has passed: {} for everything.",
+            spoken(started.elapsed())
+        ));
+    }
+    let kubectl = if target.own_cluster().is_some() {
+        "cargo testbed kubectl"
+    } else {
+        "kubectl"
+    };
+    for line in [
+        format!("{kubectl} -n {NAMESPACE} exec -it deploy/client -- openstack token issue"),
+        format!("{kubectl} -n {NAMESPACE} exec -it deploy/client -- bash    # and then: openstack help"),
+        format!("{kubectl} -n {NAMESPACE} get pods"),
+        "cargo testbed openstack --remove".to_owned(),
+    ] {
+        say(format!("  {line}"));
+    }
+    Ok(())
+}
+
+/// Applies a kustomization, waits until all is ready, and deletes the Jobs of earlier builds.
+fn put_and_wait(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()> {
+    let jobs = put(target, kustomization, images)?;
+    wait_ready(target, &jobs)?;
+    for job in names(target, "jobs")?.iter().filter(|job| !jobs.contains(job)) {
+        output(&mut target.kubectl(["-n", NAMESPACE, "delete", job]))?;
+    }
+    Ok(())
+}
+
+/// Applies the class of the volumes and a kustomization of the services; returns its Jobs, as kubectl names them.
+fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<Vec<String>> {
+    let class = repository().join(CLASS);
+    let class = std::fs::read_to_string(&class).with_context(|| format!("failed to read {}", class.display()))?;
+    step(&format!("apply {CLASS}"), |_| {
+        apply(target, &target.with_image_names(&class))
+    })?;
+    let folder = kustomization.to_string_lossy();
+    let builds: Vec<_> = images
+        .iter()
+        .map(|image| (target.with_image_names(&image.archive.name), image.hash.as_str()))
+        .collect();
+    let items = with_hashes(&render(&folder, target)?, &builds)?;
+    let jobs = items.iter().filter(|item| item["kind"] == "Job");
+    let jobs = jobs
+        .filter_map(|job| job["metadata"]["name"].as_str())
+        .map(|name| format!("job.batch/{name}"))
+        .collect();
+    let manifest = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    step(&format!("apply {folder}"), |_| apply(target, &manifest.to_string()))?;
+    Ok(jobs)
+}
+
+/// Notes on each workload's Pods which builds they run, so that a new build rolls them out. A Job has that in its name:
+/// it can't be changed.
+fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> {
+    let mut items = Vec::new();
+    for mut item in crate::manifests::documents(manifest)? {
+        let text = item.to_string();
+        let hashes: Vec<_> = builds
+            .iter()
+            .filter(|(name, _)| text.contains(&format!("{name}\"")))
+            .map(|(_, hash)| *hash)
+            .collect();
+        let hashes = hashes.join("-");
+        match item["kind"].as_str() {
+            Some("Job") if !hashes.is_empty() => {
+                let name = item["metadata"]["name"].as_str().unwrap_or_default();
+                item["metadata"]["name"] = Value::from(format!("{name}-{hashes}"));
+            }
+            Some("Deployment" | "StatefulSet") if !hashes.is_empty() => {
+                item["spec"]["template"]["metadata"]["annotations"][IMAGE_ANNOTATION] = Value::from(hashes);
+            }
+            _ => {}
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// Waits for Jobs and each workload, with a step each.
+fn wait_ready(target: &Target, jobs: &[String]) -> Result<()> {
+    for job in jobs {
+        step(job, |_| wait_for_job(target, job))?;
+    }
+    for workload in names(target, "statefulsets,deployments")? {
+        step(&workload, |_| ready_within(target, &workload, LIMIT))?;
+    }
+    Ok(())
+}
+
+/// Waits for a workload's rollout. The error has what its Pods say.
+fn ready_within(target: &Target, workload: &str, limit: Duration) -> Result<()> {
+    let timeout = format!("--timeout={}s", limit.as_secs());
+    let Err(error) = output(&mut target.kubectl(["-n", NAMESPACE, "rollout", "status", workload, &timeout])) else {
+        return Ok(());
+    };
+    let name = workload.rsplit('/').next().unwrap_or_default();
+    let selector = format!("app.kubernetes.io/name={name}");
+    let mut logs = target.kubectl(["-n", NAMESPACE, "logs", "--all-containers", "--prefix", "--tail=3"]);
+    // A container that has not started has no log: that is an error, and says so.
+    let said = output(logs.args(["-l", &selector])).unwrap_or_else(|error| error.to_string());
+    bail!("{workload} is not ready: {error}\n{said}");
+}
+
+fn wait_for_job(target: &Target, job: &str) -> Result<()> {
+    let path = "jsonpath={.status.conditions[?(@.status==\"True\")].type}";
+    let ended = wait_for(job, LIMIT, &[], || {
+        match output(&mut target.kubectl(["-n", NAMESPACE, "get", job, "-o", path])) {
+            Ok(conditions) if conditions.contains("Complete") => Look::Ready(true),
+            Ok(conditions) if conditions.contains("Failed") => Look::Ready(false),
+            Ok(conditions) => Look::NotYet(conditions),
+            Err(error) => Look::NotYet(error.to_string()),
+        }
+    })?;
+    if !ended {
+        bail!("{job} failed: cargo testbed kubectl -n {NAMESPACE} logs {job}");
+    }
+    Ok(())
+}
+
+/// Names of the namespace's objects of some kinds.
+fn names(target: &Target, kinds: &str) -> Result<Vec<String>> {
+    let mut get = target.kubectl(["-n", NAMESPACE, "get", kinds, "-o", "name"]);
+    Ok(output(&mut get)?.lines().map(str::to_owned).collect())
+}
+
+/// Removes the services. Their volumes stay, and so does the Secret that they can be used with again; with `data`, these
+/// go, too.
+pub fn remove(target: &Target, data: bool) -> Result<()> {
+    let limit = format!("--timeout={}s", LIMIT.as_secs());
+    if !data {
+        return step("delete the services; their volumes stay", |_| {
+            let mut delete = target.kubectl(["-n", NAMESPACE, "delete", RUNNING, "-l", LABEL]);
+            output(delete.args(["--cascade=foreground", "--ignore-not-found", &limit]))?;
+            let not_source = format!("--field-selector=metadata.name!={SOURCE}");
+            let mut delete = target.kubectl(["-n", NAMESPACE, "delete", "secrets", "-l", LABEL]);
+            output(delete.args([&not_source, "--ignore-not-found", &limit]))?;
+            Ok(())
+        });
+    }
+    step("delete the services, with their volumes", |_| {
+        let mut delete = target.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found", &limit]);
+        output(&mut delete)?;
+        Ok(())
+    })?;
+    step("volumes gone", |_| {
+        wait_for("the volumes to be gone", LIMIT, &[], || match volumes(target) {
+            Ok(left) if left.is_empty() => Look::Ready(()),
+            Ok(left) => Look::NotYet(left),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+        })?;
+        Ok(())
+    })?;
+    let class = repository().join(CLASS);
+    let class = std::fs::read(&class).with_context(|| format!("failed to read {}", class.display()))?;
+    output_with_input(&mut target.kubectl(["delete", "--ignore-not-found", "-f", "-"]), &class)?;
+    Ok(())
+}
+
+fn volumes(target: &Target) -> Result<String> {
+    let path = format!("jsonpath={{.items[?(@.spec.claimRef.namespace==\"{NAMESPACE}\")].metadata.name}}");
+    Ok(output(&mut target.kubectl(["get", "persistentvolumes", "-o", &path]))?)
+}
+
+/// Prints what helps when something is not ready.
+fn explain(target: &Target) {
+    for args in [
+        &["get", "pods,jobs,persistentvolumeclaims", "-o", "wide"][..],
+        &["get", "events", "--sort-by=.lastTimestamp"],
+        &["logs", "--all-containers", "--prefix", "--tail=8", "-l", LABEL],
+    ] {
+        note(output(target.kubectl(["-n", NAMESPACE]).args(args)).unwrap_or_else(|error| error.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use serde_json::Value;
+
+    use super::{FOLDER, with_hashes};
+    use crate::images::{HOST, TAG};
+    use crate::layout::repository;
+    use crate::manifests::documents;
+
+    fn defaults() -> PathBuf {
+        repository().join(FOLDER).join("defaults")
+    }
+
+    fn read(name: &str) -> String {
+        std::fs::read_to_string(defaults().join(name)).unwrap()
+    }
+
+    fn kustomization() -> Value {
+        documents(&read("kustomization.yaml")).unwrap().remove(0)
+    }
+
+    /// Every object of the manifests.
+    fn objects() -> Vec<Value> {
+        let names = kustomization()["resources"].as_array().unwrap().clone();
+        let texts = names.iter().map(|name| read(name.as_str().unwrap()));
+        texts.flat_map(|text| documents(&text).unwrap()).collect()
+    }
+
+    /// The specification of the Pods of each workload, with the workload's name.
+    fn pods() -> Vec<(String, Value)> {
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        let with_pods = objects()
+            .into_iter()
+            .filter(|object| object["spec"]["template"].is_object());
+        with_pods
+            .map(|object| (name(&object), object["spec"]["template"]["spec"].clone()))
+            .collect()
+    }
+
+    #[test]
+    fn images_and_jobs_have_this_version() {
+        let images = kustomization()["images"].as_array().unwrap().clone();
+        let listed: BTreeSet<_> = images
+            .iter()
+            .map(|image| image["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(images.iter().all(|image| image["newTag"] == TAG), "{images:?}");
+        let mut used = BTreeSet::new();
+        for (_, pod) in pods() {
+            for containers in ["containers", "initContainers"] {
+                for container in pod[containers].as_array().into_iter().flatten() {
+                    used.insert(container["image"].as_str().unwrap().to_owned());
+                }
+            }
+        }
+        assert_eq!(listed, used);
+        for image in used {
+            let folder = image.strip_prefix(&format!("{HOST}/")).unwrap();
+            assert!(repository().join("images").join(folder).is_dir(), "{image}");
+        }
+        for job in objects().iter().filter(|object| object["kind"] == "Job") {
+            let name = job["metadata"]["name"].as_str().unwrap();
+            assert!(
+                name.ends_with(&format!("-{}", TAG.replace('.', "-"))),
+                "{name}: a Job can't be changed"
+            );
+            assert!(
+                !job.to_string().contains("configMap"),
+                "{name} would change with a setting"
+            );
+        }
+    }
+
+    #[test]
+    fn no_pod_has_more_rights_than_it_needs() {
+        for (name, pod) in pods() {
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(pod["enableServiceLinks"], false, "{name}");
+            for container in pod["containers"].as_array().unwrap() {
+                let rights = &container["securityContext"];
+                assert_eq!(rights["readOnlyRootFilesystem"], true, "{name}");
+                assert_eq!(rights["allowPrivilegeEscalation"], false, "{name}");
+                assert_eq!(rights["capabilities"]["drop"][0], "ALL", "{name}");
+                assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
+            }
+        }
+    }
+
+    /// The objects of a kind, with their names.
+    fn of_kind(kind: &str) -> Vec<(String, Value)> {
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+        let all = objects().into_iter().filter(|object| object["kind"] == kind);
+        all.map(|object| (name(&object), object)).collect()
+    }
+
+    #[test]
+    fn each_workload_says_whether_it_is_ready() {
+        let workloads = of_kind("Deployment").into_iter().chain(of_kind("StatefulSet"));
+        for (name, object) in workloads.filter(|(name, _)| name != "client") {
+            for container in object["spec"]["template"]["spec"]["containers"].as_array().unwrap() {
+                assert!(container["readinessProbe"].is_object(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_setting_can_be_taken_back() {
+        for (name, object) in of_kind("StatefulSet") {
+            assert_eq!(
+                object["spec"]["podManagementPolicy"], "Parallel",
+                "{name}: a Pod that never became ready would stay"
+            );
+        }
+        for (name, object) in of_kind("Deployment") {
+            let strategy = &object["spec"]["strategy"]["rollingUpdate"];
+            let is_api = object.to_string().contains("openstack_services.wait");
+            assert!(
+                !is_api || strategy["maxUnavailable"] == 0,
+                "{name}: its old Pod would go first"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_have_several_pods_has_a_budget_of_disruption() {
+        let budgets: BTreeSet<_> = of_kind("PodDisruptionBudget")
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        let expected = ["ceph-osd", "cinder-api", "keystone", "manila-api"];
+        assert_eq!(budgets, expected.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn what_uses_ceph_waits_for_it() {
+        for (name, object) in of_kind("StatefulSet") {
+            let pod = &object["spec"]["template"]["spec"];
+            let uses = pod["volumes"].to_string().contains("ceph-client");
+            let wait = pod["initContainers"][0]["command"].as_array();
+            let waits = wait.is_some_and(|words| words.iter().any(|word| word == "--id"));
+            assert_eq!(uses, waits, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_new_build_changes_what_runs_it() {
+        let manifest = "kind: Job\nmetadata: {name: a}\nspec: {image: \"r/one:1\"}\n---\n\
+                        kind: Deployment\nspec: {template: {metadata: {}, image: \"r/one:1\"}}\n---\n\
+                        kind: StatefulSet\nspec: {image: \"r/two:1\"}\n";
+        let items = with_hashes(manifest, &[("r/one:1".to_owned(), "5eed")]).unwrap();
+        assert_eq!(items[0]["metadata"]["name"], "a-5eed");
+        assert_eq!(
+            items[1]["spec"]["template"]["metadata"]["annotations"][super::IMAGE_ANNOTATION],
+            "5eed"
+        );
+        assert!(!items[2].to_string().contains("5eed"));
+    }
+}

@@ -1,0 +1,146 @@
+"""Uses OpenStack's storage services as their administrator, in Pod client: python3 - WHAT [JSON]
+
+    make                a volume and a share with an access rule, as JSON
+    save VOLUME         a snapshot and a backup of a volume, as JSON
+    check THINGS        all of them are there, and each service still does something new
+    restore THINGS      a volume from the snapshot and one from the backup, as JSON
+    quota               how many volumes a project may have
+    remove THINGS       all of them
+"""
+
+import json
+import sys
+import time
+
+import openstack
+
+LIMIT = 240
+ACCESS = "cephx"
+USER = "trial"
+
+
+def patiently(what, work):
+    """Does something again and again until it works: a service may be about to come back."""
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            return work()
+        except Exception as error:  # Whatever it is, it may pass.
+            if time.monotonic() > end:
+                raise SystemExit(f"{what}: {error}") from error
+            print(f"{what}: {error}", file=sys.stderr)
+            time.sleep(1)
+
+
+# Each asks Keystone and the service for what they can do.
+cloud = openstack.connect(cloud="openstack")
+volumes = patiently("Cinder", lambda: cloud.block_storage)
+shares = patiently("Manila", lambda: cloud.shared_file_system)
+
+
+def wait(proxy, one, status="available", limit=LIMIT):
+    return proxy.wait_for_status(one, status, failures=["error"], interval=1, wait=limit)
+
+
+def rule_of(share):
+    rules = [rule for rule in shares.access_rules(share) if rule.access_to == USER]
+    if not rules or rules[0].state != "active" or not rules[0].access_key:
+        raise RuntimeError(f"no active rule: {rules}")
+    return rules[0]
+
+
+def make():
+    volume = wait(volumes, volumes.create_volume(name="trial", size=1))
+    share = wait(shares, shares.create_share(name="trial", size=1, share_protocol="CEPHFS"))
+    shares.create_access_rule(share.id, access_level="rw", access_type=ACCESS, access_to=USER)
+    rule = patiently("the access rule", lambda: rule_of(share.id))
+    (location,) = list(shares.export_locations(share.id))
+    return {
+        "volume": volume.id,
+        "share": share.id,
+        "path": location.path.rpartition(":")[2],
+        "user": USER,
+        "key": rule.access_key,
+    }
+
+
+def save(volume):
+    snapshot = wait(volumes, volumes.create_snapshot(name="trial", volume_id=volume))
+    # Cinder's scheduler may hear of a new cinder-backup some seconds after that is ready.
+    backup = patiently("the backup", lambda: back_up(volume))
+    return {"snapshot": snapshot.id, "backup": backup.id}
+
+
+def back_up(volume):
+    one = volumes.create_backup(name="trial", volume_id=volume)
+    try:
+        return wait(volumes, one)
+    except openstack.exceptions.ResourceFailure:
+        # It counts for the quota.
+        volumes.delete_backup(one)
+        raise
+
+
+def available(one):
+    if one.status != "available":
+        raise RuntimeError(f"{one.id} is {one.status}")
+
+
+def another_snapshot(volume):
+    one = wait(volumes, volumes.create_snapshot(name="another", volume_id=volume), limit=60)
+    volumes.delete_snapshot(one)
+    volumes.wait_for_delete(one, interval=1, wait=60)
+
+
+def another_rule(share):
+    name = f"another{time.monotonic_ns()}"
+    one = shares.create_access_rule(share, access_level="ro", access_type=ACCESS, access_to=name)
+    end = time.monotonic() + 60
+    while not any(rule.id == one.id and rule.state == "active" for rule in shares.access_rules(share)):
+        if time.monotonic() > end:
+            raise RuntimeError(f"the rule of {name} is not active")
+        time.sleep(1)
+    shares.delete_access_rule(one.id, share)
+
+
+def check(things):
+    patiently("the volume", lambda: available(volumes.get_volume(things["volume"])))
+    patiently("the snapshot", lambda: available(volumes.get_snapshot(things["snapshot"])))
+    patiently("the backup", lambda: available(volumes.get_backup(things["backup"])))
+    patiently("the share", lambda: available(shares.get_share(things["share"])))
+    patiently("the rule", lambda: rule_of(things["share"]))
+    patiently("another snapshot", lambda: another_snapshot(things["volume"]))
+    patiently("another rule", lambda: another_rule(things["share"]))
+
+
+def restore(things):
+    snapshot = things["snapshot"]
+    clone = wait(volumes, volumes.create_volume(name="of the snapshot", size=1, snapshot_id=snapshot))
+    restored = wait(volumes, volumes.create_volume(name="of the backup", size=1))
+    volumes.restore_backup(things["backup"], volume_id=restored.id)
+    wait(volumes, volumes.get_volume(restored.id))
+    return {"of the snapshot": clone.id, "of the backup": restored.id}
+
+
+def quota():
+    return volumes.get_quota_set(cloud.current_project_id).volumes
+
+
+def remove(things):
+    for share in list(shares.shares()):
+        shares.delete_share(share)
+    for backup in list(volumes.backups()):
+        volumes.delete_backup(backup)
+        volumes.wait_for_delete(backup, interval=1, wait=LIMIT)
+    for name in ("of the snapshot", "of the backup"):
+        for volume in list(volumes.volumes(name=name)):
+            volumes.delete_volume(volume)
+            volumes.wait_for_delete(volume, interval=1, wait=LIMIT)
+    for snapshot in list(volumes.snapshots(volume_id=things["volume"])):
+        volumes.delete_snapshot(snapshot)
+        volumes.wait_for_delete(snapshot, interval=1, wait=LIMIT)
+    patiently("delete the volume", lambda: volumes.delete_volume(things["volume"]))
+
+
+WHATS = {what.__name__: what for what in (make, save, check, restore, quota, remove)}
+print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))
