@@ -26,11 +26,11 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
     let Some(node) = node else {
         return Ok("the mounter sees no kubelet, so it does not know whether the node runs an iscsid".to_owned());
     };
-    let none = Ok("the node runs no iscsid of its own".to_owned());
+    let free = Ok("the node runs no iscsid of its own".to_owned());
     let table = || std::fs::read_to_string(node.join("net/unix")).unwrap_or_default();
     let open = sockets(&table());
     if open.is_empty() {
-        return none;
+        return free;
     }
     let holders = processes_named(proc, ISCSID).unwrap_or_default();
     let is_a_client_s = |socket: &u64| {
@@ -47,7 +47,7 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
                 .to_owned(),
         );
     }
-    none
+    free
 }
 
 /// Whether the node keeps locks of NFS version 3.
