@@ -227,7 +227,7 @@ impl Trial<'_> {
         let before = self.pods()?;
         put_and_wait(
             self.target,
-            &write_override("cinder", "[DEFAULT]\nquota_volumes = 7")?,
+            &write_override("cinder", "[DEFAULT]\nquota_backups = 7")?,
             self.images,
         )?;
         step(

@@ -4,7 +4,7 @@
     save VOLUME         a snapshot and a backup of a volume, as JSON
     check THINGS        all of them are there, and each service still does something new
     restore THINGS      a volume from the snapshot and one from the backup, as JSON
-    quota               how many volumes a project may have
+    quota               how many backups a project may have
     remove THINGS       all of them
 """
 
@@ -123,7 +123,8 @@ def restore(things):
 
 
 def quota():
-    return volumes.get_quota_set(cloud.current_project_id).volumes
+    # Not that of volumes: Cinder copies its setting into the database once.
+    return volumes.get_quota_set(cloud.current_project_id).backups
 
 
 def remove(things):
