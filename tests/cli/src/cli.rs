@@ -107,7 +107,7 @@ enum Command {
         /// With --remove: remove the volumes and the Secret, too.
         #[arg(long, requires = "remove")]
         data: bool,
-        /// Then use the services, kill each of their Pods, and change and break their settings. It takes a quarter of an hour.
+        /// Then use the services, kill each of their Pods, and change and break their settings: a quarter of an hour.
         #[arg(long)]
         test: bool,
     },
