@@ -1,5 +1,5 @@
-//! What each operation on a volume costs: Mooring, whose image does nothing, beside kubernetes-csi's sidecars, whose driver
-//! does nothing. The floor is a bare Pod, since Mooring runs one for each operation.
+//! What each operation on a volume costs: Mooring, whose image does nothing, beside kubernetes-csi's sidecars, whose
+//! driver does nothing. The floor is a bare Pod, since Mooring runs one for each operation.
 //!
 //! The requests of snapshot-controller are in neither's count: both need it alike, and it is the bench's own user.
 
@@ -42,7 +42,7 @@ const SERVER_NODE: &str = "node-1";
 const CALM: Duration = Duration::from_secs(1);
 
 /// A step of a round. Each is one operation on a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Provision,
     Expand,

@@ -108,7 +108,7 @@ enum Command {
         #[arg(long, requires = "remove")]
         data: bool,
         /// Then use the services, kill each of their Pods, and change and break their settings: a quarter of an hour.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "kustomization")]
         test: bool,
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.

@@ -1,9 +1,10 @@
-// Command directory-driver is a CSI driver that keeps no data: what kubernetes-csi's sidecars need beside them to be measured.
+// Command directory-driver is a CSI driver that keeps no data: what kubernetes-csi's sidecars need beside them to be
+// measured.
 //
-// `cargo testbed bench operations` compares Mooring with the shape that CSI drivers have: external-provisioner, -resizer,
-// -snapshotter and -attacher beside a driver. The driver answers each call at once, so that all that is measured is theirs. A
-// published volume is a directory of the node. Volumes and snapshots are known by their names alone, so nothing has to be
-// kept.
+// `cargo testbed bench operations` compares Mooring with the shape that CSI drivers have: external-provisioner,
+// -resizer, -snapshotter and -attacher beside a driver. The driver answers each call at once, so that all that is
+// measured is theirs. A published volume is a directory of the node. Volumes and snapshots are known by their names
+// alone, so nothing has to be kept.
 package main
 
 import (

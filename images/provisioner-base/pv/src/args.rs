@@ -77,9 +77,10 @@ Examples:
     /// last 0.
     #[command(after_help = "\
 Example:
-  pv members | while read -r pv_name snapshot_name _; do
+  pv members >/tmp/members
+  while read -r pv_name snapshot_name _; do
       acme snapshot create \"$(pv get --member \"$pv_name\" source)\" \"$snapshot_name\"
-  done")]
+  done </tmp/members")]
     Members,
     /// Hand the volume's options to Mooring, which makes the PersistentVolume (needs 'volume-source' in the ConfigMap).
     ///

@@ -33,8 +33,8 @@ struct Volume {
     attached: bool,
 }
 
-/// A Pod's way to running on a node, with a bound claim that has to be attached and with one that has not. Rounds begin at
-/// all points of the kubelet's rhythm.
+/// A Pod's way to running on a node, with a bound claim that has to be attached and with one that has not. Rounds begin
+/// at all points of the kubelet's rhythm.
 pub(super) async fn measure(
     world: &World,
     sidecars: &Sidecars<'_>,

@@ -41,7 +41,7 @@ struct Things(Value);
 /// Runs all of it. The services are as `kustomization` has them before and after.
 pub(super) fn run(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()> {
     let trial = Trial { target, images };
-    let things = trial.make()?;
+    let mut things = trial.make()?;
     trial.apply_again(kustomization)?;
     trial.kill_each_pod(&things)?;
     trial.change_a_setting()?;
@@ -51,7 +51,7 @@ pub(super) fn run(target: &Target, kustomization: &Path, images: &[Built]) -> Re
     step("the volume, the snapshot, the backup and the share", |_| {
         trial.check(&things)
     })?;
-    trial.restore(&things)?;
+    trial.restore(&mut things)?;
     step("remove what was made", |_| {
         trial.use_services("remove", &[&things.0])?;
         Ok(())
@@ -131,12 +131,13 @@ impl Trial<'_> {
     }
 
     /// What snapshot and backup have: not what was written later.
-    fn restore(&self, things: &Things) -> Result<()> {
+    fn restore(&self, things: &mut Things) -> Result<()> {
         step("volumes from the snapshot and the backup", |_| {
-            let restored = Things(self.use_services("restore", &[&things.0])?);
+            let restored = self.use_services("restore", &[&things.0])?;
             for name in ["of the snapshot", "of the backup"] {
-                self.volume("read", restored.text(name), "0")?;
-                let later = self.volume("read", restored.text(name), "1");
+                things.0[name] = restored[name].clone();
+                self.volume("read", things.text(name), "0")?;
+                let later = self.volume("read", things.text(name), "1");
                 ensure!(later.is_err(), "the volume {name} has what was written later");
             }
             Ok(())

@@ -131,15 +131,15 @@ def endpoint():
 
 
 def remove(things):
-    for share in list(shares.shares()):
-        shares.delete_share(share)
-    for backup in list(volumes.backups()):
-        volumes.delete_backup(backup)
-        volumes.wait_for_delete(backup, interval=1, wait=LIMIT)
+    # Others may have shares, backups and volumes here, too.
+    shares.delete_share(things["share"])
+    backup = volumes.get_backup(things["backup"])
+    volumes.delete_backup(backup)
+    volumes.wait_for_delete(backup, interval=1, wait=LIMIT)
     for name in ("of the snapshot", "of the backup"):
-        for volume in list(volumes.volumes(name=name)):
-            volumes.delete_volume(volume)
-            volumes.wait_for_delete(volume, interval=1, wait=LIMIT)
+        volume = volumes.get_volume(things[name])
+        volumes.delete_volume(volume)
+        volumes.wait_for_delete(volume, interval=1, wait=LIMIT)
     for snapshot in list(volumes.snapshots(volume_id=things["volume"])):
         volumes.delete_snapshot(snapshot)
         volumes.wait_for_delete(snapshot, interval=1, wait=LIMIT)
