@@ -132,7 +132,8 @@ impl Lanes<'_> {
             Flavour::Plain => Flavour::Plain,
         });
         let result = (|| {
-            let target = self.open(&layout, flavour, starting, times)?;
+            let mut target = self.open(&layout, flavour, starting, times)?;
+            let mut soiled = false;
             if let Some(cluster) = target.own_cluster() {
                 times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
             }
@@ -143,10 +144,20 @@ impl Lanes<'_> {
                 let Some(job) = locked(jobs).take(index, self.count) else {
                     return Ok(());
                 };
-                let began = Instant::now();
                 let title = title(&job);
-                let results = Results::told(&title, self.run_job(&job, &layout, &target));
+                let renewed = if std::mem::take(&mut soiled) && !self.keep && !self.target.existing {
+                    say(format!(
+                        "{title}: on a new cluster, since a failed test may have left things on this one"
+                    ));
+                    self.renew(&mut target, &layout, flavour, starting, times)
+                } else {
+                    Ok(())
+                };
+                let began = Instant::now();
+                let results = renewed.and_then(|()| self.run_job(&job, &layout, &target));
+                let results = Results::told(&title, results);
                 locked(jobs).ended(&job);
+                soiled = !results.failed.is_empty();
                 let took = began.elapsed();
                 times.tests += took;
                 say(format!("{title}: {} ({})", results.counts(), spoken(took)));
@@ -158,14 +169,24 @@ impl Lanes<'_> {
                 });
             }
         })();
-        if !self.keep && !self.target.existing {
-            let _one_at_a_time = locked(starting);
-            let began = Instant::now();
-            let down = cluster::down(&layout).context("failed to take the cluster away");
-            times.set_up += began.elapsed();
-            return result.and(down);
+        if self.keep || self.target.existing {
+            return result;
         }
-        result
+        result.and(take_away(&layout, starting, times))
+    }
+
+    /// Replaces the cluster of a lane: what a failed test left there would fail the tests after it.
+    fn renew(
+        &self,
+        target: &mut Target,
+        layout: &Layout,
+        flavour: Option<Flavour>,
+        starting: &Mutex<()>,
+        times: &mut Times,
+    ) -> Result<()> {
+        take_away(layout, starting, times)?;
+        *target = self.open(layout, flavour, starting, times)?;
+        Ok(())
     }
 
     /// The cluster of a lane, with Mooring on it.
@@ -230,6 +251,15 @@ impl Lanes<'_> {
         ensure!(results != Results::default(), "there is no test in this file");
         Ok(results)
     }
+}
+
+/// Removes the cluster of a lane.
+fn take_away(layout: &Layout, starting: &Mutex<()>, times: &mut Times) -> Result<()> {
+    let _one_at_a_time = locked(starting);
+    let began = Instant::now();
+    let down = cluster::down(layout).context("failed to take the cluster away");
+    times.set_up += began.elapsed();
+    down
 }
 
 /// This run of the suite.
