@@ -447,7 +447,7 @@ impl Apply<'_> {
         }
         self.say(altered.say);
         if let Some(took) = altered.took {
-            self.count(altered.kind, OperationResult::Done, Category::Done, Some(took));
+            self.count(altered.operation, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &altered.runs {
             self.remove(run).await?;
@@ -483,8 +483,8 @@ impl Apply<'_> {
                 .await?;
         }
         self.say(settled.say);
-        if let Some((kind, took)) = settled.done {
-            self.count(kind, OperationResult::Done, Category::Done, Some(took));
+        if let Some((operation, took)) = settled.done {
+            self.count(operation, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &settled.runs {
             self.remove(run).await?;

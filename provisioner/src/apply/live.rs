@@ -5,7 +5,6 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
-use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Snapshot, Source};
 use serde::de::DeserializeOwned;
 
@@ -15,7 +14,7 @@ use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_conflict, is_not_found};
-use crate::run::observed::{Carrier, selector_of};
+use crate::run::observed::{Carrier, selector};
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
@@ -53,7 +52,7 @@ pub(crate) async fn look_up(
 /// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
 pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
     let client = &shared.context.client;
-    match run.kind().map(|kind| describe(kind).subject) {
+    match run.operation().map(|kind| describe(kind).subject) {
         Some(SubjectKind::Snapshot) => {
             let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
             return is_without_content(&contents, SubjectKind::Snapshot, run, uid).await;
@@ -189,16 +188,12 @@ async fn going_on(
     wanted: impl Fn(&Request) -> bool,
 ) -> Result<Option<Request>, ApplyError> {
     let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    for kind in Operation::ALL.into_iter().filter(|kind| describe(*kind).reads == reads) {
-        let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
-        let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
-        let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());
-        let found = open.filter_map(|run| run.request().ok()).find(&wanted);
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
+    let found = carriers.list(&ListParams::default().labels(&selector())).await;
+    let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
+    let is_open = |run: &Run| !run.is_over() && run.operation().is_some_and(|it| describe(it).reads == reads);
+    let open = found.items.into_iter().map(Run::of).filter(is_open);
+    let mut asked = open.filter_map(|run| run.request().ok());
+    Ok(asked.find(wanted))
 }
 
 /// What is being made as a copy of this PV, whose own claim is gone: a claim, or a snapshot.

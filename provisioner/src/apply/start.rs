@@ -31,7 +31,7 @@ fn order(start: &Start) -> Order<'_> {
         node: start.node.as_deref(),
         allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| Owner {
-            kind: describe(start.run.kind).subject.name(),
+            kind: describe(start.run.operation).subject.name(),
             name,
             uid,
         }),
@@ -69,7 +69,7 @@ impl Apply<'_> {
                 self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
-                self.tell(start.run.kind, &error);
+                self.tell(start.run.operation, &error);
                 Err(error)
             }
         }
@@ -101,7 +101,7 @@ impl Apply<'_> {
                 Ok(Some(uid))
             }
             Err(error) => {
-                self.tell(start.run.kind, &error);
+                self.tell(start.run.operation, &error);
                 Err(error)
             }
         }
@@ -150,7 +150,7 @@ impl Apply<'_> {
             config = %start.config.reference,
             "began a run"
         );
-        let words = describe(start.run.kind).words;
+        let words = describe(start.run.operation).words;
         // Of an attempt after the first, users hear by what failed before it.
         if let Some((reason, does)) = words.begun
             && start.record.attempt == 1
@@ -164,7 +164,7 @@ impl Apply<'_> {
     /// Whether what a run reads is there and stays for as long as the run is there.
     async fn is_source_there(&self, start: &Start) -> Result<bool, ApplyError> {
         let (client, request) = (&self.shared.context.client, &start.request);
-        match describe(start.run.kind).reads {
+        match describe(start.run.operation).reads {
             Reads::SourceVolume => match &request.source {
                 Some(source) => is_there_to_copy(client, &request.pvc_namespace, source).await,
                 None => Ok(true),

@@ -222,7 +222,7 @@ impl Subject {
     /// the volume may be gone.
     pub(super) fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
-        if self.content().is_some() && describe(start.run.kind).effect == Effect::TakesSnapshot {
+        if self.content().is_some() && describe(start.run.operation).effect == Effect::TakesSnapshot {
             let notes = &mut patch["metadata"]["annotations"];
             notes[annotations::REQUEST] = json!(json!(start.request).to_string());
             notes[annotations::CONFIG] = json!(start.config.reference.to_string());

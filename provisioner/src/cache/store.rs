@@ -264,7 +264,7 @@ impl Cache {
 
     /// Keeps what a run was like when it went, and forgets that as soon as there is another.
     pub(super) fn note_run(&self, run: &Run, gone: bool) {
-        match run.kind().map(|kind| describe(kind).answer) {
+        match run.operation().map(|kind| describe(kind).answer) {
             Some(Answer::Judged) => {}
             Some(Answer::Believed) | None => return,
         }
@@ -296,7 +296,7 @@ impl Cache {
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
-            match run.kind().map(|kind| describe(kind).subject) {
+            match run.operation().map(|kind| describe(kind).subject) {
                 // It belongs to its ConfigMap, and goes with that.
                 Some(SubjectKind::Config) => return None,
                 Some(SubjectKind::Snapshot) => {

@@ -92,8 +92,8 @@ impl<'r, R: Runs> Kit<'r, R> {
             return;
         }
         let mut checks = self.of_provision();
-        for kind in promised.iter().copied() {
-            checks.extend(match kind {
+        for operation in promised.iter().copied() {
+            checks.extend(match operation {
                 Operation::Provision => Vec::new(),
                 Operation::Delete => self.of_delete(),
                 Operation::Expand => self.of_expand(),

@@ -143,18 +143,18 @@ impl Rig {
             Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
             _ => ask.volume.clone(),
         };
-        if ask.kind == Operation::Discover {
+        if ask.operation == Operation::Discover {
             return Ok(discover::request(self.config_for(ask), &self.kube_api));
         }
         if let Some(members) = ask.snapshot.as_ref().and_then(|snapshot| snapshot.members.as_ref()) {
             let group = Request {
                 pvc_namespace: self.namespace.clone(),
                 snapshot: ask.snapshot.clone(),
-                ..request::unremembered(ask.kind, around)
+                ..request::unremembered(ask.operation, around)
             };
             return Ok(request::of_size(group, members.iter().map(|member| member.size).sum()));
         }
-        let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
+        let request = request::for_claim(ask.operation, ask.claim, self.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
         let mut parameters = request.parameters;
         parameters.extend(ask.parameters.clone());
@@ -317,7 +317,7 @@ impl Runs for Rig {
     }
 
     async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
-        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
         let run = self.begin(&id, ask, &self.request(ask)?).await?;
         let finish = self.finished(&id).await?;
         self.remove(&id, &run, None).await?;
@@ -325,7 +325,7 @@ impl Runs for Rig {
     }
 
     async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError> {
-        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
         let run = self.begin(&id, ask, &self.request(ask)?).await?;
         self.until(&id, |state| match state {
             State::Running | State::Finished(_) => Some(()),

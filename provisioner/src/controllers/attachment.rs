@@ -67,7 +67,7 @@ pub(super) async fn act(
     } else {
         Vec::new()
     };
-    let find = |kind: Operation| cache.run(namespace?, &RunId::new(kind, uid));
+    let find = |operation: Operation| cache.run(namespace?, &RunId::new(operation, uid));
     let (attach_run, detach_run) = (find(Operation::Attach), find(Operation::Detach));
     let mut node = None;
     loop {
@@ -85,9 +85,9 @@ pub(super) async fn act(
         };
         match attach::plan(&seen, Timestamp::now()) {
             Ok(decision) => {
-                for kind in [Operation::Attach, Operation::Detach] {
-                    if decision.begins() != Some(kind) {
-                        shared.limiter.forget(&RunId::new(kind, uid).name());
+                for operation in [Operation::Attach, Operation::Detach] {
+                    if decision.begins() != Some(operation) {
+                        shared.limiter.forget(&RunId::new(operation, uid).name());
                     }
                 }
                 tracing::debug!(volume = volume.name_any(), ?decision);

@@ -75,7 +75,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
-    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
@@ -189,9 +189,9 @@ impl Known<'_> {
 /// Leaves the queues in which the claim waits for nothing any more: one that is deleted while it waits for its
 /// provisioning waits for its undoing from then on.
 fn forget_places(shared: &Shared, uid: &str, begins: Option<Operation>) {
-    for kind in Operation::ALL {
-        if begins != Some(kind) {
-            shared.limiter.forget(&RunId::new(kind, uid).name());
+    for operation in Operation::ALL {
+        if begins != Some(operation) {
+            shared.limiter.forget(&RunId::new(operation, uid).name());
         }
     }
 }

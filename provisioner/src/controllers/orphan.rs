@@ -153,8 +153,10 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |wanted: fn(Effect) -> bool| {
-        let mut all = Operation::ALL.into_iter().filter(|kind| wanted(describe(*kind).effect));
-        all.find_map(|kind| runs.iter().find(|run| run.kind() == Some(kind)))
+        let mut all = Operation::ALL
+            .into_iter()
+            .filter(|operation| wanted(describe(*operation).effect));
+        all.find_map(|operation| runs.iter().find(|run| run.operation() == Some(operation)))
     };
     let found = Runs {
         made: of(|effect| matches!(effect, Effect::MakesVolume | Effect::TakesSnapshot)),
@@ -201,21 +203,21 @@ fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
     let reference = done.config()?.parse().ok()?;
     let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
     let made_by = done.request().ok()?;
-    let kind = describe(done.kind()?).undone_by?;
+    let operation = describe(done.operation()?).undone_by?;
     let node = done.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
         attempt,
         node: node.clone().unwrap_or_default(),
         may_exist: true,
-        ..Record::first(kind, done.place(), done.made(), &config)
+        ..Record::first(operation, done.place(), done.made(), &config)
     };
     let around = Surroundings {
         class: None,
         config: &config,
         kube_api: &shared.context.settings.kube_api,
     };
-    let run = RunId::new(kind, done.claim_uid()?);
-    let (snapshot, attachment, volume) = match describe(kind).effect {
+    let run = RunId::new(operation, done.claim_uid()?);
+    let (snapshot, attachment, volume) = match describe(operation).effect {
         Effect::RemovesSnapshot => (made_by.snapshot.clone(), None, made_by.volume.clone()),
         Effect::DetachesVolume => (None, made_by.attachment.clone(), made_by.volume.clone()),
         // What was made of it is not known.
@@ -230,7 +232,7 @@ fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
     let request = Request {
         snapshot,
         attachment,
-        ..request::remembered(kind, made_by, volume, around)
+        ..request::remembered(operation, made_by, volume, around)
     };
     Some(Start {
         run,

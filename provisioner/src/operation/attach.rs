@@ -257,28 +257,28 @@ impl Plan<'_> {
         self.first(Operation::Detach, node, initiator)
     }
 
-    fn first(&self, kind: Operation, node: &str, initiator: &str) -> Record {
+    fn first(&self, operation: Operation, node: &str, initiator: &str) -> Record {
         Record {
             node: node.to_owned(),
             initiator: initiator.to_owned(),
-            ..Record::first(kind, self.place(kind), self.now, self.config)
+            ..Record::first(operation, self.place(operation), self.now, self.config)
         }
     }
 
     /// The run that the record's attempt is, to be begun.
-    fn begin(&self, kind: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
+    fn begin(&self, operation: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
         let seen = self.seen;
         let Some(made_by) = request::made_by(seen.volume, self.uid()) else {
             let text = format!(
                 "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it",
                 annotations::REQUEST
             );
-            return Decision::wait_for(waiting(kind, text));
+            return Decision::wait_for(waiting(operation, text));
         };
         let mut record = begun(record);
         record.config = self.config.reference.to_string();
         record.config_uid.clone_from(&self.config.uid);
-        record.run = self.place(kind);
+        record.run = self.place(operation);
         let around = Surroundings {
             class: seen.class,
             config: self.config,
@@ -291,18 +291,18 @@ impl Plan<'_> {
             attachment: Some(Attachment {
                 addresses: look.addresses(),
                 initiator: record.initiator.clone(),
-                gone: kind == Operation::Detach && look.is_gone(),
+                gone: operation == Operation::Detach && look.is_gone(),
             }),
-            ..request::remembered(kind, made_by, options, around)
+            ..request::remembered(operation, made_by, options, around)
         };
         Decision::Start(Box::new(Start {
-            run: self.run(kind),
+            run: self.run(operation),
             request,
             config: self.config.clone(),
             intent: if seen.record == Some(&record) {
                 Intent::Recorded
             } else {
-                describe(kind).intent
+                describe(operation).intent
             },
             record,
             owner: None,
@@ -402,14 +402,14 @@ impl Plan<'_> {
             .then(|| leaving(self.seen.limits, None))
     }
 
-    fn not_offered(&self, kind: Operation) -> Option<VolumeDecision> {
-        (!self.config.operations.contains(&kind)).then(|| {
+    fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
+        (!self.config.operations.contains(&operation)).then(|| {
             let text = format!(
-                "the volume has to be {kind}ed, and operations of ConfigMap {} lacks {kind}: add it again",
+                "the volume has to be {operation}ed, and operations of ConfigMap {} lacks {operation}: add it again",
                 self.config.reference,
-                kind = kind.as_str(),
+                operation = operation.as_str(),
             );
-            Decision::wait_for(waiting(kind, text))
+            Decision::wait_for(waiting(operation, text))
         })
     }
 
@@ -438,12 +438,12 @@ impl Plan<'_> {
         persistent_volume::made_for(self.seen.volume).unwrap_or_default()
     }
 
-    fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 
-    fn place(&self, kind: Operation) -> String {
-        self.run(kind).in_namespace(&self.config.reference.namespace)
+    fn place(&self, operation: Operation) -> String {
+        self.run(operation).in_namespace(&self.config.reference.namespace)
     }
 }
 

@@ -108,7 +108,7 @@ impl<Own> Decision<Own> {
     /// The operation of the run that it begins, if it begins one.
     pub fn begins(&self) -> Option<Operation> {
         match self {
-            Self::Start(start) => Some(start.run.kind),
+            Self::Start(start) => Some(start.run.operation),
             Self::Rest
             | Self::Wait { .. }
             | Self::Supply { .. }
@@ -284,7 +284,7 @@ pub struct Undone {
 /// What is left to write down of a change of a volume that stands, in this order.
 #[derive(Debug, Clone)]
 pub struct Altered {
-    pub kind: Operation,
+    pub operation: Operation,
     /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
     /// what was watched, and removed first.
     pub without: Option<(String, RunId)>,
@@ -308,9 +308,9 @@ pub struct Altered {
 
 impl Altered {
     /// Nothing to do.
-    pub(super) fn nothing(kind: Operation) -> Self {
+    pub(super) fn nothing(operation: Operation) -> Self {
         Self {
-            kind,
+            operation,
             without: None,
             pv_name: String::new(),
             volume_patch: None,
@@ -324,10 +324,10 @@ impl Altered {
     }
 
     /// Nothing to do about a PV.
-    pub(super) fn of(kind: Operation, volume: &PersistentVolume) -> Self {
+    pub(super) fn of(operation: Operation, volume: &PersistentVolume) -> Self {
         Self {
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
-            ..Self::nothing(kind)
+            ..Self::nothing(operation)
         }
     }
 }

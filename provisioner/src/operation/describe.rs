@@ -190,8 +190,8 @@ pub struct Words {
 }
 
 /// The description of an operation.
-pub fn describe(kind: Operation) -> &'static Description {
-    match kind {
+pub fn describe(operation: Operation) -> &'static Description {
+    match operation {
         Operation::Provision => &PROVISION,
         Operation::Delete => &DELETE,
         Operation::Expand => &EXPAND,
@@ -469,13 +469,13 @@ const DETACH: Description = Description {
 };
 
 /// An Event's `action`.
-pub(crate) fn action(kind: Operation) -> &'static str {
-    describe(kind).words.action
+pub(crate) fn action(operation: Operation) -> &'static str {
+    describe(operation).words.action
 }
 
 /// Says what an operation waits for.
-pub(crate) fn waiting(kind: Operation, text: impl Into<String>) -> Note {
-    Note::warning(reasons::WAITING, action(kind), text)
+pub(crate) fn waiting(operation: Operation, text: impl Into<String>) -> Note {
+    Note::warning(reasons::WAITING, action(operation), text)
 }
 
 #[cfg(test)]
@@ -485,8 +485,8 @@ mod tests {
 
     #[test]
     fn what_one_operation_makes_another_removes_for_the_same_object() {
-        for kind in Operation::ALL {
-            let made = describe(kind);
+        for operation in Operation::ALL {
+            let made = describe(operation);
             let removed = match made.effect {
                 Effect::MakesVolume => Some(Effect::RemovesVolume),
                 Effect::TakesSnapshot => Some(Effect::RemovesSnapshot),
@@ -499,12 +499,12 @@ mod tests {
                 | Effect::KeepsAll => None,
             };
             let undone_by = made.undone_by.map(describe);
-            assert_eq!(undone_by.map(|undo| undo.effect), removed, "{kind:?}");
+            assert_eq!(undone_by.map(|undo| undo.effect), removed, "{operation:?}");
             let about = |undo: &super::Description| (undo.subject, undo.is_about_snapshot());
             let of_claim = |undo: &super::Description| undo.effect == Effect::RemovesVolume;
             assert!(
                 undone_by.is_none_or(|undo| of_claim(undo) || about(undo) == about(made)),
-                "{kind:?}"
+                "{operation:?}"
             );
         }
     }

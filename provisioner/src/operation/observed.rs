@@ -89,8 +89,8 @@ impl ObservedClaim<'_> {
     }
 
     /// Which run an operation on its volume is.
-    pub(crate) fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    pub(crate) fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 
     /// What the request of a run is made of, beside the claim.
@@ -189,8 +189,8 @@ impl ObservedSnapshot<'_> {
     }
 
     /// Which run an operation on it is.
-    pub(crate) fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    pub(crate) fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 }
 

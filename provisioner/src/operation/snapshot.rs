@@ -169,19 +169,19 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
         other => other.as_ref().ok(),
     };
-    let kind = seen.form.take();
+    let operation = seen.form.take();
     let asked = match asked(seen, config) {
         Ok(Some(asked)) => asked,
         Ok(None) => {
             let text = seen.config.as_ref().err().map(ToString::to_string);
-            return Decision::wait_for(waiting(kind, text.unwrap_or_default()));
+            return Decision::wait_for(waiting(operation, text.unwrap_or_default()));
         }
-        Err(error) if error.is_wait() => return Decision::wait_for(waiting(kind, error.to_string())),
+        Err(error) if error.is_wait() => return Decision::wait_for(waiting(operation, error.to_string())),
         Err(error) => return refuse(seen, &error, now),
     };
-    let run = seen.run(kind);
+    let run = seen.run(operation);
     let place = run.in_namespace(&asked.config.reference.namespace);
-    let mut next = record.map_or_else(|| Record::first(kind, place.clone(), now, &asked.config), begun);
+    let mut next = record.map_or_else(|| Record::first(operation, place.clone(), now, &asked.config), begun);
     next.config = asked.config.reference.to_string();
     next.config_uid.clone_from(&asked.config.uid);
     next.run = place;
@@ -197,7 +197,7 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         intent: if record == Some(&next) {
             Intent::Recorded
         } else {
-            describe(kind).intent
+            describe(operation).intent
         },
         owner: None,
         record: next,
@@ -377,17 +377,17 @@ fn deletion(
     half_made: Option<&Record>,
     now: Timestamp,
 ) -> SnapshotDecision {
-    let kind = seen.form.delete();
+    let operation = seen.form.delete();
     let recorded = going.or(half_made).map(|record| record.source.as_str());
     let (config, handle, node) = match what_to_delete(seen, recorded, now) {
         Ok(found) => found,
         Err(decision) => return *decision,
     };
-    let run = seen.run(kind);
+    let run = seen.run(operation);
     let place = run.in_namespace(&config.reference.namespace);
     let request = match to_delete(seen, config, &handle) {
         Ok(request) => request,
-        Err(error) => return Decision::wait_for(waiting(kind, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(operation, error.to_string())),
     };
     let start = |record: Record, intent: Intent| Start {
         run: run.clone(),
@@ -409,9 +409,9 @@ fn deletion(
             last_error: half_made.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
             source: handle.to_string(),
-            ..Record::first(kind, place, now, config)
+            ..Record::first(operation, place, now, config)
         };
-        return Decision::Start(Box::new(start(first, describe(kind).intent)));
+        return Decision::Start(Box::new(start(first, describe(operation).intent)));
     };
     match step(seen.delete_run, record, seen.limits, now) {
         Step::None => {
@@ -429,7 +429,7 @@ fn deletion(
             let intent = if next == *record {
                 Intent::Recorded
             } else {
-                describe(kind).intent
+                describe(operation).intent
             };
             Decision::Start(Box::new(start(next, intent)))
         }
@@ -460,15 +460,15 @@ fn what_to_delete<'a>(
     recorded: Option<&str>,
     now: Timestamp,
 ) -> Result<Removal<'a>, Box<SnapshotDecision>> {
-    let kind = seen.form.delete();
-    let wait = |text: String| Box::new(Decision::wait_for(waiting(kind, text)));
+    let operation = seen.form.delete();
+    let wait = |text: String| Box::new(Decision::wait_for(waiting(operation, text)));
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
         Err(error) => return Err(wait(no_config(seen, error))),
     };
-    if !config.operations.contains(&kind) {
-        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
+    if !config.operations.contains(&operation) {
+        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), operation.as_str());
         let what = seen.form.noun();
         return Err(wait(format!(
             "{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand"

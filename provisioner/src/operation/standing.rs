@@ -67,7 +67,7 @@ pub(super) type Ready = (Request, Option<String>);
 /// What a run on the volume goes by; `Err` with what is to be waited for first. `then` is what is done after that.
 pub(super) fn ready(
     seen: &ObservedClaim<'_>,
-    kind: Operation,
+    operation: Operation,
     volume: &PersistentVolume,
     config: &ProvisionerConfig,
     then: &str,
@@ -75,7 +75,7 @@ pub(super) fn ready(
     let wait = |text: String| {
         Box::new(Decision::Wait {
             after: Some(AWAY_PERIOD),
-            say: Some(waiting(kind, text)),
+            say: Some(waiting(operation, text)),
         })
     };
     if let Some(copy) = seen.copied_by {
@@ -99,7 +99,7 @@ pub(super) fn ready(
             "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
             annotations::REQUEST
         );
-        Decision::wait_for(waiting(kind, text))
+        Decision::wait_for(waiting(operation, text))
     })?;
     Ok((made_by, node))
 }

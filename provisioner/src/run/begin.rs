@@ -68,7 +68,7 @@ impl<'a> Prepared<'a> {
         } = self.order;
         let name = id.name();
         let properties = Properties::new(request, &self.secret.data, placeholder(config))?;
-        let empty = has_answer_key(id.kind).then(|| SecretString::from(String::new()));
+        let empty = has_answer_key(id.operation).then(|| SecretString::from(String::new()));
         let properties = properties.with_answer_key(empty).names();
         let wanted = pod::build(&Skeleton {
             order: self.order,
@@ -111,7 +111,7 @@ impl<'a> Prepared<'a> {
             (None, Some(account)) => Some(self.token(account, pod).await?),
             (None, None) => None,
         };
-        let key = has_answer_key(self.order.id.kind).then(new_key).transpose()?;
+        let key = has_answer_key(self.order.id.operation).then(new_key).transpose()?;
         let data = Properties::new(request, &self.secret.data, token)?
             .with_answer_key(key.map(SecretString::from))
             .into_secret_data();
@@ -174,8 +174,8 @@ pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunE
 }
 
 /// Whether the image may have secrets to give.
-fn has_answer_key(kind: Operation) -> bool {
-    kind == Operation::Attach
+fn has_answer_key(operation: Operation) -> bool {
+    operation == Operation::Attach
 }
 
 /// The ConfigMap's Secret, read as it is now.

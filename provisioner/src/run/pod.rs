@@ -155,7 +155,7 @@ fn pod_labels(order: &Order<'_>) -> BTreeMap<String, String> {
     [
         (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
         (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
-        (labels::OPERATION, order.id.kind.as_str().to_owned()),
+        (labels::OPERATION, order.id.operation.as_str().to_owned()),
         (labels::ATTEMPT, order.attempt.to_string()),
         (labels::CLAIM_UID, as_label(&order.id.uid)),
         (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
@@ -219,7 +219,7 @@ fn container(run: &Skeleton<'_>) -> Container {
     // An image that works on files of many owners needs to be root over them, in these volumes alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
-        name: run.order.id.kind.as_str().to_owned(),
+        name: run.order.id.operation.as_str().to_owned(),
         image: Some(run.order.config.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         env: Some(variables(run.properties, run.secret)),

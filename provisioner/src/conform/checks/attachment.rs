@@ -19,7 +19,7 @@ use crate::volume::persistent_volume::Answered;
 const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");
 const SECOND: (&str, &str) = ("mooring-conform-2", "192.0.2.12");
 
-fn to<'m>(kind: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
+fn to<'m>(operation: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
     let (name, address) = node;
     Ask {
         node: Some(NodeOfRun {
@@ -30,7 +30,7 @@ fn to<'m>(kind: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool)
                 gone,
             },
         }),
-        ..Ask::on(kind, made)
+        ..Ask::on(operation, made)
     }
 }
 

@@ -78,9 +78,9 @@ impl<R: Runs> Kit<'_, R> {
                 continue;
             }
             let claim = self.rig.claim().await?;
-            let of_class = |kind| Ask {
+            let of_class = |operation| Ask {
                 parameters: class.parameters.clone(),
-                ..Ask::of(kind, &claim)
+                ..Ask::of(operation, &claim)
             };
             let made = self.made_by(&of_class(Operation::Provision)).await;
             let made = made.map_err(|error| of_listed(&class.name, error))?;

@@ -224,7 +224,7 @@ impl Runs for Fake {
             config: &self.config,
             kube_api: "https://10.96.0.1:443",
         };
-        Ok(for_claim(ask.kind, ask.claim, None, ask.volume.clone(), around)?)
+        Ok(for_claim(ask.operation, ask.claim, None, ask.volume.clone(), around)?)
     }
 
     async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
@@ -235,7 +235,7 @@ impl Runs for Fake {
         if ask.beside.is_some() && self.is(Planted::GivesUpAtOnce) {
             return Ok(self.failed(Outcome::GiveUp, "another run is at it"));
         }
-        let lies = match ask.kind {
+        let lies = match ask.operation {
             Operation::Provision => Planted::ProvisionLiesWhenAway,
             _ => Planted::DeleteLiesWhenAway,
         };
@@ -243,7 +243,7 @@ impl Runs for Fake {
             return Ok(self.failed(Outcome::Retry, "no answer"));
         }
         let there = self.made.borrow().contains(&uid);
-        Ok(match ask.kind {
+        Ok(match ask.operation {
             Operation::Attach if !there && !self.is(Planted::AttachLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
@@ -319,7 +319,7 @@ impl Runs for Fake {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
             Operation::Snapshot | Operation::Backup => {
-                let twice = match ask.kind {
+                let twice = match ask.operation {
                     Operation::Backup => Planted::BackupFailsTwice,
                     _ => Planted::SnapshotFailsTwice,
                 };

@@ -138,7 +138,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
         panic!()
     };
     assert_eq!(
-        (start.run.kind, start.record.operation),
+        (start.run.operation, start.record.operation),
         (Operation::Snapshot, Operation::Snapshot)
     );
     assert_eq!(start.record.source, "admin/custom-isci-provisioner/snapshot-v1");
@@ -253,7 +253,7 @@ fn a_snapshot_that_an_administrator_has_named_is_ready_without_a_run() {
     world.config = Ok(serving(&[ALL, ("backend-volume", "client=pool")]));
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::DeleteSnapshot, Some("node-a"))
     );
     assert_eq!(start.request.snapshot.unwrap().name, "old");
@@ -322,7 +322,7 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::Backup, Some("node-a"))
     );
     let handle = "backup:admin/custom-isci-provisioner/backup-v1";
@@ -341,7 +341,7 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
     (world.volume, world.claim) = (Value::Null, Value::Null);
     world.going();
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!((start.run.kind, start.node), (Operation::DeleteBackup, None));
+    assert_eq!((start.run.operation, start.node), (Operation::DeleteBackup, None));
     assert_eq!(start.request.operation, Operation::DeleteBackup);
 }
 

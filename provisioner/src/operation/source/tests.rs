@@ -113,7 +113,7 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
     see(&mut world, &claim, &from);
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.record.operation),
+        (start.run.operation, start.record.operation),
         (Operation::Clone, Operation::Clone)
     );
     assert_eq!(
@@ -438,7 +438,7 @@ fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
         panic!()
     };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::Restore, Some("node-b"))
     );
     assert_eq!(start.record.source, "backup:far/away/backup-7");
