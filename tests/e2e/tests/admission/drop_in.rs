@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longest wait for a changed policy or its parameters to take effect: each API server reads them again.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// Annotation of an object that was rewritten.
 const MARK: &str = "mooring.dev/drop-in";

@@ -328,7 +328,7 @@ fn a_pod_s_own_volume_is_judged_as_a_tenant_s() {
         };
         let plain = [("client", "nfs"), ("source", "a:/b")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         // A policy sees a namespace a moment after it changed.
-        wait_until("nfs to be allowed", Duration::from_secs(20), async || {
+        wait_until("nfs to be allowed", Duration::from_mins(2), async || {
             let plain = (plain.clone().into(), String::new());
             Ok(is_let_in(&pods, pod(&plain), policy).await?.then_some(()))
         })

@@ -45,10 +45,10 @@ const CYCLE_LIMIT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Longest wait for a log entry about an unmount: the kubelet begins to unmount before it logs that.
-const TOLD_LIMIT: Duration = Duration::from_secs(5);
+const TOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// Longest wait for a killed process and its FUSE connection to be gone.
-const END_LIMIT: Duration = Duration::from_secs(10);
+const END_LIMIT: Duration = Duration::from_mins(1);
 
 /// What the test kills.
 const VICTIMS: [&str; 4] = ["mounter", "kubelet", "client container", "FUSE program"];

@@ -105,11 +105,12 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
             }
         }
         wait_until(
-            "the node's mount table to be as long as before",
-            Duration::from_secs(20),
+            "the node's mount table to be no longer than before",
+            Duration::from_mins(3),
             async || {
                 let now = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
-                ensure!(now == all, "{} lines instead of {}", now.trim(), all.trim());
+                let (now, all): (usize, usize) = (now.trim().parse()?, all.trim().parse()?);
+                ensure!(now <= all, "{now} lines instead of {all}");
                 Ok(Some(()))
             },
         )

@@ -28,7 +28,7 @@ const ROLE: &str = "mounter";
 const CLUSTER_ROLE: &str = "mooring-mounter";
 
 /// Longest wait for one refusal: the kubelet may wait before it tries again.
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_mins(4);
 
 /// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);

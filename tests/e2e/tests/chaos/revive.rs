@@ -147,7 +147,7 @@ fn mounts(scope: &Scope) -> Result<Vec<usize>> {
 }
 
 async fn same_mounts(scope: &Scope, before: &[usize]) -> Result<()> {
-    wait_until("as many mounts as before", Duration::from_secs(20), async || {
+    wait_until("as many mounts as before", Duration::from_mins(3), async || {
         let now = mounts(scope)?;
         ensure!(now == before, "{now:?} instead of {before:?}");
         Ok(Some(()))

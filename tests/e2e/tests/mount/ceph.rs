@@ -59,10 +59,10 @@ fn user_on(node: &str, name: &str) -> Value {
 fn classes_gone_with(scope: &Scope, provisioner: &Provisioner, thing: &str) -> Result<()> {
     provisioner.delete()?;
     let class = format!("storageclass/{}-{thing}", provisioner.class);
-    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &class])?;
+    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &class])?;
     let runs = format!("-l=mooring.dev/config-name={}", provisioner.name);
     let there = format!("-n={CONFIG_NAMESPACE}");
-    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &there, "pods", &runs])?;
+    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &there, "pods", &runs])?;
     Ok(())
 }
 

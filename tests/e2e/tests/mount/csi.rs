@@ -18,7 +18,7 @@ const NODE: &str = "node-1";
 const DEVICE: &str = "/dev/disk";
 
 /// Longest until the kubelet has noticed a new or a missing socket, and the API shows it.
-const REGISTERED_LIMIT: Duration = Duration::from_secs(30);
+const REGISTERED_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest until another mounter or the kubelet runs and has done what was requested meanwhile.
 const RESTART_LIMIT: Duration = Duration::from_mins(2);

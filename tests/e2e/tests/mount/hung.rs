@@ -123,17 +123,17 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             "it was told after {:?}",
             asked.elapsed()
         );
-        let status = scope.mounter_status(NODE).await?;
-        let tripped = status["trippedServers"].to_string();
-        ensure!(tripped.contains(&hung.address), "{status:#}");
-        ensure!(!tripped.contains(&fine.address), "{status:#}");
-        storage_health(&scope, &hung.address, true).await?;
         // Anyone who reaches the port may read the metrics: they have the number of servers, not their names.
         let metrics = scope.mounter_metrics(NODE).await?;
         ensure!(
             !metrics.contains("tripped_servers 0") && !metrics.contains(&hung.address),
             "{metrics}"
         );
+        let status = scope.mounter_status(NODE).await?;
+        let tripped = status["trippedServers"].to_string();
+        ensure!(tripped.contains(&hung.address), "{status:#}");
+        ensure!(!tripped.contains(&fine.address), "{status:#}");
+        storage_health(&scope, &hung.address, true).await?;
         // While the mount waited, its user was told which server it waited for.
         told(
             &scope,

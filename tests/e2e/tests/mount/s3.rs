@@ -103,7 +103,14 @@ async fn key_is_not_seen(scope: &Scope, node: &str) -> Result<()> {
     };
     names.extend(clients.into_iter().filter(begun).filter_map(|pod| pod.metadata.name));
     for name in names {
-        let log = scope.kubectl(["-n", NAMESPACE, "logs", &name])?;
+        let log = wait_until(&format!("the log of {name}"), BACK_LIMIT, async || {
+            match scope.kubectl(["-n", NAMESPACE, "logs", &name]) {
+                // It was another test's, whose last volume is unmounted.
+                Err(_) if pods.get_opt(&name).await?.is_none() => Ok(Some(String::new())),
+                log => log.map(Some),
+            }
+        })
+        .await?;
         assert!(!log.contains(KEY), "the key is in the log of {name}");
     }
     Ok(())
@@ -170,7 +177,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
                 "echo synced | dd of=/data/letter conv=fsync 2>/dev/null; rm /data/sum",
             ],
         )?;
-        wait_until("the other node to see it", Duration::from_secs(20), async || {
+        wait_until("the other node to see it", Duration::from_mins(1), async || {
             let seen = scope.exec("two", ["sh", "-c", "cat /data/letter; ls /data"])?;
             ensure!(seen == "synced\ndeep\nletter\nmoved\n", "{seen:?}");
             Ok(Some(()))
@@ -332,7 +339,10 @@ fn what_was_said_to_be_written_is_on_the_server_whatever_becomes_of_client_and_s
         scope.apply(&user_on("node-2", "writer", WRITE, &[]).to_string())?;
         scope.pod_ready("writer").await?;
         let begun = told(&scope, 5).await?;
-        scope.exec("writer", ["ls", "/tmp/opened"])?;
+        wait_until("a file to be open", BACK_LIMIT, async || {
+            Ok(scope.exec("writer", ["ls", "/tmp/opened"]).ok())
+        })
+        .await?;
         let size = scope.exec("writer", ["sh", "-c", "df -m /data | awk 'NR == 2 { print $2 }'"])?;
         assert_eq!(size, "1024\n");
 
@@ -347,7 +357,10 @@ fn what_was_said_to_be_written_is_on_the_server_whatever_becomes_of_client_and_s
         assert_eq!(scope.on_node(2, &kill)?, "killed\n");
         let revived = told(&scope, begun + 5).await?;
         scope.event("writer", "can be used again").await?;
-        scope.exec("writer", ["ls", "/tmp/heard"])?;
+        wait_until("an error on the open file", BACK_LIMIT, async || {
+            Ok(scope.exec("writer", ["ls", "/tmp/heard"]).ok())
+        })
+        .await?;
 
         let silent = scope.stop("versitygw").await?;
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -11,7 +11,7 @@ use mooring_harness::provisioner::{CONFIG_NAMESPACE, until};
 use mooring_harness::{Scope, in_namespace};
 use serde_json::json;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(2);
 
 async fn class_until(
     scope: &Scope,

@@ -10,7 +10,7 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 /// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=60s";
+const LIMIT: &str = "--timeout=180s";
 
 /// What a content of a group is called.
 const CONTENT: &str = "volumegroupsnapshotcontent";

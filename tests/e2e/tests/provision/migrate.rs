@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 /// Longest until a Pod has ended, a volume has moved and the next Pod runs.
 const LIMIT: Duration = Duration::from_mins(2);
 
+/// The grace of a Pod that is to end only once the test says so, in seconds.
+const LONG: u8 = 90;
+
 /// Writes what it finds written, and goes on for as long as it may after it was told to end.
-const COMMAND: &str = "cat /data/letter || true; trap 'sleep 20; exit 0' TERM; while true; do sleep 1; done";
+const COMMAND: &str = "cat /data/letter || true; trap 'sleep 100; exit 0' TERM; while true; do sleep 1; done";
 
 /// One Pod after another, as a user's controller makes them.
 fn set(scope: &Scope, replicas: u8) -> Result<()> {
@@ -138,7 +141,7 @@ fn a_volume_moves_between_two_pods_and_is_taken_up_and_back_when_cut_off() {
 
         // Killed while the Pod ends, and taken back.
         let moving = waiting(&scope, "--to=flexVolume").await?;
-        restart(&scope, 8)?;
+        restart(&scope, LONG)?;
         until_source(&scope, &uid, None).await?;
         moving.kill()?;
         ensure!(has_record(&scope, &uid).await?, "no record");
@@ -151,13 +154,15 @@ fn a_volume_moves_between_two_pods_and_is_taken_up_and_back_when_cut_off() {
         ensure!(code == 0 && said.contains("1 back"), "{code}: {said}");
         assert_eq!(source(&scope, &uid).await?, "csi");
         ensure!(!has_record(&scope, &uid).await?, "the record is left");
+        restart(&scope, 1)?;
         let third = next_pod(&scope, &second).await?;
 
         // Killed again, and taken up when the Pod has ended.
         let moving = waiting(&scope, "--to=flexVolume").await?;
-        restart(&scope, 5)?;
+        restart(&scope, LONG)?;
         until_source(&scope, &uid, None).await?;
         moving.kill()?;
+        restart(&scope, 1)?;
         // The next Pod waits for its volume.
         wait_until("the Pod to have ended", LIMIT, async || {
             let now = scope.kubectl([
