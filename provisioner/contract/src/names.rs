@@ -89,6 +89,9 @@ pub mod paths {
 
     /// A client image's own program that is run when its container starts.
     pub const CLIENT_START: &str = "/usr/libexec/mooring-start";
+
+    /// A client image's description of the daemon that all its volumes need.
+    pub const CLIENT_DAEMON: &str = "/usr/libexec/mooring-daemon.json";
 }
 
 /// Labels of objects that Mooring makes or reads.
