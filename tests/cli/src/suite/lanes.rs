@@ -62,6 +62,15 @@ pub(super) struct Lanes<'a> {
     pub(super) count: usize,
 }
 
+/// The cluster that a lane has.
+struct LaneCluster {
+    target: Target,
+    /// The kind of nodes that it was started with.
+    flavour: Option<Flavour>,
+    /// Whether a test has failed on it.
+    has_failed: bool,
+}
+
 impl Lanes<'_> {
     /// Runs all jobs.
     pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
@@ -132,11 +141,7 @@ impl Lanes<'_> {
             Flavour::Plain => Flavour::Plain,
         });
         let result = (|| {
-            let mut target = self.open(&layout, flavour, starting, times)?;
-            let mut soiled = false;
-            if let Some(cluster) = target.own_cluster() {
-                times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
-            }
+            let mut cluster = None;
             loop {
                 if libtest::is_stopped() {
                     return Ok(());
@@ -145,19 +150,18 @@ impl Lanes<'_> {
                     return Ok(());
                 };
                 let title = title(&job);
-                let renewed = if std::mem::take(&mut soiled) && !self.keep && !self.target.existing {
-                    say(format!(
-                        "{title}: on a new cluster, since a failed test may have left things on this one"
-                    ));
-                    self.renew(&mut target, &layout, flavour, starting, times)
-                } else {
-                    Ok(())
-                };
+                let wanted = flavour.map(|flavour| plan::flavour_for(job.file, flavour));
+                let ready = self.ready(&mut cluster, wanted, &layout, starting, times);
+                let is_broken = ready.is_err();
                 let began = Instant::now();
-                let results = renewed.and_then(|()| self.run_job(&job, &layout, &target));
+                let results = ready.and_then(|target| self.run_job(&job, &layout, &target));
                 let results = Results::told(&title, results);
                 locked(jobs).ended(&job);
-                soiled = !results.failed.is_empty();
+                if !results.failed.is_empty()
+                    && let Some(cluster) = &mut cluster
+                {
+                    cluster.has_failed = true;
+                }
                 let took = began.elapsed();
                 times.tests += took;
                 say(format!("{title}: {} ({})", results.counts(), spoken(took)));
@@ -167,6 +171,9 @@ impl Lanes<'_> {
                     took,
                     results,
                 });
+                if is_broken {
+                    return Ok(());
+                }
             }
         })();
         if self.keep || self.target.existing {
@@ -175,18 +182,35 @@ impl Lanes<'_> {
         result.and(take_away(&layout, starting, times))
     }
 
-    /// Replaces the cluster of a lane: what a failed test left there would fail the tests after it.
-    fn renew(
+    /// The cluster of a lane for its next file: the one that it has, if that has the wanted nodes and no test has failed
+    /// there. What a failed test left would fail the tests after it.
+    fn ready(
         &self,
-        target: &mut Target,
+        current: &mut Option<LaneCluster>,
+        wanted: Option<Flavour>,
         layout: &Layout,
-        flavour: Option<Flavour>,
         starting: &Mutex<()>,
         times: &mut Times,
-    ) -> Result<()> {
-        take_away(layout, starting, times)?;
-        *target = self.open(layout, flavour, starting, times)?;
-        Ok(())
+    ) -> Result<Target> {
+        if let Some(cluster) = current {
+            let fits = cluster.flavour == wanted && !cluster.has_failed;
+            if fits || self.keep || self.target.existing {
+                return Ok(cluster.target.clone());
+            }
+            say("starting another cluster: a test has failed on this one, or the next file needs other nodes");
+            *current = None;
+            take_away(layout, starting, times)?;
+        }
+        let target = self.open(layout, wanted, starting, times)?;
+        if let Some(cluster) = target.own_cluster() {
+            times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
+        }
+        *current = Some(LaneCluster {
+            target: target.clone(),
+            flavour: wanted,
+            has_failed: false,
+        });
+        Ok(target)
     }
 
     /// The cluster of a lane, with Mooring on it.

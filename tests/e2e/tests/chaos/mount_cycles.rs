@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mooring_harness::lots::Lots;
-use mooring_harness::nodes::{CallOut, on_own_nodes};
+use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_harness::own_mounter::OwnMounter;
 use mooring_harness::processes::kill_all;
 use mooring_harness::wait_until;
@@ -17,8 +17,10 @@ use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
 use serde_json::json;
 
-/// Number of mounts and unmounts.
+/// Number of mounts and unmounts, and how many times that `MOORING_TESTBED_CYCLES` is where it is set: these cycles are
+/// shorter than those of other tests.
 const CYCLES: usize = 1000;
+const SHORTER: usize = 10;
 
 /// Number of volumes in use at once, each with a thread that acts as the kubelet.
 const LANES: usize = 4;
@@ -29,13 +31,15 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Pause between tries: shorter than the real kubelet's.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Time limit of all cycles.
+/// Time limit of [`CYCLES`] cycles.
 const WHOLE_LIMIT: Duration = Duration::from_mins(8);
 
 /// What the lanes and the killer share.
 struct Field {
     /// The killer locks it for writing while it restarts the mounter.
     mounter: RwLock<OwnMounter>,
+    /// How many there are to be, and how many have begun.
+    wanted: usize,
     cycles: AtomicUsize,
     over: AtomicBool,
     kills: Mutex<BTreeMap<&'static str, usize>>,
@@ -86,7 +90,9 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     fn run(&mut self) -> Result<()> {
-        while !self.field.over.load(Ordering::SeqCst) && self.field.cycles.fetch_add(1, Ordering::SeqCst) < CYCLES {
+        while !self.field.over.load(Ordering::SeqCst)
+            && self.field.cycles.fetch_add(1, Ordering::SeqCst) < self.field.wanted
+        {
             self.cycle().with_context(|| {
                 format!(
                     "lane {}: {}",
@@ -200,7 +206,7 @@ const HUNT: Duration = Duration::from_millis(300);
 
 /// Kills one thing after the other until all cycles are done.
 fn killer(field: &Field, mut lots: Lots) -> Result<()> {
-    while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < CYCLES {
+    while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < field.wanted {
         std::thread::sleep(Duration::from_micros(20_000 + lots.below(180_000)));
         let mounter_runs = |what| field.with(|mounter| mounter.processes(what));
         // Workers and programs live for a few milliseconds.
@@ -252,9 +258,14 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
 /// Proves: M1, M2
 #[test]
 fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
-    on_own_nodes("chaos-cycles", async |scope| {
+    let said = std::env::var("MOORING_TESTBED_CYCLES").ok();
+    let cycles = said
+        .and_then(|text| text.parse().ok())
+        .map_or(CYCLES, |cycles: usize| cycles * SHORTER);
+    let limit = WHOLE_LIMIT * u32::try_from(cycles.div_ceil(CYCLES)).unwrap();
+    on_own_nodes_within(2 * limit, "chaos-cycles", async |scope| {
         let seed = Lots::seed();
-        note(format!("seed {seed}"));
+        note(format!("seed {seed}, {cycles} cycles"));
         let started = Instant::now();
         let mut mounter = OwnMounter::new(&scope, "cycles", &["--call-timeout=20s"], "")?;
         let root = mounter.root().to_string_lossy().into_owned();
@@ -266,6 +277,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         let before = ours(&mounter)?;
         let field = Field {
             mounter: RwLock::new(mounter),
+            wanted: cycles,
             cycles: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             kills: Mutex::default(),
@@ -309,7 +321,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
                 "no {what} was ever killed, so nothing was tried"
             );
         }
-        ensure!(started.elapsed() < WHOLE_LIMIT, "it took {:?}", started.elapsed());
+        ensure!(started.elapsed() < limit, "it took {:?}", started.elapsed());
 
         let mut mounter = field.mounter.into_inner().unwrap_or_else(PoisonError::into_inner);
         wait_until("all to be as before", Duration::from_mins(2), async || {
