@@ -123,8 +123,8 @@ pub enum InvalidVolume {
     NotMadeFor { fs_type: String, client: String },
     /// A raw block volume, and only `mount`.
     #[error(
-        "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave volumeMode \
-         out, which is Filesystem then"
+        "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave out \
+         volumeMode (the default is Filesystem)"
     )]
     NoDevice(String),
     #[error(

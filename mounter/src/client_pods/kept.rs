@@ -31,7 +31,6 @@ pub struct KeptRecord {
     pub image: String,
     /// Whether the volume names the image.
     pub by_volume: bool,
-    /// The call that mounted it.
     pub call: MountCall,
 }
 
@@ -40,7 +39,6 @@ pub struct KeptRecord {
 pub struct KeptVolumes {
     /// None where there is no memory file system.
     dir: Option<PathBuf>,
-    /// By target.
     records: Mutex<BTreeMap<String, KeptRecord>>,
 }
 

@@ -97,7 +97,6 @@ impl OldPod {
         }
     }
 
-    /// In words.
     pub fn words(&self) -> String {
         let Self {
             name,

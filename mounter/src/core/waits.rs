@@ -31,7 +31,6 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// This mount.
     pub fn of(job: &MountJob) -> Self {
         Self {
             target: job.target.clone(),

@@ -37,7 +37,6 @@ pub enum NodePodsError {
     Incomplete { node: String },
 }
 
-/// A Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
     pub pod: PodRef,

@@ -68,7 +68,7 @@ impl std::fmt::Display for PoolUsage {
         let mebibytes = |bytes: u64| bytes >> 20;
         write!(
             to,
-            "{} volumes of {} MiB, which hold {} MiB of a disk of {} MiB with {} MiB free",
+            "{} volumes of {} MiB in all use {} MiB of a disk of {} MiB that has {} MiB free",
             self.volumes,
             mebibytes(self.promised),
             mebibytes(self.written),

@@ -2,7 +2,7 @@
 //!
 //! The Secret has no record of its own. So each write to it first reads it, then sees that the PV is still as it was
 //! when this was decided, and then expects the Secret as it was read. A controller that acts on old knowledge fails at
-//! one of the two: whoever went on without it changed the PV first and the Secret after that.
+//! one of the two: a controller that acted in between changed the PV first and the Secret second.
 
 use std::collections::BTreeMap;
 

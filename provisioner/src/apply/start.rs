@@ -198,8 +198,8 @@ impl Apply<'_> {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
                 held && text.is_none()
             }
-            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and goes
-            // with it.
+            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
+            // goes with it.
             Intent::Run | Intent::Configured => true,
         })
     }

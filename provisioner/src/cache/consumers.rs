@@ -27,7 +27,6 @@ struct State {
 pub(super) struct Listing(State);
 
 impl Listing {
-    /// Adds one.
     pub(super) fn add(&mut self, pod: &Pod) {
         self.0.put(pod);
     }

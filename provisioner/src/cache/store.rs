@@ -153,7 +153,6 @@ impl Cache {
         );
     }
 
-    /// The node of this name.
     pub fn node(&self, name: &str) -> Option<Node> {
         self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
     }

@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
             self.error(
                 ProblemKind::BadValue,
                 key,
-                "stands under binaryData, which no property can hold: move it to data, or into a Secret named by \
+                "is under binaryData, which no property can hold: move it to data, or into a Secret named by \
                  secret-name",
             );
         }
@@ -476,8 +476,8 @@ impl<'a> Reader<'a> {
             self.warn(
                 ProblemKind::Contradiction,
                 keys::VOLUME_BINDING_MODE,
-                "is Immediate, but each volume is on one node: with WaitForFirstConsumer that is the node of the Pod \
-                 that uses it",
+                "is Immediate, but each volume is on one node: write WaitForFirstConsumer to have it on the node of \
+                 the Pod that uses it",
             );
         }
         if class_name.is_none() {

@@ -421,8 +421,8 @@ fn kept(class: &StorageClass) -> Note {
         Note::warning(
             reasons::CLASS_VANISHED,
             "GiveUp",
-            "the storage does not list any more what it stands for; it is deleted when the last claim and the last \
-             volume that name it are gone, and stays if the storage lists that again",
+            "the storage no longer lists what this class is for; Mooring deletes the class when no claim and no volume \
+             names it any more, and keeps it if the storage lists that again",
         )
     } else {
         Note::warning(

@@ -29,7 +29,8 @@ The table has a line for each volume: moved, back, waits (for what), stays (why 
 Exits with 0 if nothing is left to do, 1 if volumes wait or failed, 2 if nothing could be tried. Volumes that stay do
 not count: no later run changes them.
 
-You need the rights of a cluster's administrator. New volumes of a class go by its ConfigMap: set volume-source there.
+You need the rights of a cluster's administrator. New volumes of a class use the driver that its ConfigMap
+names: set volume-source there.
 
 Examples:
   flex-provisioner migrate --to csi --dry-run                    what would move, what waits for which Pod, what stays

@@ -108,7 +108,7 @@ async fn foreseen(cluster: &Cluster, target: &Target, goal: Goal) -> Fate {
 
 /// What one step has come to.
 pub(crate) enum Moved {
-    /// Something was done, or is to be looked at anew.
+    /// Something was done, or has to be looked at again.
     On,
     /// It comes about by itself.
     Soon(&'static str),
@@ -222,7 +222,7 @@ impl Round<'_> {
             }
         }
         Err(MoveError::Late {
-            what: "an end of all changes",
+            what: "the end of all changes",
         })
     }
 

@@ -47,7 +47,6 @@ pub(crate) enum Standing {
     Idle,
     /// It stays, for this reason.
     Stays(String),
-    /// It waits for this.
     Waits(String),
     /// Neither volume nor record is there any more.
     Gone,
@@ -58,7 +57,7 @@ pub(crate) enum Standing {
 pub(crate) enum MoveStep {
     /// None.
     Rest(Standing),
-    /// Write down the move, or write it down anew.
+    /// Write the move's record, or write it again.
     Note(Box<MoveRecord>),
     /// Have the claim stay.
     Hold,
@@ -225,7 +224,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     }
     let growing = status.and_then(|status| status.allocated_resource_statuses.as_ref());
     if growing.is_some_and(|all| all.values().any(|word| word.starts_with("NodeResize"))) {
-        return waits("its file system has still to grow: a Pod that uses it does that");
+        return waits("its file system still has to grow, which needs a Pod that uses it");
     }
     let others = volume.finalizers().iter();
     let mut others = others.filter(|name| ![finalizers::VOLUME, finalizers::PV_PROTECTION].contains(&name.as_str()));

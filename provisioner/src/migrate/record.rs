@@ -39,7 +39,7 @@ impl ClaimKey {
     }
 }
 
-/// Why a record can't be gone by.
+/// Why a record can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.

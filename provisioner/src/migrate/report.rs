@@ -44,7 +44,7 @@ impl Fate {
         match self {
             Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
             Self::Held => "as soon as its last Pod has ended",
-            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back",
+            Self::Begun => "by an earlier run, and not finished: run this again, or undo it with --back",
             Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
                 ""
             }

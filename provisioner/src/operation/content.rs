@@ -1,8 +1,8 @@
 //! What a claim's volume is to have in it at first: nothing, or what another claim's volume has.
 //!
-//! The API server keeps `dataSource` and `dataSourceRef` the same, except that a reference into another namespace
-//! stands in `dataSourceRef` only (`NormalizeDataSources` in `pkg/api/persistentvolumeclaim/util.go`). Both are fixed
-//! once the claim is made, so they alone say which operation makes its volume.
+//! The API server keeps `dataSource` and `dataSourceRef` the same, except that a reference into another namespace is in
+//! `dataSourceRef` only (`NormalizeDataSources` in `pkg/api/persistentvolumeclaim/util.go`). Both are fixed once the
+//! claim is made, so they alone say which operation makes its volume.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ pub enum Content<'a> {
     Empty,
     /// The volume of this claim.
     Claim(SourceRef<'a>),
-    /// This snapshot.
     Snapshot(SourceRef<'a>),
     /// Something that a populator makes the volume from, so nobody else must (KEP-1495).
     Populated,

@@ -118,7 +118,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
     })
 }
 
-/// The ConfigMap that the deletion goes by; `Err` with what to do without one.
+/// The ConfigMap of the deletion; `Err` with what to do without one.
 fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<ProvisionerConfig>, Box<VolumeDecision>> {
     let without = match seen.config {
         Ok(config) => return Ok(config),

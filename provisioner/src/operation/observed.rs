@@ -1,4 +1,4 @@
-//! What a plan goes by: all that is known of a claim or a PV, and the limits of waiting.
+//! The input of a plan: all that is known of a claim or a PV, and the limits of waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct ObservedClaim<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
+    /// Since when it is known to want a volume and to have no ConfigMap; now, if it is not so.
     pub unserved_since: Timestamp,
     /// The run that makes its volume: of operation [`Self::making`].
     pub provision_run: Option<&'a Run>,
@@ -145,7 +145,6 @@ pub struct ObservedVolume<'a> {
 /// What is known of a volume of which a snapshot is to be taken.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedTarget {
-    /// Its handle.
     pub handle: String,
     pub volume: Option<Arc<PersistentVolume>>,
     /// The claim that this is bound to.

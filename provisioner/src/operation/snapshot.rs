@@ -43,7 +43,7 @@ use crate::volume::topology::HOSTNAME;
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What a content stands for: what its handle says, or that of an attempt that has begun, and else its class.
+/// What a content represents: what its handle says, or that of an attempt that has begun, and else its class.
 pub fn form_of(content: &ContentView<'_>, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
     if content.is_group {
         return Form::Group;
@@ -450,7 +450,7 @@ fn deletion(
     }
 }
 
-/// The ConfigMap that a removal goes by, what is removed, and the only node that it may run on.
+/// The ConfigMap of a removal, what is removed, and the only node that it may run on.
 type Removal<'a> = (&'a Arc<ProvisionerConfig>, Handle, Option<String>);
 
 /// By which ConfigMap which snapshot is removed, and on which node; `Err` with what to do while that is not known.
@@ -471,7 +471,7 @@ fn what_to_delete<'a>(
         let error = SnapshotRefusal::NoOperation(config.reference.to_string(), operation.as_str());
         let what = seen.form.noun();
         return Err(wait(format!(
-            "{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand"
+            "{error}; or set the content's deletionPolicy to Retain, and delete the {what} by hand"
         )));
     }
     let handle = seen.content.handle().or(recorded).unwrap_or_default();

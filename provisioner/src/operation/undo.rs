@@ -144,7 +144,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     Decision::Stop(run.to_remove())
 }
 
-/// Runs `delete` for a claim that stands.
+/// Runs `delete` for a claim that exists.
 fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
@@ -200,7 +200,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     }
 }
 
-/// The volume of a claim that stands is gone.
+/// The volume of an existing claim is gone.
 fn over(
     seen: &ObservedClaim<'_>,
     record: &Record,

@@ -35,7 +35,6 @@ pub enum Refusal {
     /// It does not have the name that the image was given.
     #[error("its name is {found:?}, not {wanted:?}: use the property pv-name")]
     Name {
-        /// The PV's.
         found: String,
         /// The one property `pv-name` gave.
         wanted: String,
@@ -43,7 +42,6 @@ pub enum Refusal {
     /// It is tied to no claim, or to another one.
     #[error("its claimRef is {found}, not {wanted}: set namespace, name and uid of the claim")]
     ClaimRef {
-        /// The PV's.
         found: String,
         /// The claim.
         wanted: String,
@@ -51,7 +49,6 @@ pub enum Refusal {
     /// It is of another class than the claim.
     #[error("its storageClassName is {found:?}, not {wanted:?}")]
     Class {
-        /// The PV's.
         found: String,
         /// The claim's.
         wanted: String,
@@ -75,7 +72,6 @@ pub enum Refusal {
     /// It has another volume mode than the claim.
     #[error("its volumeMode is {found}, not {wanted}")]
     VolumeMode {
-        /// The PV's.
         found: String,
         /// The claim's.
         wanted: String,
@@ -97,7 +93,7 @@ pub enum Refusal {
     #[error("its options can't be mounted: {0}")]
     Options(#[from] VolumeError),
     /// Its client hands out the node itself.
-    #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
+    #[error("its client is {0:?}, which gives out a node itself: use client=local")]
     Client(String),
     /// Its options reach for something of the node's own.
     #[error("its options name something of the node itself: {0}")]
@@ -111,7 +107,6 @@ pub enum Refusal {
          file after pv-name"
     )]
     NotItsFile {
-        /// The PV's.
         found: String,
         /// The PV's name.
         wanted: String,
@@ -127,8 +122,8 @@ pub enum Refusal {
     Secret(String),
     /// Its Secret is not the one for the connection that operation `attach` makes.
     #[error(
-        "its secretRef is {0:?}, and volumes of its ConfigMap have a Secret of Mooring's for what attach says: print no \
-         secret-name, and have attach print secrets with pv options --seal"
+        "its secretRef is {0:?}, but Mooring makes the Secret of a volume that is attached: print no secret-name, and \
+         have attach print secrets with pv options --seal"
     )]
     NotItsConnection(String),
     /// Its Secret is one for the connection, and nothing attaches it.
@@ -360,7 +355,7 @@ fn check_options(
         return refusals.push(Refusal::Client(volume.client.to_string()));
     }
     if volume.fs_type.is_empty() {
-        // The mounter goes by the source's own field then.
+        // The mounter then uses the source's own field.
         fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
     volume.mount_options.extend_from_slice(mount_options);
@@ -674,7 +669,7 @@ pub(crate) mod tests {
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["mount-options"] = json!("suid,dev")),
-                "\"dev\" takes a protection away",
+                "\"dev\" removes a protection",
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["client-image"] = json!("mooring.dev/other")),

@@ -12,7 +12,6 @@ use crate::config::ConfigRef;
 /// A `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`, as far as both say the same.
 #[derive(Debug, Clone)]
 pub struct ContentView<'a> {
-    /// As everywhere.
     pub meta: &'a ObjectMeta,
     /// It is one of a group.
     pub is_group: bool,
@@ -96,12 +95,10 @@ fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 }
 
 impl<'a> ContentView<'a> {
-    /// Its name.
     pub fn name(&self) -> &'a str {
         self.meta.name.as_deref().unwrap_or_default()
     }
 
-    /// Its uid.
     pub fn uid(&self) -> &'a str {
         self.meta.uid.as_deref().unwrap_or_default()
     }
@@ -113,7 +110,7 @@ impl<'a> ContentView<'a> {
 
     /// Whether what is on the storage is to go, or to be left, now: as csi-snapshotter decides it (`shouldDelete` and
     /// `shouldDeleteGroupSnapshotContent` in `pkg/sidecar-controller` of external-snapshotter). A content that somebody
-    /// deletes while the user's object stands waits for that.
+    /// deletes while the user's object exists waits for that.
     pub fn is_over(&self) -> bool {
         let unbound = self.named.is_some() && self.of.uid.as_deref().unwrap_or_default().is_empty();
         let mark = if self.is_group {

@@ -17,11 +17,8 @@ pub const GROUP: &str = "groupsnapshot.storage.k8s.io";
 /// snapshot-controller for each `VolumeGroupSnapshot`, or by an administrator for snapshots that are there already.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeGroupSnapshotContent {
-    /// As everywhere.
     pub metadata: ObjectMeta,
-    /// What is asked for.
     pub spec: GroupContentSpec,
-    /// What there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<GroupContentStatus>,
 }
@@ -60,7 +57,6 @@ pub struct GroupContentSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotHandles {
-    /// The group's.
     pub volume_group_snapshot_handle: String,
     /// Those of its snapshots.
     pub volume_snapshot_handles: Vec<String>,

@@ -25,11 +25,8 @@ pub const GROUP: &str = "snapshot.storage.k8s.io";
 /// `VolumeSnapshot`, or by an administrator for a snapshot that is there already.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotContent {
-    /// As everywhere.
     pub metadata: ObjectMeta,
-    /// What is asked for.
     pub spec: ContentSpec,
-    /// What there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ContentStatus>,
 }
@@ -101,7 +98,6 @@ pub struct ContentStatus {
 /// Why there is no snapshot yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotError {
-    /// In words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -109,7 +105,6 @@ pub struct SnapshotError {
 /// What a user asks for: a snapshot of a claim's volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshot {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// What there is, as snapshot-controller says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +126,6 @@ pub struct SnapshotStatus {
 /// How snapshots are taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotClass {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// The CSI driver.
     pub driver: String,
@@ -143,7 +137,7 @@ pub struct VolumeSnapshotClass {
     pub parameters: Option<BTreeMap<String, String>>,
 }
 
-/// What a content stands for on the storage.
+/// What a content represents on the storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
     /// A snapshot, beside its volume.
@@ -187,7 +181,7 @@ impl Form {
 /// A class that does not say what is to be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "parameter {key} of the VolumeSnapshotClass is {0:?}: make the class anew with \"true\" or \"false\"",
+    "parameter {key} of the VolumeSnapshotClass is {0:?}: create the class again with \"true\" or \"false\"",
     key = parameters::BACKUP
 )]
 pub struct FormError(String);

@@ -212,8 +212,8 @@ pub struct Options {
     /// Secret that the mount needs, in namespace NAMESPACE (default: the claim's). Its type must be mooring.dev/vcs.
     #[arg(long, value_name = "NAME[/NAMESPACE]")]
     pub secret: Option<String>,
-    /// Secret of the connection: KEY with what is in FILE. Only the node that the volume is attached to gets it ('attach'
-    /// only; may be repeated).
+    /// Secret of the connection: KEY with what is in FILE. Only the node that the volume is attached to gets it
+    /// ('attach' only; may be repeated).
     #[arg(long, value_name = "KEY=FILE", conflicts_with = "secret")]
     pub seal: Vec<String>,
     /// File of the termination message.

@@ -113,7 +113,7 @@ impl Stage {
     }
 
     async fn turn(&mut self) {
-        // What was killed has begun anew.
+        // What was killed has started again.
         several_at_once(&mut self.theatre.shared);
         self.theatre.turn_of_controllers().await;
         self.kubelet();

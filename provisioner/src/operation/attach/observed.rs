@@ -20,9 +20,7 @@ pub struct ObservedAttachment<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The run that attaches it.
     pub attach_run: Option<&'a Run>,
-    /// The run that detaches it.
     pub detach_run: Option<&'a Run>,
     /// Nodes with Pods that use it, the one that has waited longest first. None of a volume that is not bound.
     pub wanted: &'a [String],
@@ -58,7 +56,6 @@ pub struct NodeFacts {
 /// What has to be known before anything can be decided: a node, read from the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// Its name.
     pub node: String,
 }
 

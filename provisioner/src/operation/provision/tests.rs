@@ -1,4 +1,4 @@
-//! Every branch of the plan for a claim that stands.
+//! Every branch of the plan for an existing claim.
 
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};

@@ -200,7 +200,7 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "make the class anew with \"true\" or \"false\"",
+            "create the class again with \"true\" or \"false\"",
             Box::new(|world| world.backed_up("yes")),
         ),
         (

@@ -259,8 +259,8 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
             Access::Refused(Version::V1Beta1),
             reasons::BAD_CLAIM,
             "no ReferenceGrant in namespace \"other\" lets claims of namespace \"default\" use PersistentVolumeClaim \
-             \"old\": have somebody who may write there run kubectl create -f - <<<'\
-             {\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
+             \"old\": have somebody with write access there run kubectl create -f - \
+             <<<'{\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
         ),
         (
             Access::NoApi,
@@ -337,7 +337,7 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
         (Some("node-a"), "clone-u1 on \"node-a\""),
         (
             Some("node-b"),
-            "the scheduler selected a node that does not fit: node node-b does not have what is to be copied",
+            "the scheduler selected a node that does not fit: node node-b does not have the source",
         ),
     ] {
         let (world, claim, mut from) = world();

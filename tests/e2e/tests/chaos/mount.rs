@@ -44,8 +44,8 @@ async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     .await
 }
 
-/// Ends a kubelet like a crash, and waits until the next one has dealt with these volumes: by then, it has unmounted what
-/// it takes for an orphan's, and asked for its Pods' mounts again.
+/// Ends a kubelet like a crash, and waits until the next one has dealt with these volumes: by then, it has unmounted
+/// what it takes for an orphan's, and asked for its Pods' mounts again.
 async fn kill_kubelet(scope: &Scope, volumes: &[String]) -> Result<()> {
     let log = scope.own_cluster()?.layout.logs(NODE).join("kubelet.log");
     let begun = log.metadata().with_context(|| format!("no {}", log.display()))?.len();

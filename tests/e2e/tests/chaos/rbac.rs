@@ -738,7 +738,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
         wait_until("the controller to say that nothing holds it", LIMIT, async || {
             let log = mooring.kubectl(["logs", "controller"])?;
             Ok(log
-                .contains("no admission policy holds this controller, so it does nothing")
+                .contains("no admission policy restricts this controller, so it does nothing")
                 .then_some(()))
         })
         .await?;

@@ -276,7 +276,7 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         scope.csi_volume("formatted", &formatted, &json!({"volumeMode": "Block"}))?;
         with_device(&scope, "formatted", "node-2", "formatted")?;
         with_device(&scope, "first", "node-2", "disk")?;
-        scope.event("formatted", "leave both out").await?;
+        scope.event("formatted", "leave out both").await?;
         end(&scope, "formatted").await?;
         scope.pod_ready("first").await?;
         assert_eq!(

@@ -198,7 +198,7 @@ fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nob
             ("volumes", "port=446", &["no SMB server listens on port 446", server]),
             ("volumes", "port=1445", &["does not speak SMB 3.1.1"]),
             ("volumes", "vers=2.1", &["no longer safe"]),
-            ("volumes", "ip=192.0.2.1", &["takes the place of the server"]),
+            ("volumes", "ip=192.0.2.1", &["would replace the server"]),
             ("volumes", "sec=krb5", &["cifs.upcall"]),
             (
                 "volumes",

@@ -19,7 +19,6 @@ pub(super) enum NfsSourceError {
     Path(#[from] RemotePathError),
 }
 
-/// Reads a source.
 pub(super) fn read(text: &str) -> Result<RemoteSource, NfsSourceError> {
     let whole = || text.to_owned();
     let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {

@@ -20,7 +20,6 @@ pub(super) enum SmbSourceError {
     Path(#[from] RemotePathError),
 }
 
-/// Reads a source.
 pub(super) fn read(text: &str) -> Result<RemoteSource, SmbSourceError> {
     let whole = || text.to_owned();
     // To a server it separates the parts of a path as well.
