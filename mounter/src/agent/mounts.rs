@@ -73,7 +73,7 @@ pub enum AgentError {
     Unknown(String),
     #[error("{0} is not dead, so the agent does not mount it again")]
     NotDead(String),
-    #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
+    #[error("the program that served {0} ended, and Mooring is mounting it again: wait some seconds")]
     Dead(String),
     /// What served a raw block volume has ended.
     #[error(

@@ -128,8 +128,8 @@ pub enum InvalidVolume {
     )]
     NoDevice(String),
     #[error(
-        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is \
-         meant"
+        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if you mean that \
+         file"
     )]
     Here(String),
 }

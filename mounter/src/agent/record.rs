@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_junk_is_named() {
+    fn a_malformed_record_is_reported_by_name() {
         for (junk, told) in [
             ("", "EOF"),
             ("needs: [fuse]", "line 1"),

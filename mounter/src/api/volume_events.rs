@@ -57,8 +57,8 @@ impl VolumeEvent {
                  again until it succeeds or the Pod is deleted"
             ),
             Self::Stuck(why) => format!(
-                "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its successor \
-                 gets the new mount. Mooring tries again by itself"
+                "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its \
+                 replacement gets the new mount. Meanwhile Mooring tries again"
             ),
             Self::GivenUp => format!(
                 "volume {volume} did not answer, and this Pod is being deleted. Mooring ended the calls that waited \

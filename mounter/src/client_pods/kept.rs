@@ -48,8 +48,8 @@ impl KeptVolumes {
         let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
         if !is_memory {
             warn!(
-                "{} is not a file system in memory: volumes whose client Pod goes while no mounter runs are not \
-                 mounted again",
+                "{} is not a file system in memory: Mooring does not mount volumes again whose client Pod is deleted \
+                 while no mounter runs",
                 dir.display()
             );
             return Self::default();

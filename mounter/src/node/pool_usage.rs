@@ -15,7 +15,7 @@ const BLOCK: u64 = 512;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolUsage {
-    /// Of the pool's disk.
+    /// The size of the pool's disk.
     pub disk: u64,
     pub free: u64,
     /// How many volumes there are.

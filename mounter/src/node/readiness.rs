@@ -81,7 +81,7 @@ fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {
         )),
         None => Err(format!(
             "{} is not shared with the host, so no Pod would see a mount: give its volume in the mounter's Pod \
-             mountPropagation: Bidirectional, and on the host run mount --make-rshared on the mount that it lies in",
+             mountPropagation: Bidirectional, and on the host run mount --make-rshared on the mount that contains it",
             kubelet_root.display()
         )),
     }

@@ -107,8 +107,8 @@ pub enum MountError {
     },
     /// Its client has no device to give.
     #[error(
-        "client {client} can't give a Pod a raw block volume as it is served here: use client {clients} for that, or \
-         leave out volumeMode (the default is Filesystem)",
+        "client {client} can't give a Pod a raw block volume on this node: use client {clients} for that, or leave out \
+         volumeMode (the default is Filesystem)",
         clients = device_clients()
     )]
     NoDevice { client: String },
@@ -159,7 +159,7 @@ pub enum MountError {
     /// An unmount found it in use.
     #[error(
         "failed to unmount {found} from {target}: it is in use: a process on the node still has a file or its working \
-         directory there; end it, and the unmount follows by itself"
+         directory there; end it, and the unmount follows"
     )]
     InUse {
         /// What is mounted.

@@ -45,7 +45,7 @@ pub enum TargetError {
         /// What would be one.
         wanted: &'static str,
     },
-    #[error("volume directory {0:?} does not exist: the kubelet makes it again by itself")]
+    #[error("volume directory {0:?} does not exist: the kubelet creates it again")]
     Missing(PathBuf),
     /// A symbolic link or the like is in its way.
     #[error(

@@ -105,7 +105,7 @@ pub struct Snapshot {
     pub content_uid: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
-    /// Of a group: its snapshots, each with its volume.
+    /// For a group, its snapshots, each with its volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
 }

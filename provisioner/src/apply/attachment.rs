@@ -30,7 +30,7 @@ use crate::run::error::RunError;
 use crate::run::outcome::Category;
 use crate::volume::persistent_volume::made_for;
 
-/// Makes the Secret, with a connection of no node; one that is there stays as it is.
+/// Makes the Secret, with a connection of no node; one that exists stays as it is.
 pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
     let connection = Connection {
         proof: new_key().map_err(RunError::from)?,

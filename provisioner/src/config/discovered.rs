@@ -120,7 +120,7 @@ pub fn plan<'a>(
 ) -> DiscoveredPlan {
     let classes: Vec<&StorageClass> = classes.into_iter().collect();
     let mut good: Vec<&Arc<ProvisionerConfig>> = entries.values().filter_map(|entry| entry.good.as_ref()).collect();
-    // Of two that want one name, the older has it, as with a class that a label names.
+    // If two want one name, the older gets it, as with a class that a label names.
     good.sort_by_key(|config| (config.created, &config.uid));
     let discovering: Vec<&ProvisionerConfig> = good
         .iter()

@@ -226,7 +226,7 @@ impl ConfigStore {
     }
 }
 
-/// Of those that claim one class, the one that gets it: the older, then (two made within one second) the lower uid.
+/// Which of those that name one class gets it: the older, then (two made within one second) the lower uid.
 pub fn claimant<'a>(
     configs: impl IntoIterator<Item = &'a Arc<ProvisionerConfig>>,
     class: &str,

@@ -237,7 +237,7 @@ fn must_fail(finish: &Finish, since: &str) -> Passed {
 fn failed_with_reason(finish: &Finish) -> Passed {
     match finish.category {
         Category::Timeout => Err(fault(
-            "the run did not end until its timeout: have the image give up by itself, and say why",
+            "the run did not end until its timeout: have the image end before that, and say why",
         )),
         Category::Done
         | Category::Temporary

@@ -67,7 +67,7 @@ impl Unreachable {
     }
 }
 
-/// A cluster, and what is to be tried there.
+/// A cluster, and what to try there.
 pub(super) struct Rig {
     user: Client,
     controller: Client,

@@ -151,7 +151,7 @@ type Follow = dyn Fn(BTreeSet<String>) -> Followed + Send + Sync;
 /// What tells how often classes are used, and the task that finds out.
 pub(super) type Followed = (watch::Receiver<Option<Uses>>, AbortOnDropHandle<()>);
 
-/// Classes that are to be given up, and the watch that tells when they can be.
+/// Classes to give up, and the watch that shows when that is possible.
 struct Waiting {
     classes: BTreeSet<String>,
     uses: watch::Receiver<Option<Uses>>,

@@ -52,7 +52,7 @@ enum Plan {
     Wait,
     /// Nothing depends on them.
     Remove(Vec<RunRef>),
-    /// What this run may have done is to be undone, at this attempt: the volume deleted, or taken from its node.
+    /// Undo what this run may have done, at this attempt: the volume deleted, or taken from its node.
     Undo(u32),
 }
 

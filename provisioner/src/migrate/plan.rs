@@ -38,10 +38,10 @@ pub(crate) struct Goal {
     pub(crate) may_hold: bool,
 }
 
-/// How it is with a volume that nothing is to be done about now.
+/// The state of a volume that needs nothing now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is where it is to be.
+    /// It has the right driver already.
     There,
     /// No move of it has begun, and none is to.
     Idle,
@@ -201,7 +201,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
         return stays("it is being deleted");
     }
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
-        return stays("its claim belongs to a Pod and goes with it");
+        return stays("its claim belongs to a Pod and is deleted with it");
     }
     if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
         return stays(&error.to_string());

@@ -85,7 +85,7 @@ impl MoveReport {
 
     /// Notes what has become of a volume, and tells it if that is new.
     pub(super) fn note(&mut self, target: &Target, fate: Fate) {
-        // That a volume is where it is to be says less than how it came there.
+        // How a volume came to its driver says more than that it has it.
         let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
         if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
             return;

@@ -174,7 +174,7 @@ impl Plan<'_> {
         }
     }
 
-    /// It is to be taken from this node.
+    /// It has to be detached from this node.
     fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.attach_run {

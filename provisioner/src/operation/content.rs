@@ -16,7 +16,7 @@ use crate::volume::snapshot::{self, VolumeSnapshot, VolumeSnapshotContent};
 const CLAIM: &str = "PersistentVolumeClaim";
 const SNAPSHOT: &str = "VolumeSnapshot";
 
-/// What a claim says that its volume is to be filled from.
+/// The data source of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
     /// Nothing.
@@ -118,7 +118,7 @@ pub fn making(claim: &PersistentVolumeClaim) -> Operation {
     }
 }
 
-/// What is to be copied, as far as it is there: a claim and its PV, or a snapshot and its content.
+/// The source, as far as it exists: a claim and its PV, or a snapshot and its content.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedSource {
     pub claim: Option<Arc<PersistentVolumeClaim>>,

@@ -66,7 +66,7 @@ pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     is_bound(claim) && asked(claim) != Asked::Nothing
 }
 
-/// Whether this class decides what becomes of a claim.
+/// Whether the plan for a claim depends on this class.
 pub(crate) fn names(claim: &PersistentVolumeClaim, class: &str) -> bool {
     let target = match Change::of(claim) {
         Change::Pending(target) | Change::InProgress(target) | Change::Infeasible(target) => target,
@@ -176,7 +176,8 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         return give_up(seen, seen.modify_run, record, None, now);
     }
     let Some(volume) = standing::volume(seen) else {
-        let text = "Mooring does not modify the volume: its PersistentVolume is gone, or is not Mooring's any more";
+        let text = "Mooring can't modify the volume: its PersistentVolume is gone or no longer Mooring's; restore it, \
+                    or delete the claim";
         let say = Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text);
         return give_up(seen, seen.modify_run, record, Some(say), now);
     };

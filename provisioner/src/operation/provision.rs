@@ -540,7 +540,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),
-            format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
+            format!("volume {pv_name} exists after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
         runs: leftovers(seen),
@@ -648,7 +648,7 @@ enum Unfit {
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
-    /// This node is not the second, which has what is to be copied.
+    /// This node is not the second, which has the source.
     Elsewhere(String, String),
 }
 

@@ -2,8 +2,8 @@
 //! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere. And `snapshot-group`
 //! and `delete-group`: from a `VolumeGroupSnapshotContent` to snapshots of all its volumes, and to none.
 //!
-//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that is
-//! there, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
+//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that
+//! exists, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
 //! `pkg/sidecar-controller/snapshot_controller.go` and `syncGroupSnapshotContent` in `groupsnapshot_helper.go` beside
 //! it, of kubernetes-csi/external-snapshotter), by the same rules. [`asked`] says what the image is asked, [`group`]
 //! what differs for a group, and [`member`] what is done about each snapshot of one.
@@ -82,7 +82,7 @@ pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDec
     }
 }
 
-/// A snapshot that is there: what is left of taking it goes.
+/// A snapshot that exists: removes what is left of taking it.
 fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
     let runs = removable([seen.snapshot_run, seen.delete_run]);
     let marked = seen.content.annotation(seen.content.being_created()).is_some();
@@ -485,7 +485,7 @@ fn what_to_delete<'a>(
     }
 }
 
-/// Why there is no ConfigMap for a snapshot that is there, and what else to do than to bring it back.
+/// Why there is no ConfigMap for a snapshot that exists, and what to do other than bring it back.
 fn no_config(seen: &ObservedSnapshot<'_>, error: &NoConfig) -> String {
     format!(
         "{error}; if a ConfigMap of the same storage has another name, annotate the {} with {}=NAMESPACE/NAME",

@@ -1,4 +1,4 @@
-//! What a claim's volume is to be a copy of, and whether it can be: [`find`] reads the claim's
+//! The source of a claim's volume, and whether it can be copied: [`find`] reads the claim's
 //! [`content`](super::content).
 
 use std::sync::Arc;
@@ -98,8 +98,8 @@ pub enum SourceError {
     NoGrants(Box<Lacking>),
     /// Of another namespace, before anything is known of grants.
     #[error(
-        "Mooring has not read the ReferenceGrants of namespace {0:?} yet, and waits for that; if it takes long, the \
-         controller's log says why"
+        "Mooring has not read the ReferenceGrants of namespace {0:?} yet, and waits for that; if it takes long, see \
+         the controller's log"
     )]
     GrantsNotKnown(String),
     #[error("the claim's dataSource is the claim itself: name another claim")]
@@ -192,7 +192,7 @@ impl SourceError {
     }
 }
 
-/// What is to be copied, and the node that it is on if it lives on one.
+/// The source, and its node if it lives on one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// For the image.
@@ -204,7 +204,7 @@ pub struct Found {
     pub name: String,
 }
 
-/// What the claim's volume is to be a copy of; `None` if it is to be empty.
+/// The source of the claim's volume; `None` for an empty volume.
 pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Result<Option<Found>, SourceError> {
     // First of all: without a grant, a user must not learn whether the object exists.
     may_use(seen)?;
@@ -303,7 +303,7 @@ fn may_use(seen: &ObservedClaim<'_>) -> Result<(), SourceError> {
     }
 }
 
-/// The snapshot that the claim's volume is to be made of.
+/// The snapshot that the claim restores.
 fn of_snapshot(
     seen: &ObservedClaim<'_>,
     config: &ProvisionerConfig,

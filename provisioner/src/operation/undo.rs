@@ -174,7 +174,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     );
     let request = match asked {
         Ok(request) => Request {
-            // What the image was asked to make; a class that is gone by now holds nothing up.
+            // What the image was asked to make; a class that has been deleted holds nothing up.
             attributes: attributes::of_claim(seen).unwrap_or_default(),
             ..request
         },

@@ -144,7 +144,7 @@ impl Metrics {
         let config_problems = Family::default();
         registry.register(
             "config_problems",
-            "Errors in provisioner ConfigMaps as they stand",
+            "Errors in the current versions of provisioner ConfigMaps",
             config_problems.clone(),
         );
         let discovered = Family::default();
@@ -166,11 +166,7 @@ impl Metrics {
             events_dropped.clone(),
         );
         let leader: Gauge = Gauge::default();
-        registry.register(
-            "leader",
-            "1 in the replica that works, 0 in one that stands by",
-            leader.clone(),
-        );
+        registry.register("leader", "1 in the leading replica, 0 in a standby", leader.clone());
         let api = api::ApiMetrics::register(&mut registry);
         registry.register(
             "build",

@@ -21,7 +21,7 @@ pub enum RunError {
         /// The ConfigMap's namespace.
         namespace: String,
     },
-    #[error("{what} {name} is there already and is not Mooring's: remove it")]
+    #[error("{what} {name} exists already and is not Mooring's: delete it")]
     Taken {
         /// The kind of the object, such as `Pod`.
         what: &'static str,

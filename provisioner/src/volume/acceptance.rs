@@ -92,7 +92,7 @@ pub enum Refusal {
     /// No mounter can mount a volume with its options.
     #[error("its options can't be mounted: {0}")]
     Options(#[from] VolumeError),
-    /// Its client hands out the node itself.
+    /// Its client exposes the node itself.
     #[error("its client is {0:?}, which gives out a node itself: use client=local")]
     Client(String),
     /// Its options reach for something of the node's own.
@@ -133,7 +133,7 @@ pub enum Refusal {
     #[error("it has mountOptions beside its options: put them into the option \"mount-options\"")]
     MountOptions,
     /// It can't be used on the node that was selected.
-    #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
+    #[error("its nodeAffinity leaves out node {0:?}, where the waiting Pod has to run")]
     Node(String),
     #[error("it is being deleted")]
     Deleted,
@@ -388,7 +388,7 @@ fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut
     }
 }
 
-/// Whether it has the Secret that its node reads the connection from, exactly where it is to be attached.
+/// Whether it has the Secret of its connection if, and only if, it has to be attached.
 fn check_connection(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
     let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
     let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());

@@ -23,15 +23,15 @@ pub struct ContentView<'a> {
     pub driver: &'a str,
     /// The class, with the image's parameters.
     pub class: Option<&'a str>,
-    /// The handles of the volumes of which snapshots are to be taken.
+    /// The handles of the source volumes.
     pub volumes: &'a [String],
     /// The handle of what an administrator says to be there.
     pub named: Option<&'a str>,
-    /// Of a group: the handles of its snapshots, as an administrator says them.
+    /// For a group, the handles of its snapshots, as an administrator says them.
     pub named_members: &'a [String],
     /// Which it is on the storage, if Mooring has said so.
     pub taken: Option<&'a str>,
-    /// Of a snapshot that belongs to a group: the group's handle.
+    /// For a snapshot of a group, the group's handle.
     pub of_group: Option<&'a str>,
     /// Volumes can be made of it.
     pub is_ready: bool,
@@ -174,7 +174,7 @@ impl<'a> ContentView<'a> {
         of_this.then_some(request)
     }
 
-    /// Of a group: the names of its snapshots on the storage, as the content remembers or an administrator says them.
+    /// For a group, the names of its snapshots on the storage, as the content remembers or an administrator says them.
     pub fn member_names(&self) -> Vec<String> {
         let taken_by = self.taken_by();
         let remembered = taken_by.iter().flat_map(Request::members);

@@ -106,7 +106,7 @@ pub enum Error {
     )]
     NoToken,
     /// The request does not have the address of the API.
-    #[error("there is no kube-api in the request: Mooring puts it there, is the image run by hand?")]
+    #[error("there is no kube-api in the request: Mooring puts it there, so run the image with Mooring, not by hand")]
     NoApi,
     /// The run has no certificate to check the API server by.
     #[error(

@@ -65,7 +65,7 @@ pub enum ServiceError {
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
-    /// What is to be given is no device.
+    /// The path is not a device.
     #[error("{0} is not a block device: name one, such as the one that service loop printed")]
     NoDevice(PathBuf),
     #[error("failed to attach {0} to a loop device: it does not answer")]

@@ -123,7 +123,7 @@ fn sibling_indent(above: &str, indent: usize) -> usize {
     }
 }
 
-/// The line, from 1, of a mapping's key; within `section` (such as `data`) if that is there.
+/// The line, from 1, of a mapping's key; within `section` (such as `data`) if that exists.
 pub fn line_of(text: &str, section: &str, key: &str) -> Option<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let start = lines.iter().position(|line| is_key(line, section)).unwrap_or(0);

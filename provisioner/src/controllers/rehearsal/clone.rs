@@ -50,7 +50,7 @@ impl Copying {
     }
 }
 
-/// A stage with a bound claim, and another that is to be a copy of it.
+/// A stage with a bound claim, and another one that copies it.
 struct Stage {
     theatre: Theatre,
     copying: Copying,

@@ -40,7 +40,7 @@ pub struct ObservedNode {
     pub there: Option<NodeFacts>,
 }
 
-/// What matters of a Node that is there.
+/// The facts about an existing Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub uid: String,
@@ -71,7 +71,7 @@ impl ObservedNode {
         !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || !node.notes)
     }
 
-    /// Its addresses; none of one that is not there.
+    /// Its addresses; none if the Node does not exist.
     pub fn addresses(&self) -> Vec<String> {
         self.there
             .as_ref()

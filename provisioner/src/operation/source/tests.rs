@@ -63,7 +63,7 @@ fn both_fields_say_the_same_and_what_they_name_decides() {
     }
 }
 
-/// A claim that is to be a copy of claim `old`, whose volume Mooring made.
+/// A claim that copies claim `old`, whose volume Mooring made.
 fn world() -> (World, Value, Value) {
     let mut world = World::new().able_to(&ALL);
     world.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
@@ -133,7 +133,7 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
 type Change = Box<dyn Fn(&mut World, &mut Value, &mut Value)>;
 
 #[test]
-fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
+fn a_source_that_can_t_be_copied_yet_is_awaited_and_one_that_never_can_is_refused() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::WAITING,

@@ -74,7 +74,7 @@ async fn kill_kubelet(scope: &Scope, volumes: &[String]) -> Result<()> {
 
 /// Proves: M2
 #[test]
-fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
+fn volumes_stay_usable_and_mounted_once_while_mounter_and_kubelet_are_killed() {
     on_own_nodes("chaos-mount", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         scope.volume("ssh", &server.volume("data"))?;
@@ -129,7 +129,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
 }
 
 #[test]
-fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no_data_is_lost() {
+fn another_client_pod_takes_over_from_a_killed_one_and_no_data_is_lost() {
     on_own_nodes("chaos-client", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         let image = image_of_its_own(&scope, "killed")?;

@@ -71,7 +71,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
 }
 
 #[test]
-fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its_daemon_was_killed() {
+fn a_raw_volume_shows_the_device_as_a_file_and_again_after_its_daemon_is_killed() {
     on_own_nodes("mount-raw", async |scope| {
         let (_, provisioner) = scope.iscsi_example("node-1").await?;
         provisioner.apply().await?;

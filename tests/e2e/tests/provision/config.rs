@@ -41,7 +41,7 @@ async fn source(scope: &Scope, uid: &str) -> Result<String> {
 
 /// Proves: P5
 #[test]
-fn a_bad_edit_changes_nothing_that_runs_and_is_said_where_its_author_looks() {
+fn a_bad_edit_changes_nothing_that_runs_and_is_reported_on_the_configmap() {
     in_namespace("bad-edit", async |scope| {
         let good = scope
             .provisioner()

@@ -297,7 +297,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
 }
 
 #[test]
-fn a_volume_of_ceph_is_the_kernel_s_where_that_has_ceph_and_a_program_s_elsewhere() {
+fn the_kernel_mounts_ceph_volumes_where_it_can_and_a_program_does_elsewhere() {
     with_machine_node("vm-ceph", async |scope| {
         scope.require_mooring().await?;
         scope.observe_machine().await?;

@@ -183,7 +183,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
 
 /// Proves: M1
 #[test]
-fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nobody() {
+fn a_refusing_smb_server_is_reported_and_a_hanging_one_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-smb-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let server = server.as_str();

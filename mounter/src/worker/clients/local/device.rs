@@ -101,7 +101,7 @@ pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target)
         Some(entry) => Err(MountError::Failed {
             attempted: format!("mount {}", device.path.display()),
             cause: format!(
-                "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
+                "a Pod uses it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
                  image file",
                 entry.mount_point.display()
             )

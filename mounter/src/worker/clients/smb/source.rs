@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_says_how_to_write_one() {
+    fn a_malformed_source_is_refused_with_the_right_form() {
         for (text, error) in [
             ("", SmbSourceError::Form as fn(String) -> SmbSourceError),
             ("nas:/volumes", SmbSourceError::Form),
