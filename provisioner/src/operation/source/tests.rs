@@ -296,7 +296,7 @@ fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
     world.source.claim = None;
     let said = word(&world.plan());
     assert!(
-        said.contains("claim \"other/old\", which is to be copied, does not exist"),
+        said.contains("source claim \"other/old\" does not exist"),
         "{said}"
     );
 }

@@ -240,7 +240,7 @@ fn a_reserve_that_is_not_a_size_is_reported_with_what_to_write() {
         wrong.apply().await?;
         let node = scope.node(1).await?;
         claim_on(&scope, &node, "data", &wrong.class, 16 << 20).await?;
-        let words = "reserve \"ten percent\" is no size: write a share of the disk such as 5%";
+        let words = "reserve \"ten percent\" is not a size: write a share of the disk such as 5%";
         let event = scope.event("data", words).await?;
         ensure!(event.reason.as_deref() == Some("ProvisioningGivenUp"), "{event:?}");
         Ok(())

@@ -351,7 +351,7 @@ mod tests {
             ),
             (
                 r#"{"options": {"a": {"pattern": "x", "wanted": "x"}, "a": {"pattern": "y", "wanted": "y"}}}"#,
-                "option \"a\" is there twice",
+                "option \"a\" is given twice",
             ),
             (
                 r#"{"options": {"a b": {"pattern": "x", "wanted": "x"}}}"#,
