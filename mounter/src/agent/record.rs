@@ -335,7 +335,10 @@ mod tests {
         ] {
             let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
             assert_eq!(category, FailureCategory::System);
-            assert!(message.contains("/usr/libexec/mooring/acme.json is wrong"), "{message}");
+            assert!(
+                message.contains("/usr/libexec/mooring/acme.json has an error"),
+                "{message}"
+            );
             assert!(message.contains(told), "{message}");
         }
         let root = tempfile::tempdir().unwrap();

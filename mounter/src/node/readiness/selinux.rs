@@ -76,7 +76,7 @@ mod tests {
         file("booleans/virt_use_samba", "1 1");
         file("booleans/virt_sandbox_use_fusefs", "0 1");
         let words = judge(folder.path()).unwrap_err();
-        assert!(words.contains("volumes by NFS, FUSE "), "{words}");
+        assert!(words.contains("access to NFS, FUSE volumes"), "{words}");
         assert!(
             words.contains("setsebool -P virt_use_nfs=1 virt_sandbox_use_fusefs=1;"),
             "{words}"

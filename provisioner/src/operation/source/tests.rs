@@ -178,12 +178,12 @@ fn a_source_that_can_t_be_copied_yet_is_awaited_and_one_that_never_can_is_refuse
         ),
         (
             reasons::BAD_CLAIM,
-            "Mooring did not make volume",
+            "Mooring did not make source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"] = json!({})),
         ),
         (
             reasons::BAD_CLAIM,
-            "ConfigMap admin/other made volume",
+            "ConfigMap admin/other made source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/other")),
         ),
         (
@@ -295,10 +295,7 @@ fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
     // What is waited for is named with its namespace.
     world.source.claim = None;
     let said = word(&world.plan());
-    assert!(
-        said.contains("source claim \"other/old\" does not exist"),
-        "{said}"
-    );
+    assert!(said.contains("source claim \"other/old\" does not exist"), "{said}");
 }
 
 #[test]

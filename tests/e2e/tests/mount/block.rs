@@ -178,7 +178,7 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         let nowhere = format!("nbd://{address}/nowhere");
         scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;
         scope.pod("nowhere", &two, "nowhere", Value::Null)?;
-        scope.event("nowhere", "/nowhere can't be had").await?;
+        scope.event("nowhere", "/nowhere: see whether the server is up").await?;
         let shown = json!({"client": "block", "source": source, "fs-type": "raw", "mount-options": "discard"});
         scope.volume("shown", &shown)?;
         scope.pod("shown", &two, "shown", Value::Null)?;

@@ -217,7 +217,7 @@ fn somebody_else_s_class_is_never_touched() {
         let provisioner = scope.provisioner().printing();
         provisioner.write()?;
         provisioner
-            .status("is example.com/other's and is left as it is")
+            .status("is example.com/other's, and Mooring leaves it unchanged")
             .await?;
         provisioner.delete()?;
         let other = scope.provisioner_named("-other").printing();

@@ -138,7 +138,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     // A mount that fails leaves nothing behind.
     scope.volume("none", &json!({"client": "rbd", "source": format!("rbd://{server}/rbd/none"), "secret": "rbd-key", "driver": "kernel"}))?;
     scope.pod("none", MACHINE_NODE, "none", Value::Null)?;
-    scope.event("none", "the image rbd/none can't be had").await?;
+    scope.event("none", "failed to open the image rbd/none").await?;
     scope.delete("pod/none")?;
     scope.pod_gone("none").await?;
     ensure!(scope.on_machine(DEVICES)?.trim().is_empty(), "a device is left");
