@@ -46,7 +46,7 @@ fn judge(folder: &Path) -> Result<String, String> {
     let switches: Vec<_> = off.iter().map(|(name, _)| format!("{name}=1")).collect();
     Err(format!(
         "SELinux is enforcing, and denies containers access to {} volumes (Permission denied), although they are \
-         mounted: run setsebool -P {} on the host; {labels}",
+         mounted: on the host, run setsebool -P {}; {labels}",
         kinds.join(", "),
         switches.join(" ")
     ))
