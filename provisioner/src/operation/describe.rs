@@ -294,7 +294,7 @@ const CLONE: Description = Description {
     },
 };
 
-/// Takes a snapshot for a VolumeSnapshotContent.
+/// Takes a snapshot for a `VolumeSnapshotContent`.
 const SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -329,7 +329,7 @@ const DELETE_SNAPSHOT: Description = Description {
     },
 };
 
-/// Takes the snapshots of a group for a VolumeGroupSnapshotContent.
+/// Takes the snapshots of a group for a `VolumeGroupSnapshotContent`.
 const SNAPSHOT_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
@@ -381,7 +381,7 @@ const RESTORE: Description = Description {
     },
 };
 
-/// Makes a backup for a VolumeSnapshotContent.
+/// Makes a backup for a `VolumeSnapshotContent`.
 const BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
