@@ -89,7 +89,8 @@ fn every_source_file_that_a_page_names_exists() {
             let from_the_root = ["tests/", "provisioner/", "mounter/", "program/"]
                 .iter()
                 .any(|folder| word.starts_with(folder));
-            if from_the_root && word.ends_with(".rs") && !word.contains(char::is_whitespace) {
+            let is_source = Path::new(word).extension().is_some_and(|end| end == "rs");
+            if from_the_root && is_source && !word.contains(char::is_whitespace) {
                 assert!(repository().join(word).is_file(), "{} names {word}", page.display());
                 found += 1;
             }
