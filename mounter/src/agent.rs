@@ -4,11 +4,11 @@
 //! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
 //! said), [`serve`] (the socket), [`mounts`] (what is done), [`record`] (what an image says of its client),
-//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting anew what has died,
-//! as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for any
-//! more), [`services`] (what the agent does for the image's programs besides),
-//! `image_daemon` (the daemon that all volumes of an image need), [`store`] (its own files), [`supervise`]
-//! (process 1), [`install`] (how it comes into the Pod).
+//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting again what has
+//! died, as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for
+//! any more), [`services`] (what the agent does for the image's programs besides), `image_daemon` (the daemon that all
+//! volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the
+//! Pod).
 
 mod expand;
 pub mod give_up;
@@ -57,7 +57,7 @@ pub struct AgentArgs {
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentProcessError {
-    /// The runtime could not be had.
+    /// Tokio's runtime could not be started.
     #[error("failed to start the agent's runtime")]
     Runtime(#[source] io::Error),
     /// As process 1.

@@ -394,7 +394,7 @@ impl Core {
                 warn!(
                     target.path = %target,
                     error = %chain(&error),
-                    "unmounted lazily: it is gone when its last user is"
+                    "unmounted lazily: the kernel removes it with its last user"
                 );
                 let detach = Task::Unmount {
                     target: target.clone(),

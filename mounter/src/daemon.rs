@@ -63,7 +63,6 @@ pub enum DaemonError {
     Signal(#[source] io::Error),
     #[error("failed to serve health and metrics on {listen}: {source}")]
     Http {
-        /// The address.
         listen: std::net::SocketAddr,
         source: io::Error,
     },

@@ -265,7 +265,7 @@ impl Apply<'_> {
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
-        // First, since the record ends the attempt: what the image said is not to be lost.
+        // First, since the record ends the attempt: the image's message must not be lost.
         let effect = describe(failed.record.operation).effect;
         let content = self.subject.content().filter(|_| effect == Effect::TakesSnapshot);
         let status = content.and_then(|content| error_status(&content, &failed.say.text, Timestamp::now()));

@@ -165,7 +165,8 @@ fn say(trouble: &Trouble) -> Failure {
             .number(DEADLINE_SECONDS)
             .text(b" s: see the log of its Pod on this node; it is tried again"),
         Trouble::Broken => Failure::new(
-            "mooring's mounter ended before it had answered: see the log of its Pod on this node; it is tried again",
+            "mooring's mounter ended before it had answered: see the log of its Pod on this node; the kubelet tries \
+             again",
         ),
     }
 }

@@ -243,7 +243,6 @@ impl SocketAddress {
     }
 }
 
-/// Connects a socket.
 pub(crate) fn connect(fd: usize, address: &SocketAddress) -> Result<(), Errno> {
     // SAFETY: the address has the form that the kernel expects, and it reads no more than its size.
     unsafe {

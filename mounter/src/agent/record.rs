@@ -1,4 +1,5 @@
-//! The record that an image may bring of its client: read and gone by before its program mounts a volume.
+//! The record that an image may bring of its client: the agent reads it and checks the volume against it before the
+//! image's program mounts.
 //!
 //! [`image_record`](mooring_contract::volume::clients::image_record) has what can be in it, and judges a volume's
 //! options. What the node has, the agent asks the kernel, which loads a module when it is first asked for. The daemon
@@ -32,7 +33,7 @@ pub enum ImageRecordError {
         #[source]
         source: io::Error,
     },
-    #[error("the client image's record {path} is wrong, and has to be corrected in the image")]
+    #[error("the client image's record {path} has an error: correct it in the image")]
     Malformed {
         /// The record.
         path: PathBuf,
@@ -45,8 +46,8 @@ pub enum ImageRecordError {
     Volume(#[from] CheckError),
     /// A raw block volume of a client that has no devices.
     #[error(
-        "the client image of {0} does not say that it can give a Pod a raw block volume: leave volumeMode out, which \
-         is Filesystem then, or have its record say \"raw-block\": true"
+        "the client image of {0} does not say that it can give a Pod a raw block volume: leave out volumeMode (the \
+         default is Filesystem), or have its record say \"raw-block\": true"
     )]
     NoDevice(String),
     #[error("this node can't mount {client} volumes")]
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_junk_is_named() {
+    fn a_malformed_record_is_reported_by_name() {
         for (junk, told) in [
             ("", "EOF"),
             ("needs: [fuse]", "line 1"),
@@ -334,7 +335,10 @@ mod tests {
         ] {
             let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
             assert_eq!(category, FailureCategory::System);
-            assert!(message.contains("/usr/libexec/mooring/acme.json is wrong"), "{message}");
+            assert!(
+                message.contains("/usr/libexec/mooring/acme.json has an error"),
+                "{message}"
+            );
             assert!(message.contains(told), "{message}");
         }
         let root = tempfile::tempdir().unwrap();

@@ -151,7 +151,6 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
 pub struct OutputWords(Vec<String>);
 
 impl OutputWords {
-    /// The lines.
     pub fn lines(&self) -> &[String] {
         &self.0
     }

@@ -115,8 +115,8 @@ impl Services {
                     let error = ServiceError::from(error).report();
                     warn!(
                         error,
-                        "the services of a volume are not resumed: nothing watches its daemons, or ends them after its \
-                         unmount. Delete this client Pod: it ends with its last mount, and the daemons with it"
+                        "failed to resume the services of a volume: nothing watches its daemons or ends them. Delete \
+                         this client Pod: it ends after its last unmount, and its daemons with it"
                     );
                     continue;
                 }

@@ -85,7 +85,7 @@ impl Allowed {
     }
 }
 
-/// Follows the ConfigMap for ever.
+/// Follows the ConfigMap; never returns.
 pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
     let mut changes = std::pin::pin!(watch_object(api, CLIENT_IMAGES_CONFIG).default_backoff());
     let mut last = None;

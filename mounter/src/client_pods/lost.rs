@@ -80,9 +80,7 @@ impl Attempt {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By target.
     served: BTreeMap<String, Served>,
-    /// By target.
     attempts: BTreeMap<String, Attempt>,
     /// Uids of Pods whose agents are of a release that can't repeat the calls of their mounts.
     mute: BTreeSet<String>,

@@ -97,7 +97,6 @@ impl OldPod {
         }
     }
 
-    /// In words.
     pub fn words(&self) -> String {
         let Self {
             name,
@@ -107,7 +106,7 @@ impl OldPod {
         } = self;
         let users = match users.as_deref() {
             None => "does not say what it serves".to_owned(),
-            Some([]) => "serves nothing and is about to go".to_owned(),
+            Some([]) => "serves nothing and is about to be deleted".to_owned(),
             Some(users) => {
                 let mut named = users.to_vec();
                 named.dedup();
@@ -219,7 +218,7 @@ mod tests {
             old(Some(&mounts)),
             "p (i:1, agent of m:1) serves 5 volumes: Pods team/a, team/b, team/c and 1 more"
         );
-        assert!(old(Some(&mounts[3..4])).contains("about to go"));
+        assert!(old(Some(&mounts[3..4])).contains("about to be deleted"));
         assert!(old(None).contains("does not say"));
     }
 }

@@ -18,7 +18,8 @@ use crate::core::metrics::MounterMetrics;
 use crate::daemon::status::Status;
 use crate::volume::registry::{BadConfig, Registry};
 
-/// Follows the ConfigMap for ever. A bad one changes nothing; an Event, the log, the status and a metric report it.
+/// Follows the ConfigMap; never returns. A bad one changes nothing; an Event, the log, the status and a metric report
+/// it.
 pub async fn follow(
     client: Client,
     namespace: String,

@@ -16,9 +16,9 @@ use tracing::{error, info};
 use crate::core::Obstacle;
 
 /// The cure when no policy does.
-const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of \
-                    configmaps/install/admission.yaml name its service account and its namespace, so change that \
-                    namespace in them, or install Mooring in namespace mooring";
+const CURE: &str = "no admission policy restricts this mounter to its node, so it mounts nothing: the policies in \
+                    configmaps/install/admission.yaml name another namespace, so write this one there, or install \
+                    Mooring in namespace mooring";
 
 /// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
 /// outside a Pod has a user's own rights, which the policies don't restrict.
@@ -35,7 +35,7 @@ pub(crate) async fn watch(client: Client, namespace: String, node: String, own: 
             }
         } else if answers == [Held::Yes, Held::Yes] {
             if obstacle.set(None) {
-                info!("the admission policies hold this mounter to its node now");
+                info!("the admission policies now restrict this mounter to its node");
             }
             return;
         }

@@ -72,7 +72,7 @@ impl Pulse {
     }
 }
 
-/// Answers for ever, in a thread of its own.
+/// Answers in a thread of its own, which never ends.
 pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::Result<()> {
     let pulse = Pulse::start();
     let router = Router::new()

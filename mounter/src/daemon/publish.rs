@@ -66,7 +66,7 @@ pub struct NodePublisher {
     said: Option<Said>,
 }
 
-/// What is to be published.
+/// What to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     readiness: Readiness,

@@ -154,8 +154,8 @@ fn open(
 }
 
 impl Endpoint {
-    /// Takes no more calls here; those under way are finished. `clear`: nothing stays, since no kubelet looks here any
-    /// more.
+    /// Takes no more calls here, and finishes those in progress. `clear`: nothing stays, since no kubelet looks here
+    /// any more.
     fn close(self, clear: bool) {
         self.stop.cancel();
         if clear {

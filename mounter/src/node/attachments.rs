@@ -42,7 +42,7 @@ pub trait AttachmentApi: Send + Sync {
     /// The data of a Secret that only nodes that use the volume may read; `None` where this node can't ask in its own
     /// name.
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error>;
-    /// Returns when that Secret has changed since this version, or after a while.
+    /// Returns when the Secret differs from this version, or after a while.
     async fn changed(&self, namespace: &str, name: &str, version: &str);
     /// Notes on the Node that a volume is used, or is not used any more.
     async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error>;
@@ -65,11 +65,9 @@ enum ConnectError {
          {CONNECTION} from the Secret"
     )]
     Forged,
-    #[error(
-        "the connection of the volume can't be read: {0}; its Secret is Mooring's own, so let nobody else write it"
-    )]
+    #[error("failed to read the volume's connection: {0}; only Mooring may write its Secret")]
     Unreadable(#[from] serde_json::Error),
-    #[error("the options of the volume's connection make no sense: {0}")]
+    #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
 }
 

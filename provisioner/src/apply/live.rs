@@ -21,7 +21,7 @@ use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
 
-/// Makes a PV; one that is there already is judged like any other.
+/// Makes a PV; one that exists already is judged like any other.
 pub(crate) async fn make(
     shared: &Shared,
     volume: &PersistentVolume,
@@ -92,7 +92,7 @@ where
     Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)))
 }
 
-/// Whether the claim of what is to be copied is there and stays, read as it is now.
+/// Whether the source claim exists and stays, read from the API now.
 ///
 /// A copy's record is written before this, and all claims come by one watch, in the order of their changes. So a
 /// controller that sees this claim go sees the record too, unless this has said no: see [`copied_by`].
@@ -108,7 +108,7 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
     }))
 }
 
-/// Whether the content of what is to be restored is there and stays, read as it is now.
+/// Whether the content of the snapshot to restore exists and stays, read from the API now.
 ///
 /// The run is there before this, without its properties. So a controller that sees the content go finds the run, unless
 /// this has said no: see [`restored_by`].
@@ -143,7 +143,7 @@ async fn is_group_staying(client: &Client, content: &VolumeSnapshotContent) -> R
     Ok(!groups.iter().any(|group| of_it(group) && going(group)))
 }
 
-/// Whether the claims of which snapshots are to be taken are there and stay; see [`is_there_to_restore`].
+/// Whether the source claims exist and stay; see [`is_there_to_restore`].
 pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> Result<bool, ApplyError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &request.pvc_namespace);
     let members = request.members().iter();

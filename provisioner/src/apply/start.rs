@@ -21,7 +21,7 @@ use crate::run::order::{Order, Owner};
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// What is to be run, for the room that runs it.
+/// What to run, in the form of module `run`.
 fn order(start: &Start) -> Order<'_> {
     Order {
         id: &start.run,
@@ -75,7 +75,7 @@ impl Apply<'_> {
         }
     }
 
-    /// Hands a run that is there its properties, if it has none. Returns the run's uid.
+    /// Hands a run that exists its properties, if it has none. Returns the run's uid.
     pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
         let Some(run) = self.shared.cache.run(&start.config.reference.namespace, &start.run) else {
             return Ok(None);
@@ -151,7 +151,7 @@ impl Apply<'_> {
             "began a run"
         );
         let words = describe(start.run.operation).words;
-        // Of an attempt after the first, users hear by what failed before it.
+        // The failure of the attempt before tells users about a later one.
         if let Some((reason, does)) = words.begun
             && start.record.attempt == 1
         {
@@ -198,8 +198,8 @@ impl Apply<'_> {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
                 held && text.is_none()
             }
-            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and goes
-            // with it.
+            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
+            // goes with it.
             Intent::Run | Intent::Configured => true,
         })
     }

@@ -254,7 +254,7 @@ impl Subject {
         }})
     }
 
-    /// The patch that takes off only the record, of a snapshot or a group that is there now.
+    /// The patch that takes off only the record, of a snapshot or a group that exists now.
     pub(super) fn taken_patch(&self) -> Value {
         json!({"metadata": {
             "resourceVersion": self.meta().resource_version,

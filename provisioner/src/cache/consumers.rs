@@ -1,4 +1,4 @@
-//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached, and of each Pod no more
+//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached. It keeps no more of each Pod
 //! than its uid, when it was made, its node and its claims: a cluster has many Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,6 @@ struct State {
 pub(super) struct Listing(State);
 
 impl Listing {
-    /// Adds one.
     pub(super) fn add(&mut self, pod: &Pod) {
         self.0.put(pod);
     }

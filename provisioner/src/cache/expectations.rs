@@ -23,7 +23,7 @@ struct State {
     written: HashMap<String, u64>,
     /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
     away: HashMap<String, Timestamp>,
-    /// Claims without a ConfigMap to go by, and since when that is known.
+    /// Claims without a ConfigMap, and since when that is known.
     unserved: HashMap<String, Timestamp>,
 }
 
@@ -73,7 +73,7 @@ impl Expectations {
         self.lock().told_of.insert(uid.to_owned())
     }
 
-    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap to go by.
+    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap.
     pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
     }

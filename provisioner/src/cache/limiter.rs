@@ -115,8 +115,8 @@ impl Limiter {
         self.lock().begun.remove(pod);
     }
 
-    /// The run of this name, which has a claim's uid in it, is not to be begun any more, in no namespace. If it stayed
-    /// in a queue and took no place when one is free, it would keep all behind it waiting.
+    /// The run of this name, which has a claim's uid in it, must not begin any more in any namespace. If it stayed in a
+    /// queue and took no place when one is free, it would keep all behind it waiting.
     pub fn forget(&self, name: &str) {
         let mut state = self.lock();
         for queue in state.waiting.values_mut() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_or_wants_something_else_is_in_nobody_s_way() {
+    fn a_run_that_has_gone_or_changed_its_configmap_holds_no_place() {
         let limiter = Limiter::new(100);
         let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));

@@ -68,7 +68,7 @@ pub struct Cache {
     pub consumers: Consumers,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
-    /// The claims that are to be copies, namespace and name, by `namespace/name` of the claim that they copy.
+    /// The claims that copy another one, namespace and name, by `namespace/name` of their source.
     by_source: Arc<RwLock<BTreeMap<String, Names>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
@@ -153,7 +153,6 @@ impl Cache {
         );
     }
 
-    /// The node of this name.
     pub fn node(&self, name: &str) -> Option<Node> {
         self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
     }
@@ -339,7 +338,7 @@ impl Cache {
         }
     }
 
-    /// What a claim is to be a copy of, as far as it is there.
+    /// The source of a claim, as far as it exists.
     pub fn source_of(&self, claim: &PersistentVolumeClaim) -> ObservedSource {
         let content = Content::of(claim);
         let access = match content.needs_grant(claim) {
@@ -393,7 +392,7 @@ impl Cache {
         named.or_else(|| self.volumes.find(is))
     }
 
-    /// The claims that are to be copies of this one's volume, and are there.
+    /// The claims that copy this one's volume, and exist.
     pub fn copies_of(&self, namespace: &str, name: &str) -> Vec<Arc<PersistentVolumeClaim>> {
         let by_source = self.by_source.read().unwrap_or_else(PoisonError::into_inner);
         let copies = by_source.get(&format!("{namespace}/{name}"));
@@ -450,7 +449,7 @@ impl Cache {
         }
     }
 
-    /// Queues the claims that are to be made of something in this other namespace, or in any.
+    /// Queues the claims whose source is in this other namespace, or in any.
     pub(super) fn queue_grantees(&self, queue: &WorkQueue, namespace: Option<&str>) {
         self.queue_claims(queue, |claim| {
             let wanted = Content::of(claim).needs_grant(claim);

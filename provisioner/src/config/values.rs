@@ -21,9 +21,7 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text).map_err(|error| error.to_string())?;
     let (least, most) = TIMEOUT_LIMITS;
     if timeout < least || timeout > most {
-        return Err(format!(
-            "{text:?} is out of bounds: give an operation between 1s and 24h"
-        ));
+        return Err(format!("{text:?} is out of range: write a time from 1s to 24h"));
     }
     Ok(timeout)
 }
@@ -33,9 +31,7 @@ pub fn discover_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
     let (least, most) = DISCOVER_LIMITS;
     if interval < least || interval > most {
-        return Err(format!(
-            "{text:?} is out of bounds: have the image asked every 10s to 24h"
-        ));
+        return Err(format!("{text:?} is out of range: write a time from 10s to 24h"));
     }
     Ok(interval)
 }
@@ -134,13 +130,11 @@ pub fn tolerations(text: &str) -> Result<Vec<Toleration>, String> {
         let operator = toleration.operator.as_deref().unwrap_or("Equal");
         let effect = toleration.effect.as_deref().unwrap_or_default();
         if !["Equal", "Exists", "Lt", "Gt"].contains(&operator) {
-            return Err(cure(&format!(
-                "operator {operator:?} is not known, but Equal and Exists are"
-            )));
+            return Err(cure(&format!("unknown operator {operator:?}: write Equal or Exists")));
         }
         if !["", "NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
             return Err(cure(&format!(
-                "effect {effect:?} is not known, but NoSchedule, PreferNoSchedule and NoExecute are"
+                "unknown effect {effect:?}: write NoSchedule, PreferNoSchedule or NoExecute"
             )));
         }
         if operator == "Exists" && toleration.value.as_deref().is_some_and(|value| !value.is_empty()) {

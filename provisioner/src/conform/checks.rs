@@ -219,7 +219,7 @@ fn done_or_later(finish: &Finish) -> Passed {
         Outcome::Done => Ok(()),
         Outcome::Retry => failed_with_reason(finish),
         Outcome::GiveUp => Err(fault(format!(
-            "one of two runs at once gave up for good (exit 78), though it is only to be run again: {}",
+            "one of two simultaneous runs gave up for good (exit 78), but has to exit with 75 to be run again: {}",
             words(finish)
         ))),
     }
@@ -237,7 +237,7 @@ fn must_fail(finish: &Finish, since: &str) -> Passed {
 fn failed_with_reason(finish: &Finish) -> Passed {
     match finish.category {
         Category::Timeout => Err(fault(
-            "the run did not end until its timeout: have the image give up by itself, and say why",
+            "the run did not end until its timeout: have the image end before that, and say why",
         )),
         Category::Done
         | Category::Temporary

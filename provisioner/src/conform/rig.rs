@@ -53,8 +53,7 @@ pub(super) struct Unreachable {
 }
 
 impl Unreachable {
-    /// A volume's options as this provisioner would have printed them: an image may go by them rather than by its
-    /// ConfigMap.
+    /// A volume's options as this provisioner would have printed them: an image may use them rather than its ConfigMap.
     fn options_of(&self, volume: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let changed = |value: &String| {
             self.values
@@ -68,7 +67,7 @@ impl Unreachable {
     }
 }
 
-/// A cluster, and what is to be tried there.
+/// A cluster, and what to try there.
 pub(super) struct Rig {
     user: Client,
     controller: Client,

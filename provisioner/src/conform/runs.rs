@@ -32,7 +32,7 @@ pub(super) struct Ask<'a> {
     pub(super) node: Option<NodeOfRun>,
 }
 
-/// The node that a volume is attached to or detached from, as the image is told of it.
+/// The node that a volume is attached to or detached from, as the image gets it.
 #[derive(Debug, Clone)]
 pub(super) struct NodeOfRun {
     pub(super) name: String,

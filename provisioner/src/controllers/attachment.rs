@@ -53,8 +53,8 @@ pub(super) async fn act(
     let wanted = if is_bound(volume) && claimed {
         let Some(nodes) = cache.consumers.nodes(&claim_namespace, &claim_name) else {
             if attach::is_open(volume, record.as_ref()) && !shared.context.configs.offers(Operation::Attach) {
-                let text =
-                    "the volume is attached, and operations of its ConfigMap lacks attach and detach: add them again";
+                let text = "the volume is attached, but key operations of its ConfigMap lacks attach and detach: add \
+                            them again";
                 shared
                     .context
                     .events

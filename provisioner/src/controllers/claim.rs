@@ -70,7 +70,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     };
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
-        // Only claims that something was or is to be run for.
+        // Only claims for which something ran or has to run.
         let concerned =
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));

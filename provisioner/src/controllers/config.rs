@@ -151,7 +151,7 @@ type Follow = dyn Fn(BTreeSet<String>) -> Followed + Send + Sync;
 /// What tells how often classes are used, and the task that finds out.
 pub(super) type Followed = (watch::Receiver<Option<Uses>>, AbortOnDropHandle<()>);
 
-/// Classes that are to be given up, and the watch that tells when they can be.
+/// Classes to give up, and the watch that shows when that is possible.
 struct Waiting {
     classes: BTreeSet<String>,
     uses: watch::Receiver<Option<Uses>>,
@@ -421,8 +421,8 @@ fn kept(class: &StorageClass) -> Note {
         Note::warning(
             reasons::CLASS_VANISHED,
             "GiveUp",
-            "the storage does not list any more what it stands for; it is deleted when the last claim and the last \
-             volume that name it are gone, and stays if the storage lists that again",
+            "the storage no longer lists what this class is for; Mooring deletes the class when no claim and no volume \
+             names it any more, and keeps it if the storage lists that again",
         )
     } else {
         Note::warning(

@@ -52,7 +52,7 @@ enum Plan {
     Wait,
     /// Nothing depends on them.
     Remove(Vec<RunRef>),
-    /// What this run may have done is to be undone, at this attempt: the volume deleted, or taken from its node.
+    /// Undo what this run may have done, at this attempt: the volume deleted, or taken from its node.
     Undo(u32),
 }
 
@@ -183,7 +183,8 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
             let Some(start) = undoing(shared, run, attempt) else {
                 warn!(
                     run = run.place(),
-                    "its claim is gone and its volume may be there, but its ConfigMap is gone too"
+                    "the claim is gone and its volume may exist, but its ConfigMap is gone too: create the ConfigMap \
+                     again"
                 );
                 return Ok(());
             };

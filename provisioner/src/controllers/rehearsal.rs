@@ -2,7 +2,7 @@
 //! after it was carried out, and the controller is restarted each time. Then every call is refused as a conflict, and
 //! the controller goes on.
 //!
-//! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
+//! What must always hold: it ends with one volume for a claim that exists, and none for one that is gone; and nothing
 //! else is left.
 
 mod attach;

@@ -26,18 +26,15 @@ pub(crate) enum MoveError {
     /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A record that can't be gone by.
-    #[error("ConfigMap {name} has no record to go by; if it is not needed, delete it")]
+    /// A record that can't be used.
+    #[error("ConfigMap {name} has no usable record: delete it if no move needs it")]
     Record {
         name: String,
         /// What is wrong.
         source: MoveRecordError,
     },
-    #[error("{what} was waited for in vain: is kube-controller-manager at work? Then run this again")]
-    Late {
-        /// What.
-        what: &'static str,
-    },
+    #[error("timed out waiting for {what}: check that kube-controller-manager runs, then run this again")]
+    Late { what: &'static str },
 }
 
 /// The volume of a claim.

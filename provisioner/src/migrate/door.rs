@@ -77,11 +77,11 @@ pub(crate) enum Unmovable {
     /// A Secret that CSI can't carry.
     #[error("its Secret {0} has a value that is not UTF-8, which CSI can't carry")]
     SecretBytes(String),
-    #[error("its Secret {0} is not there: create it first")]
+    #[error("its Secret {0} does not exist: create it first")]
     NoSecret(String),
 }
 
-/// The PersistentVolume as it is to be created: without what the API server says of it.
+/// The PersistentVolume to create: without the fields that the API server sets.
 pub(crate) fn plain(volume: &PersistentVolume) -> PersistentVolume {
     let meta = &volume.metadata;
     let held = meta.finalizers.iter().flatten();

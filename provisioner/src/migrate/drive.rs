@@ -51,7 +51,7 @@ pub(super) async fn all(cluster: &Cluster, goal: Goal, args: &MigrateArgs) -> Re
     for name in &unbound {
         let _ = writeln!(
             std::io::stderr(),
-            "error: claim {name} is bound to no volume, or not there"
+            "error: claim {name} is not bound to a volume, or does not exist"
         );
     }
     let mut report = MoveReport::default();
@@ -108,11 +108,11 @@ async fn foreseen(cluster: &Cluster, target: &Target, goal: Goal) -> Fate {
 
 /// What one step has come to.
 pub(crate) enum Moved {
-    /// Something was done, or is to be looked at anew.
+    /// Something was done, or has to be looked at again.
     On,
     /// It comes about by itself.
     Soon(&'static str),
-    /// Nothing is to be done now; whether a move has ended is what the step before says.
+    /// Nothing to do now; the step before says whether a move has ended.
     At(Standing),
     /// These Pods end: their uids, and how long that may take.
     Held(BTreeSet<String>, Duration),
@@ -222,7 +222,7 @@ impl Round<'_> {
             }
         }
         Err(MoveError::Late {
-            what: "an end of all changes",
+            what: "the end of all changes",
         })
     }
 

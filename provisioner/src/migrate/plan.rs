@@ -38,16 +38,15 @@ pub(crate) struct Goal {
     pub(crate) may_hold: bool,
 }
 
-/// How it is with a volume that nothing is to be done about now.
+/// The state of a volume that needs nothing now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is where it is to be.
+    /// It has the right driver already.
     There,
     /// No move of it has begun, and none is to.
     Idle,
     /// It stays, for this reason.
     Stays(String),
-    /// It waits for this.
     Waits(String),
     /// Neither volume nor record is there any more.
     Gone,
@@ -58,7 +57,7 @@ pub(crate) enum Standing {
 pub(crate) enum MoveStep {
     /// None.
     Rest(Standing),
-    /// Write down the move, or write it down anew.
+    /// Write the move's record, or write it again.
     Note(Box<MoveRecord>),
     /// Have the claim stay.
     Hold,
@@ -202,7 +201,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
         return stays("it is being deleted");
     }
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
-        return stays("its claim belongs to a Pod and goes with it");
+        return stays("its claim belongs to a Pod and is deleted with it");
     }
     if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
         return stays(&error.to_string());
@@ -225,7 +224,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     }
     let growing = status.and_then(|status| status.allocated_resource_statuses.as_ref());
     if growing.is_some_and(|all| all.values().any(|word| word.starts_with("NodeResize"))) {
-        return waits("its file system has still to grow: a Pod that uses it does that");
+        return waits("its file system still has to grow, which needs a Pod that uses it");
     }
     let others = volume.finalizers().iter();
     let mut others = others.filter(|name| ![finalizers::VOLUME, finalizers::PV_PROTECTION].contains(&name.as_str()));

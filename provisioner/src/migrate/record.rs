@@ -39,7 +39,7 @@ impl ClaimKey {
     }
 }
 
-/// Why a record can't be gone by.
+/// Why a record can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.
@@ -55,16 +55,16 @@ pub(crate) struct MoveRecord {
     pub(crate) claim: ClaimKey,
     /// Where the volume goes.
     pub(crate) to: VolumeSourceKind,
-    /// The uid of the PersistentVolume that is to be replaced.
+    /// The uid of the PersistentVolume to replace.
     pub(crate) uid: String,
-    /// That PersistentVolume, as it is to be created again.
+    /// That PersistentVolume, to create it again.
     pub(crate) old: PersistentVolume,
     /// The ConfigMap's resourceVersion, once it is there.
     pub(crate) version: Option<String>,
 }
 
 impl MoveRecord {
-    /// Of a move that is to begin.
+    /// For a move that begins.
     pub(crate) fn new(volume: &PersistentVolume, claim: ClaimKey, to: VolumeSourceKind) -> Self {
         Self {
             claim,

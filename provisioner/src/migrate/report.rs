@@ -44,7 +44,7 @@ impl Fate {
         match self {
             Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
             Self::Held => "as soon as its last Pod has ended",
-            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back",
+            Self::Begun => "by an earlier run, and not finished: run this again, or undo it with --back",
             Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
                 ""
             }
@@ -85,7 +85,7 @@ impl MoveReport {
 
     /// Notes what has become of a volume, and tells it if that is new.
     pub(super) fn note(&mut self, target: &Target, fate: Fate) {
-        // That a volume is where it is to be says less than how it came there.
+        // How a volume came to its driver says more than that it has it.
         let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
         if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
             return;

@@ -174,7 +174,7 @@ impl Plan<'_> {
         }
     }
 
-    /// It is to be taken from this node.
+    /// It has to be detached from this node.
     fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.attach_run {
@@ -232,13 +232,15 @@ impl Plan<'_> {
         }
         let look = self.look(node)?;
         let Some(facts) = look.there.as_ref().filter(|node| !node.out_of_service) else {
-            let text = format!("node {node} is out of service or not in the cluster: the volume is not attached to it");
+            let text = format!(
+                "node {node} is out of service or not in the cluster: Mooring does not attach the volume to it"
+            );
             return Ok(Decision::wait_for(waiting(Operation::Attach, text)));
         };
         if !facts.notes {
             let text = format!(
-                "the mounter of node {node} is of a version that does not say which volumes it uses, or is not there: \
-                 the volume is attached as soon as it says so; have a newer one run there"
+                "the mounter on node {node} is missing, or is of a version that does not say which volumes it uses: \
+                 upgrade it; Mooring attaches the volume as soon as the mounter says so"
             );
             return Ok(Decision::Wait {
                 after: Some(IN_USE_PERIOD),
@@ -372,7 +374,7 @@ impl Plan<'_> {
         }
     }
 
-    /// What a run goes by: that the node is gone since ends the waiting too.
+    /// What a run uses: if the node has gone since, that ends the waiting too.
     fn state(&self, gone: bool) -> String {
         let state = state_of(self.config, None, self.seen.class);
         if gone { format!("{state}-gone") } else { state }
@@ -405,7 +407,7 @@ impl Plan<'_> {
     fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
         (!self.config.operations.contains(&operation)).then(|| {
             let text = format!(
-                "the volume has to be {operation}ed, and operations of ConfigMap {} lacks {operation}: add it again",
+                "key operations of ConfigMap {} lacks {operation}, which this volume needs: add it again",
                 self.config.reference,
                 operation = operation.as_str(),
             );
@@ -464,8 +466,8 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
 /// What the claim of a volume that another node waits for is told.
 fn held_by(node: &str, other: &str) -> Note {
     let text = format!(
-        "a Pod on node {other} waits for the volume, which node {node} has: it is detached when no Pod there uses \
-         it any more; if that node is gone for good, taint it with node.kubernetes.io/out-of-service"
+        "a Pod on node {other} waits for the volume, which is attached to node {node}: Mooring detaches it when no Pod \
+         there uses it; if that node does not come back, taint it with node.kubernetes.io/out-of-service"
     );
     waiting(Operation::Attach, text)
 }

@@ -82,7 +82,7 @@ pub(crate) fn failed(
         say: Note::warning(
             reason,
             words.action,
-            // The same words for the same failure make one Event with a count; the attempt stands in the record.
+            // The same words for the same failure make one Event with a count; the attempt is in the record.
             format!("{what} failed: {}; {then}", finish.words),
         ),
         run,

@@ -1,4 +1,4 @@
-//! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
+//! Each operation described once: which object asks for it, where its intent is recorded, what the image is given, what
 //! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
 //! here, and matches on no [`Operation`].
 //!
@@ -13,24 +13,24 @@ use crate::process::events::{Note, reasons};
 use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 
-/// What there is to know of an operation without looking at a cluster.
+/// All facts about an operation that do not depend on a cluster.
 #[derive(Debug)]
 pub struct Description {
     /// The object that asks for it, and carries its record.
     pub subject: SubjectKind,
-    /// Where it is written, before the first run of it, that it is to be done.
+    /// Where the intent to do it is recorded before its first run.
     pub intent: Intent,
-    /// What the image is told of the volume.
+    /// What the image gets about the volume.
     pub given: Given,
-    /// What becomes of the image's answer that it is done.
+    /// What the controller makes of the image's answer that it is done.
     pub answer: Answer,
-    /// What is different once it is done.
+    /// What it changes.
     pub effect: Effect,
-    /// What undoes it, where nobody is left who wants what it made.
+    /// The operation that undoes it, where nobody wants what it made any more.
     pub undone_by: Option<Operation>,
-    /// What has to be there, and to stay, for as long as it is run.
+    /// What has to exist, and must not be deleted, while it runs.
     pub reads: Reads,
-    /// How users are told of it.
+    /// How Events name it.
     pub words: Words,
 }
 
@@ -40,8 +40,8 @@ impl Description {
         matches!(self.subject, SubjectKind::Snapshot | SubjectKind::Group) || self.reads == Reads::Snapshot
     }
 
-    /// Where the intent stands before a first run, if it is this object that asks for it. Only of the operation's own
-    /// subject the state can say it; any other gets a record.
+    /// Where the intent is recorded before a first run, if this object asks for it. Only the state of the operation's
+    /// own subject can say it; any other object gets a record.
     pub fn intent_on(&self, asked_by: SubjectKind) -> Intent {
         if asked_by == self.subject {
             self.intent
@@ -51,12 +51,12 @@ impl Description {
     }
 }
 
-/// Where it is written, before a run is made, that it is to be made.
+/// Where the intent to make a run is recorded before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// In the record, which has to be written first: it is new or has changed.
     ToRecord,
-    /// In the record, as it stands.
+    /// In the record, which has it already.
     Recorded,
     /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it
     /// needs; a record begins with the first failure.
@@ -106,49 +106,49 @@ impl SubjectKind {
     }
 }
 
-/// What the image is told of the volume.
+/// What the image gets about the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
-    /// What is asked for: there is no volume yet. What can't be had is refused before anything is run.
+    /// The request: there is no volume yet. An impossible request is refused before anything runs.
     Asked,
-    /// The options of the volume that stands, as its PV has them (property `volume`). Nothing is refused.
+    /// The options of the existing volume, as its PV has them (property `volume`). Nothing is refused.
     Standing,
 }
 
-/// What becomes of the image's answer that the operation is done.
+/// What the controller makes of the image's answer that the operation is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// What it made is judged first. So how a run ended matters even if it was removed before anybody looked.
+    /// What it made is checked first. So the end of a run matters even if the run was removed before anybody looked.
     Judged,
-    /// It is believed. A run that was removed before anybody looked is repeated, which does no harm.
+    /// It is trusted. A run that was removed before anybody looked is repeated, which does no harm.
     Believed,
 }
 
-/// What is different once an operation is done.
+/// What an operation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// There is one volume more.
+    /// A volume is made.
     MakesVolume,
-    /// There is one volume less.
+    /// A volume is deleted.
     RemovesVolume,
     /// A volume is larger.
     ExpandsVolume,
     /// A volume has other attributes.
     ModifiesVolume,
-    /// There is one snapshot, backup or group of snapshots more.
+    /// A snapshot, a backup or a group of snapshots is made.
     TakesSnapshot,
-    /// There is one snapshot, backup or group of snapshots less.
+    /// A snapshot, a backup or a group of snapshots is deleted.
     RemovesSnapshot,
-    /// A node has a volume that none had.
+    /// A volume is attached to a node.
     AttachesVolume,
-    /// No node has a volume any more.
+    /// A volume is detached from its node.
     DetachesVolume,
-    /// No volume and no snapshot came, went or changed.
+    /// No volume and no snapshot is made, deleted or changed.
     KeepsAll,
 }
 
 impl Effect {
-    /// Whether a volume that stands is no more as it was.
+    /// Whether an existing volume changes.
     pub fn changes_volume(self) -> bool {
         match self {
             Self::ExpandsVolume | Self::ModifiesVolume => true,
@@ -189,7 +189,6 @@ pub struct Words {
     pub begun: Option<(&'static str, &'static str)>,
 }
 
-/// The description of an operation.
 pub fn describe(operation: Operation) -> &'static Description {
     match operation {
         Operation::Provision => &PROVISION,
@@ -210,7 +209,7 @@ pub fn describe(operation: Operation) -> &'static Description {
     }
 }
 
-/// From a claim without a volume to a volume that is judged.
+/// Makes a volume for a claim.
 const PROVISION: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -227,7 +226,7 @@ const PROVISION: Description = Description {
     },
 };
 
-/// From a volume that is not wanted any more to none.
+/// Deletes a volume.
 const DELETE: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::Released,
@@ -244,7 +243,7 @@ const DELETE: Description = Description {
     },
 };
 
-/// From a volume that is too small to one that has the asked size.
+/// Grows a volume to the requested size.
 const EXPAND: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -261,7 +260,7 @@ const EXPAND: Description = Description {
     },
 };
 
-/// From a volume with other attributes to one that has those of a class.
+/// Gives a volume the attributes of a class.
 const MODIFY: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -278,7 +277,7 @@ const MODIFY: Description = Description {
     },
 };
 
-/// From a claim without a volume to a volume that is judged, with the content of another.
+/// Makes a volume for a claim, with the content of another volume.
 const CLONE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -295,7 +294,7 @@ const CLONE: Description = Description {
     },
 };
 
-/// From a content without a snapshot to one that says which snapshot it is.
+/// Takes a snapshot for a `VolumeSnapshotContent`.
 const SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -313,7 +312,7 @@ const SNAPSHOT: Description = Description {
     },
 };
 
-/// From a snapshot that is not wanted any more to none.
+/// Deletes a snapshot.
 const DELETE_SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -330,7 +329,7 @@ const DELETE_SNAPSHOT: Description = Description {
     },
 };
 
-/// From a content of a group without snapshots to one that says which snapshots they are.
+/// Takes the snapshots of a group for a `VolumeGroupSnapshotContent`.
 const SNAPSHOT_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
@@ -348,7 +347,7 @@ const SNAPSHOT_GROUP: Description = Description {
     },
 };
 
-/// From a group of snapshots that is not wanted any more to none.
+/// Deletes the snapshots of a group.
 const DELETE_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
@@ -365,7 +364,7 @@ const DELETE_GROUP: Description = Description {
     },
 };
 
-/// From a claim without a volume to a volume that is judged, with the content of a snapshot or a backup.
+/// Makes a volume for a claim, with the content of a snapshot or a backup.
 const RESTORE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -382,7 +381,7 @@ const RESTORE: Description = Description {
     },
 };
 
-/// From a content without a backup to one that says which backup it is.
+/// Makes a backup for a `VolumeSnapshotContent`.
 const BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -399,7 +398,7 @@ const BACKUP: Description = Description {
     },
 };
 
-/// From a backup that is not wanted any more to none.
+/// Deletes a backup.
 const DELETE_BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -416,7 +415,7 @@ const DELETE_BACKUP: Description = Description {
     },
 };
 
-/// From a ConfigMap to the classes of what its storage can serve.
+/// Lists what the storage of a ConfigMap can serve.
 const DISCOVER: Description = Description {
     subject: SubjectKind::Config,
     intent: Intent::Configured,
@@ -434,7 +433,7 @@ const DISCOVER: Description = Description {
     },
 };
 
-/// From a volume that no node has to one that a node has.
+/// Attaches a volume to a node.
 const ATTACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,
@@ -451,7 +450,7 @@ const ATTACH: Description = Description {
     },
 };
 
-/// From a volume that a node has to one that none has.
+/// Detaches a volume from its node.
 const DETACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,

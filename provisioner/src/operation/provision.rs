@@ -143,8 +143,8 @@ fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     }
 }
 
-/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status still
-/// says that the change is asked for and can't be made.
+/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status
+/// still says that the change is asked for and can't be made.
 fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
     if !record.is_refused_change() {
         return Decision::Rest;
@@ -159,7 +159,7 @@ fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
         && (!seen.waits_for_consumer() || seen.selected().is_some())
 }
 
-/// Whether the claim wants a volume and has no ConfigMap to go by.
+/// Whether the claim wants a volume and has no ConfigMap.
 pub fn is_unserved(seen: &ObservedClaim<'_>) -> bool {
     seen.record.is_none()
         && seen.config.is_err()
@@ -485,7 +485,7 @@ fn made(
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
     let pv_name = persistent_volume::name_for(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
-    // Where the image ran, rather than what the record says: that stands on the claim, which is its user's.
+    // Where the image ran, rather than what the record says: that is on the claim, which is its user's.
     let ran_in = seen.provision_run.and_then(Run::namespace);
     let recorded = record.config.split_once('/').map_or("", |(namespace, _)| namespace);
     let class_options = seen
@@ -540,7 +540,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),
-            format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
+            format!("volume {pv_name} exists after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
         runs: leftovers(seen),
@@ -648,7 +648,7 @@ enum Unfit {
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
-    /// This node is not the second, which has what is to be copied.
+    /// This node is not the second, which has the source.
     Elsewhere(String, String),
 }
 
@@ -662,8 +662,8 @@ impl std::fmt::Display for Unfit {
             ),
             Self::Elsewhere(node, source) => write!(
                 f,
-                "node {node} does not have what is to be copied, which is on node {source} (tie the Pod to that node \
-                 with a nodeSelector)"
+                "node {node} does not have the source, which is on node {source} (tie the Pod to that node with a \
+                 nodeSelector)"
             ),
         }
     }

@@ -2,8 +2,8 @@
 //! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere. And `snapshot-group`
 //! and `delete-group`: from a `VolumeGroupSnapshotContent` to snapshots of all its volumes, and to none.
 //!
-//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that is
-//! there, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
+//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that
+//! exists, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
 //! `pkg/sidecar-controller/snapshot_controller.go` and `syncGroupSnapshotContent` in `groupsnapshot_helper.go` beside
 //! it, of kubernetes-csi/external-snapshotter), by the same rules. [`asked`] says what the image is asked, [`group`]
 //! what differs for a group, and [`member`] what is done about each snapshot of one.
@@ -43,7 +43,7 @@ use crate::volume::topology::HOSTNAME;
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What a content stands for: what its handle says, or that of an attempt that has begun, and else its class.
+/// What a content represents: what its handle says, or that of an attempt that has begun, and else its class.
 pub fn form_of(content: &ContentView<'_>, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
     if content.is_group {
         return Form::Group;
@@ -82,7 +82,7 @@ pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDec
     }
 }
 
-/// A snapshot that is there: what is left of taking it goes.
+/// A snapshot that exists: removes what is left of taking it.
 fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
     let runs = removable([seen.snapshot_run, seen.delete_run]);
     let marked = seen.content.annotation(seen.content.being_created()).is_some();
@@ -450,7 +450,7 @@ fn deletion(
     }
 }
 
-/// The ConfigMap that a removal goes by, what is removed, and the only node that it may run on.
+/// The ConfigMap of a removal, what is removed, and the only node that it may run on.
 type Removal<'a> = (&'a Arc<ProvisionerConfig>, Handle, Option<String>);
 
 /// By which ConfigMap which snapshot is removed, and on which node; `Err` with what to do while that is not known.
@@ -471,7 +471,7 @@ fn what_to_delete<'a>(
         let error = SnapshotRefusal::NoOperation(config.reference.to_string(), operation.as_str());
         let what = seen.form.noun();
         return Err(wait(format!(
-            "{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand"
+            "{error}; or set the content's deletionPolicy to Retain, and delete the {what} by hand"
         )));
     }
     let handle = seen.content.handle().or(recorded).unwrap_or_default();
@@ -485,7 +485,7 @@ fn what_to_delete<'a>(
     }
 }
 
-/// Why there is no ConfigMap for a snapshot that is there, and what else to do than to bring it back.
+/// Why there is no ConfigMap for a snapshot that exists, and what to do other than bring it back.
 fn no_config(seen: &ObservedSnapshot<'_>, error: &NoConfig) -> String {
     format!(
         "{error}; if a ConfigMap of the same storage has another name, annotate the {} with {}=NAMESPACE/NAME",

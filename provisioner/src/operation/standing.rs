@@ -64,7 +64,7 @@ pub(super) fn has_run(seen: &ObservedClaim<'_>) -> bool {
 /// The request that made the volume, and the only node that a run may be on, where the volume lives on one.
 pub(super) type Ready = (Request, Option<String>);
 
-/// What a run on the volume goes by; `Err` with what is to be waited for first. `then` is what is done after that.
+/// What a run on the volume uses; `Err` with what to wait for first. `then` is what follows.
 pub(super) fn ready(
     seen: &ObservedClaim<'_>,
     operation: Operation,

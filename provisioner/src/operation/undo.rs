@@ -144,7 +144,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     Decision::Stop(run.to_remove())
 }
 
-/// Runs `delete` for a claim that stands.
+/// Runs `delete` for a claim that exists.
 fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
@@ -174,7 +174,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     );
     let request = match asked {
         Ok(request) => Request {
-            // What the image was asked to make; a class that is gone by now holds nothing up.
+            // What the image was asked to make; a class that has been deleted holds nothing up.
             attributes: attributes::of_claim(seen).unwrap_or_default(),
             ..request
         },
@@ -200,7 +200,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     }
 }
 
-/// The volume of a claim that stands is gone.
+/// The volume of an existing claim is gone.
 fn over(
     seen: &ObservedClaim<'_>,
     record: &Record,

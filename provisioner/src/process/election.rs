@@ -164,7 +164,7 @@ impl Election {
         }
     }
 
-    /// Renews for as long as that works; returns when this replica leads no more.
+    /// Renews for as long as that works; returns when this replica no longer leads.
     pub async fn hold(&mut self) {
         let mut renewed = Instant::now();
         loop {

@@ -37,10 +37,10 @@ pub enum ControllerError {
     #[error("failed to listen for signals")]
     Signals(#[source] std::io::Error),
     /// The Lease was lost: another replica may lead now, so this one must not go on.
-    #[error("this replica has lost the lease: it ends, and stands by when Kubernetes has started it again")]
+    #[error("this replica has lost the lease: it ends, and is a standby when Kubernetes has started it again")]
     LeaseLost,
     /// A controller ended by itself, which is a defect.
-    #[error("the {0} controller ended by itself")]
+    #[error("the {0} controller ended unexpectedly")]
     Ended(&'static str),
 }
 
@@ -162,7 +162,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     ended
 }
 
-/// Returns when this replica is to lead no more.
+/// Returns when this replica must not lead any more.
 async fn lead(
     tasks: &mut JoinSet<&'static str>,
     election: &mut Option<Election>,

@@ -32,7 +32,7 @@ const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
 pub enum Made {
     /// It was made now.
     New(Run),
-    /// It was there already, for this very attempt.
+    /// It existed already, for this very attempt.
     Found(Run),
     /// A run of another attempt has its place.
     Occupied,

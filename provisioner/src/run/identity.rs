@@ -1,4 +1,4 @@
-//! What a run is called before it is there, and how one that was seen is named when it is to be removed.
+//! The name of a run before it exists, and of an observed run that has to be removed.
 
 use mooring_contract::operation::Operation;
 

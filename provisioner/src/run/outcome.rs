@@ -235,7 +235,7 @@ fn from_container(
         (true, _) => said,
         // The words are the kubelet's own then.
         (false, _) if never_made => why,
-        (false, true) => format!("{why}, without a last word"),
+        (false, true) => format!("{why}; it printed nothing"),
         (false, false) => format!("{why}: {said}"),
     };
     Finish {
@@ -368,7 +368,7 @@ mod tests {
                 json!({"exitCode": 78}),
                 Outcome::GiveUp,
                 Category::Config,
-                "exit code 78, without a last word",
+                "exit code 78; it printed nothing",
             ),
             (
                 json!({"exitCode": 3, "message": "a\nb"}),
@@ -380,13 +380,13 @@ mod tests {
                 json!({"exitCode": 137, "reason": "OOMKilled"}),
                 Outcome::Retry,
                 Category::OutOfMemory,
-                "out of memory, without a last word",
+                "out of memory; it printed nothing",
             ),
             (
                 json!({"exitCode": 137, "reason": "ContainerStatusUnknown"}),
                 Outcome::Retry,
                 Category::Node,
-                "lost with its node (ContainerStatusUnknown), without a last word",
+                "lost with its node (ContainerStatusUnknown); it printed nothing",
             ),
         ];
         for (state, outcome, category, words) in table {
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn who_ended_a_pod_from_outside_is_said() {
         let killed = terminated(&json!({"exitCode": 143}));
-        assert_eq!(finish(&killed).words, "exit code 143, without a last word");
+        assert_eq!(finish(&killed).words, "exit code 143; it printed nothing");
         let mut evicted = killed.clone();
         evicted["conditions"] = json!([{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting"}]);
@@ -421,7 +421,7 @@ mod tests {
             (evicted.category, evicted.words.as_str()),
             (
                 Category::Node,
-                "its Pod was taken away (EvictionByEvictionAPI: Eviction API: evicting), without a last word"
+                "its Pod was taken away (EvictionByEvictionAPI: Eviction API: evicting); it printed nothing"
             )
         );
         assert!(evicted.may_have_run);

@@ -59,7 +59,6 @@ pub struct Skeleton<'a> {
     pub backend_secret: bool,
 }
 
-/// The Pod of a run.
 pub fn build(run: &Skeleton<'_>) -> Pod {
     let Order { request, config, .. } = run.order;
     let clients: Vec<_> = run_volumes(&run.order)

@@ -12,7 +12,6 @@ use crate::config::ConfigRef;
 /// A `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`, as far as both say the same.
 #[derive(Debug, Clone)]
 pub struct ContentView<'a> {
-    /// As everywhere.
     pub meta: &'a ObjectMeta,
     /// It is one of a group.
     pub is_group: bool,
@@ -24,15 +23,15 @@ pub struct ContentView<'a> {
     pub driver: &'a str,
     /// The class, with the image's parameters.
     pub class: Option<&'a str>,
-    /// The handles of the volumes of which snapshots are to be taken.
+    /// The handles of the source volumes.
     pub volumes: &'a [String],
     /// The handle of what an administrator says to be there.
     pub named: Option<&'a str>,
-    /// Of a group: the handles of its snapshots, as an administrator says them.
+    /// For a group, the handles of its snapshots, as an administrator says them.
     pub named_members: &'a [String],
     /// Which it is on the storage, if Mooring has said so.
     pub taken: Option<&'a str>,
-    /// Of a snapshot that belongs to a group: the group's handle.
+    /// For a snapshot of a group, the group's handle.
     pub of_group: Option<&'a str>,
     /// Volumes can be made of it.
     pub is_ready: bool,
@@ -96,12 +95,10 @@ fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 }
 
 impl<'a> ContentView<'a> {
-    /// Its name.
     pub fn name(&self) -> &'a str {
         self.meta.name.as_deref().unwrap_or_default()
     }
 
-    /// Its uid.
     pub fn uid(&self) -> &'a str {
         self.meta.uid.as_deref().unwrap_or_default()
     }
@@ -113,7 +110,7 @@ impl<'a> ContentView<'a> {
 
     /// Whether what is on the storage is to go, or to be left, now: as csi-snapshotter decides it (`shouldDelete` and
     /// `shouldDeleteGroupSnapshotContent` in `pkg/sidecar-controller` of external-snapshotter). A content that somebody
-    /// deletes while the user's object stands waits for that.
+    /// deletes while the user's object exists waits for that.
     pub fn is_over(&self) -> bool {
         let unbound = self.named.is_some() && self.of.uid.as_deref().unwrap_or_default().is_empty();
         let mark = if self.is_group {
@@ -177,7 +174,7 @@ impl<'a> ContentView<'a> {
         of_this.then_some(request)
     }
 
-    /// Of a group: the names of its snapshots on the storage, as the content remembers or an administrator says them.
+    /// For a group, the names of its snapshots on the storage, as the content remembers or an administrator says them.
     pub fn member_names(&self) -> Vec<String> {
         let taken_by = self.taken_by();
         let remembered = taken_by.iter().flat_map(Request::members);

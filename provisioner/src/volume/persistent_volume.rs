@@ -51,7 +51,7 @@ pub enum PrintedError {
     )]
     Nothing,
     /// It printed something else than a JSON object.
-    #[error("the image's termination message is no JSON object of the volume's options: {0}")]
+    #[error("the image's termination message is not a JSON object of the volume's options: {0}")]
     NotJson(#[from] serde_json::Error),
     /// An option has a value that is no text.
     #[error("option {0:?} in the image's termination message is neither text, number nor boolean")]

@@ -21,15 +21,12 @@ use crate::config::ConfigRef;
 /// The API group of snapshots.
 pub const GROUP: &str = "snapshot.storage.k8s.io";
 
-/// What there is of a snapshot on the storage, and how it is to be taken. One is made by snapshot-controller for each
-/// `VolumeSnapshot`, or by an administrator for a snapshot that is there already.
+/// A snapshot on the storage, and how to take it. snapshot-controller makes one for each `VolumeSnapshot`; an
+/// administrator makes one for an existing snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotContent {
-    /// As everywhere.
     pub metadata: ObjectMeta,
-    /// What is asked for.
     pub spec: ContentSpec,
-    /// What there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ContentStatus>,
 }
@@ -55,7 +52,7 @@ pub struct ContentSpec {
     pub source_volume_mode: Option<String>,
 }
 
-/// What becomes of a snapshot whose `VolumeSnapshot` is deleted.
+/// What happens to a snapshot whose `VolumeSnapshot` is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeletionPolicy {
     /// It goes too.
@@ -69,10 +66,10 @@ pub enum DeletionPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    /// The handle of a volume, of which a snapshot is to be taken.
+    /// The handle of the source volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// The handle of a snapshot that is there already.
+    /// The handle of a snapshot that exists already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
 }
@@ -93,7 +90,7 @@ pub struct ContentStatus {
     /// Why there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
-    /// Of a snapshot that belongs to a group: the group's handle.
+    /// For a snapshot of a group, the group's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
 }
@@ -101,7 +98,6 @@ pub struct ContentStatus {
 /// Why there is no snapshot yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotError {
-    /// In words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -109,7 +105,6 @@ pub struct SnapshotError {
 /// What a user asks for: a snapshot of a claim's volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshot {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// What there is, as snapshot-controller says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +126,6 @@ pub struct SnapshotStatus {
 /// How snapshots are taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotClass {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// The CSI driver.
     pub driver: String,
@@ -143,7 +137,7 @@ pub struct VolumeSnapshotClass {
     pub parameters: Option<BTreeMap<String, String>>,
 }
 
-/// What a content stands for on the storage.
+/// What a content represents on the storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
     /// A snapshot, beside its volume.
@@ -184,16 +178,16 @@ impl Form {
     }
 }
 
-/// A class that does not say what is to be taken.
+/// A class that does not say what to take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "parameter {key} of the VolumeSnapshotClass is {0:?}: make the class anew with \"true\" or \"false\"",
+    "parameter {key} of the VolumeSnapshotClass is {0:?}: create the class again with \"true\" or \"false\"",
     key = parameters::BACKUP
 )]
 pub struct FormError(String);
 
 impl VolumeSnapshotClass {
-    /// What is to be taken for a content of this class.
+    /// What to take for a content of this class.
     pub fn form(&self) -> Result<Form, FormError> {
         let said = self.parameters.as_ref().and_then(|all| all.get(parameters::BACKUP));
         match said.map_or("false", String::as_str) {
@@ -309,7 +303,7 @@ impl VolumeSnapshotContent {
 }
 
 /// A snapshot or backup on the storage: all that it takes to find it again, with nothing else of the cluster left.
-/// Administrators write one to name a snapshot that is there already.
+/// Administrators write one to name a snapshot that exists already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     /// What it is.
@@ -326,8 +320,9 @@ pub struct Handle {
 /// A handle that names no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives \
-     on a node; of a backup, backup:NAMESPACE/CONFIGMAP/BACKUP; of a group, the same as of a snapshot behind group:"
+    "{0:?} is not the handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, with @NODE after it if the snapshot \
+     lives on a node; for a backup, write backup:NAMESPACE/CONFIGMAP/BACKUP; for a group, the same as for a snapshot \
+     after group:"
 )]
 pub struct HandleError(String);
 
@@ -386,7 +381,7 @@ impl FromStr for Handle {
 }
 
 impl Handle {
-    /// Of a group: that of one of its snapshots, which is where the group is.
+    /// For a group, that of one of its snapshots, which is where the group is.
     #[must_use]
     pub fn member(&self, name: &str) -> Self {
         Self {

@@ -89,7 +89,7 @@ fn meets(wanted: &NodeSelectorRequirement, value: Option<&String>) -> bool {
     }
 }
 
-/// The labels of a node that say where it stands: what the image gets as `topology`.
+/// The labels of a node that say where it is: what the image gets as `topology`.
 pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     labels
         .iter()

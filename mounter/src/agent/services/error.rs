@@ -1,4 +1,4 @@
-//! Why a service can't be had, or does not end.
+//! Why a service can't be provided, or does not end.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::agent::run::{OutputWords, ProgramError};
 use crate::agent::store::StoreError;
 use crate::sys::SysError;
 
-/// Why a service can't be had, or does not end.
+/// Why a service can't be provided, or does not end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// No program of the image is mounting the volume.
@@ -26,7 +26,6 @@ pub enum ServiceError {
     #[error("{program} has gone to the background and wrote no process number to {path}")]
     PidFile {
         program: String,
-        /// The file.
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -59,7 +58,6 @@ pub enum ServiceError {
     NoDaemon,
     #[error("failed to open {path}")]
     Open {
-        /// The file.
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -67,7 +65,7 @@ pub enum ServiceError {
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
-    /// What is to be given is no device.
+    /// The path is not a device.
     #[error("{0} is not a block device: name one, such as the one that service loop printed")]
     NoDevice(PathBuf),
     #[error("failed to attach {0} to a loop device: it does not answer")]

@@ -60,7 +60,7 @@ pub(super) struct NodeService {
 }
 
 impl NodeService {
-    /// Of the node of this name. A call has its answer within `limit`; `calls` are those under way.
+    /// Of the node of this name. A call has its answer within `limit`; `calls` are those in progress.
     pub(super) fn new(core: Arc<Core>, name: Option<String>, limit: Duration, calls: TaskTracker) -> Self {
         Self {
             core,

@@ -50,7 +50,7 @@ impl registration_server::Registration for Registration {
             info!("the kubelet has registered CSI driver {CSI_DRIVER}");
         } else {
             warn!(
-                "the kubelet did not register CSI driver {CSI_DRIVER}, and tries again by itself: {}",
+                "the kubelet did not register CSI driver {CSI_DRIVER}, and tries again: {}",
                 status.error
             );
         }

@@ -106,7 +106,7 @@ impl Network {
         self.asked.contains_key(target)
     }
 
-    /// Those that did not answer when they were last asked, with the types of their file systems.
+    /// The volumes that did not answer the last question, with the types of their file systems.
     pub(super) fn silent(&self) -> impl Iterator<Item = (&Target, &str)> {
         let silent = self.asked.iter().filter(|(_, asked)| asked.silent);
         silent.map(|(target, asked)| (target, asked.fs_type.as_str()))

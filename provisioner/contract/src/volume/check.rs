@@ -113,7 +113,7 @@ impl Volume {
     /// of a `//host/share` or a URL; the whole source where it has none of these.
     pub fn server(&self) -> &str {
         let source = self.source.as_str();
-        // Of a URL only what stands before the path: it has the host, and maybe a port.
+        // Only the part of a URL before the path: it has the host, and maybe a port.
         let source = match source.split_once("://") {
             Some((scheme, rest)) if !scheme.contains(['/', ':', '@']) => rest.split('/').next().unwrap_or(rest),
             _ => source,
@@ -121,7 +121,7 @@ impl Volume {
         if let Some(rest) = source.strip_prefix("//") {
             return rest.split('/').next().unwrap_or(rest);
         }
-        // What stands behind a path is a part of it, whatever it looks like.
+        // What follows a path is a part of it, whatever it looks like.
         let host = match source.split_once('@') {
             Some((user, rest)) if !user.contains(['/', ':']) => rest,
             _ => source,

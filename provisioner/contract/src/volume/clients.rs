@@ -71,7 +71,7 @@ pub enum Service {
     Daemon,
     /// A file behind a loop device.
     Loop,
-    /// An error instead of waiting for ever, where a server is silent.
+    /// An error instead of endless waiting, where a server is silent.
     WatchServer,
     /// A device as a file of the volume's directory.
     ShowDevice,
@@ -110,11 +110,10 @@ pub enum Growth {
     AtNode,
 }
 
-/// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node
-/// without any is told.
+/// All that is needed, each by one of its alternatives. The first alternative is the easiest to provide: a node that
+/// has none is told to provide that one.
 pub type Needs = &'static [&'static [Need]];
 
-/// One client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientRecord {
     /// The client, and what its file system is called besides.
@@ -124,7 +123,6 @@ pub struct ClientRecord {
     pub fs_types: &'static [&'static str],
     /// Those that a tenant may name.
     pub tenant_fs_types: &'static [&'static str],
-    /// Its own options.
     pub options: &'static [OptionRule],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
     pub image_needs: Needs,
@@ -244,7 +242,7 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["pool"],
         source: Value {
             pattern: r"^$",
-            wanted: "makes no sense for the pool itself: leave it out",
+            wanted: "does not apply to the pool itself: leave it out",
         },
         fs_types: &[],
         tenant_fs_types: &[],

@@ -1,4 +1,5 @@
-//! What is tried of `attach` and `detach`. The nodes are made up: the storage lets in and keeps out what it is told of.
+//! What is tried of `attach` and `detach`. The nodes are made up: the storage lets in and keeps out whatever it is
+//! told.
 
 use std::time::Duration;
 

@@ -422,7 +422,7 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::DiscoverChanges, "two runs listed different classes"),
         (Planted::DiscoverListsWhatItHasNot, "is listed, but"),
         (Planted::Silent, "said nothing"),
-        (Planted::Hangs, "give up by itself"),
+        (Planted::Hangs, "end before that"),
         (Planted::PrintsNothing, "no termination message"),
         (Planted::GivesOutTheNode, "refused"),
     ] {

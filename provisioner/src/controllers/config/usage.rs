@@ -58,7 +58,7 @@ pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Send
     }
 }
 
-/// The class of a claim, by its field or by the annotation that stood before it.
+/// The class of a claim, by its field or by the older annotation.
 fn class_of(claim: PersistentVolumeClaim) -> Option<String> {
     let old = claim
         .annotations()

@@ -67,7 +67,7 @@ impl Binder {
     }
 }
 
-/// A claim with its volume by FlexVolume, and a Pod's uid that never matters.
+/// A claim with its volume with FlexVolume, and a Pod's uid that never matters.
 async fn stage() -> (Theatre, Binder) {
     let mut theatre = Theatre::open(Script {
         image_makes_pv: false,
@@ -203,7 +203,7 @@ async fn a_move_that_is_cut_off_is_taken_up_or_back_from_anywhere() {
             let ended = steps(&mut theatre, &mut binder, to(Some(Csi)), most).await;
             let by = source(&theatre.api);
             let standing = steps(&mut theatre, &mut binder, to(end), 40).await;
-            assert!(standing.is_some(), "cut off after {most}: it goes on for ever");
+            assert!(standing.is_some(), "cut off after {most}: it never ends");
             let what = format!("cut off after {most}, then to {end:?}");
             match end {
                 Some(Csi) => check(&theatre, "csi", &what),

@@ -199,7 +199,7 @@ fn a_volume_stays_where_it_is_used() {
     // Another node waits, and is told for what.
     let told = World::held(&["b", "a"]).told();
     assert!(
-        told.contains("node b waits") && told.contains("which node a has"),
+        told.contains("node b waits") && told.contains("which is attached to node a"),
         "{told}"
     );
     // Its Pod was deleted by force: the node's mounter has the last word.
@@ -323,7 +323,7 @@ fn the_answer_of_an_image_goes_to_the_node_that_it_was_asked_for() {
     world.attach_run = Some(run("attach", 1, 10, &ended(0, "")));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::Attached(_))));
     world.attach_run = Some(run("attach", 1, 10, &ended(0, "attached!")));
-    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("no JSON object")));
+    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("not a JSON object")));
 }
 
 #[test]

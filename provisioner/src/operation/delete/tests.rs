@@ -1,4 +1,4 @@
-//! Every branch of the plans for what is to be deleted.
+//! Every branch of the plans for deletions.
 
 use std::sync::Arc;
 
@@ -492,7 +492,7 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
 }
 
 #[test]
-fn another_mooring_s_volume_is_spoken_of_only_when_it_is_forsaken() {
+fn another_mooring_s_volume_is_reported_only_when_it_is_forsaken() {
     let mut world = Released::new();
     world.config = Err(NoConfig::Elsewhere {
         is_at_work: true,

@@ -31,7 +31,7 @@ pub(super) struct Target<'a> {
     pub(super) made_by: Request,
 }
 
-/// What the image is asked to take; `None` if there is no ConfigMap to go by.
+/// What the image is asked to take; `None` if there is no ConfigMap.
 pub(super) fn asked(
     seen: &ObservedSnapshot<'_>,
     config: Option<&Arc<ProvisionerConfig>>,

@@ -1,4 +1,4 @@
-//! What differs where the snapshots of several volumes are taken at once: one run is told of all of them.
+//! What differs where one run takes the snapshots of several volumes at once.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -43,7 +43,7 @@ pub(super) fn check(targets: &[Target<'_>], config: &ProvisionerConfig) -> Resul
     }
 }
 
-/// What the image is told of each volume.
+/// What the image gets about each volume.
 pub(super) fn members(targets: &[Target<'_>], group: &str, config: &ProvisionerConfig) -> Vec<Member> {
     // What all of them share is among the properties.
     let own = |(key, value): &(&String, &String)| config.pass_through.get(*key) != Some(*value);

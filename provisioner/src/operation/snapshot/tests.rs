@@ -111,7 +111,7 @@ impl World {
             json!("yes");
     }
 
-    /// Says in the class whether a backup is to be taken.
+    /// Says in the class whether to take a backup.
     fn backed_up(&mut self, said: &str) {
         let parameters = self.class.get_or_insert_default().parameters.get_or_insert_default();
         parameters.insert("mooring.dev/backup".to_owned(), said.to_owned());
@@ -156,7 +156,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
 type Change = Box<dyn Fn(&mut World)>;
 
 #[test]
-fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
+fn a_snapshot_that_can_t_be_taken_yet_waits_and_one_that_never_can_is_refused_in_event_and_status() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::SNAPSHOT_FAILED,
@@ -195,12 +195,12 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "is no handle of a snapshot",
+            "is not the handle of a snapshot",
             Box::new(|world| world.content["spec"]["source"] = json!({"snapshotHandle": "../x"})),
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "make the class anew with \"true\" or \"false\"",
+            "create the class again with \"true\" or \"false\"",
             Box::new(|world| world.backed_up("yes")),
         ),
         (
@@ -373,7 +373,7 @@ fn a_backup_without_a_configmap_waits_and_says_for_what() {
     let cure = "annotate the VolumeSnapshotContent with mooring.dev/config=NAMESPACE/NAME";
     let said = word(&world.plan());
     assert!(said.contains("admin/gold") && said.contains(cure), "{said}");
-    // One that is there stays as it is, and is deleted when there is a ConfigMap again.
+    // One that exists stays as it is, and is deleted when there is a ConfigMap again.
     world.content["status"] = json!({"snapshotHandle": "backup:admin/gold/backup-7", "readyToUse": true});
     assert!(matches!(world.plan(), Decision::Rest));
     world.going();

@@ -63,7 +63,7 @@ fn both_fields_say_the_same_and_what_they_name_decides() {
     }
 }
 
-/// A claim that is to be a copy of claim `old`, whose volume Mooring made.
+/// A claim that copies claim `old`, whose volume Mooring made.
 fn world() -> (World, Value, Value) {
     let mut world = World::new().able_to(&ALL);
     world.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
@@ -133,7 +133,7 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
 type Change = Box<dyn Fn(&mut World, &mut Value, &mut Value)>;
 
 #[test]
-fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
+fn a_source_that_can_t_be_copied_yet_is_awaited_and_one_that_never_can_is_refused() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::WAITING,
@@ -178,12 +178,12 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         ),
         (
             reasons::BAD_CLAIM,
-            "Mooring did not make volume",
+            "Mooring did not make source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"] = json!({})),
         ),
         (
             reasons::BAD_CLAIM,
-            "ConfigMap admin/other made volume",
+            "ConfigMap admin/other made source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/other")),
         ),
         (
@@ -259,8 +259,8 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
             Access::Refused(Version::V1Beta1),
             reasons::BAD_CLAIM,
             "no ReferenceGrant in namespace \"other\" lets claims of namespace \"default\" use PersistentVolumeClaim \
-             \"old\": have somebody who may write there run kubectl create -f - <<<'\
-             {\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
+             \"old\": have somebody with write access there run kubectl create -f - \
+             <<<'{\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
         ),
         (
             Access::NoApi,
@@ -295,10 +295,7 @@ fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
     // What is waited for is named with its namespace.
     world.source.claim = None;
     let said = word(&world.plan());
-    assert!(
-        said.contains("claim \"other/old\", which is to be copied, does not exist"),
-        "{said}"
-    );
+    assert!(said.contains("source claim \"other/old\" does not exist"), "{said}");
 }
 
 #[test]
@@ -337,7 +334,7 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
         (Some("node-a"), "clone-u1 on \"node-a\""),
         (
             Some("node-b"),
-            "the scheduler selected a node that does not fit: node node-b does not have what is to be copied",
+            "the scheduler selected a node that does not fit: node node-b does not have the source",
         ),
     ] {
         let (world, claim, mut from) = world();

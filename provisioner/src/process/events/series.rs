@@ -126,7 +126,7 @@ impl Ledger {
     }
 }
 
-/// A text that the API takes: the beginning and the end of a long one, since the cure stands at the end.
+/// A text that the API takes: the beginning and the end of a long one, since the cure is at the end.
 pub fn shortened(text: &str) -> String {
     if text.len() <= MAX_TEXT {
         return text.to_owned();

@@ -71,7 +71,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
 }
 
 #[test]
-fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its_daemon_was_killed() {
+fn a_raw_volume_shows_the_device_as_a_file_and_again_after_its_daemon_is_killed() {
     on_own_nodes("mount-raw", async |scope| {
         let (_, provisioner) = scope.iscsi_example("node-1").await?;
         provisioner.apply().await?;
@@ -178,7 +178,7 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         let nowhere = format!("nbd://{address}/nowhere");
         scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;
         scope.pod("nowhere", &two, "nowhere", Value::Null)?;
-        scope.event("nowhere", "/nowhere can't be had").await?;
+        scope.event("nowhere", "/nowhere: see whether the server is up").await?;
         let shown = json!({"client": "block", "source": source, "fs-type": "raw", "mount-options": "discard"});
         scope.volume("shown", &shown)?;
         scope.pod("shown", &two, "shown", Value::Null)?;
@@ -295,7 +295,7 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         scope.csi_volume("formatted", &formatted, &json!({"volumeMode": "Block"}))?;
         with_device(&scope, "formatted", "node-2", "formatted")?;
         with_device(&scope, "first", "node-2", "disk")?;
-        scope.event("formatted", "leave both out").await?;
+        scope.event("formatted", "leave out both").await?;
         end(&scope, "formatted").await?;
         scope.pod_ready("first").await?;
         assert_eq!(

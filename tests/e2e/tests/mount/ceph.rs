@@ -182,7 +182,7 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
                 "wrong",
                 "user rbd-nodes with the key in the volume's Secret",
             ),
-            ("no-image", none.as_str(), "key", "the image rbd/none can't be had"),
+            ("no-image", none.as_str(), "key", "failed to open the image rbd/none"),
         ];
         are_refused(&scope, &two, "rbd", &refused).await?;
 

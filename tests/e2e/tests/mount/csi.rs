@@ -1,5 +1,5 @@
-//! Volumes that the kubelet mounts by CSI: the same volumes and the same mounter as with FlexVolume. Alone: mounter and
-//! kubelet of a node are restarted.
+//! Volumes that the kubelet mounts with CSI: the same volumes and the same mounter as with FlexVolume. Alone: mounter
+//! and kubelet of a node are restarted.
 
 use std::time::Duration;
 

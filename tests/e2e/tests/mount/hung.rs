@@ -205,7 +205,7 @@ async fn use_it(scope: &Scope, volume: &Value) -> Result<()> {
 }
 
 #[test]
-fn a_server_that_went_away_and_came_back_is_used_on_without_a_new_mount() {
+fn a_server_that_comes_back_is_used_again_without_a_new_mount() {
     on_own_nodes("mount-away", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         scope.volume("data", &server.volume("data"))?;

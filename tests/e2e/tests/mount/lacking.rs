@@ -1,4 +1,4 @@
-//! What a mounter says when its node lacks something, and that it continues by itself once that is there: space in the
+//! What a mounter says when its node lacks something, and that it continues by itself once that exists: space in the
 //! pool, loop devices, propagation, a disk that answers, `/dev/fuse`.
 
 use std::time::Duration;

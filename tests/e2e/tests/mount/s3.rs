@@ -196,7 +196,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
 }
 
 #[test]
-fn an_s3_volume_is_written_by_a_group_and_read_only_for_who_asks_for_that() {
+fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
     in_namespace("mount-s3-group", async |scope| {
         let node = scope.node(1).await?;
         let server = server(&scope, &node).await?;
@@ -231,7 +231,7 @@ fn an_s3_volume_is_written_by_a_group_and_read_only_for_who_asks_for_that() {
 }
 
 #[test]
-fn an_s3_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do_and_never_the_key() {
+fn an_unreachable_or_refusing_s3_server_is_named_with_a_cure_and_without_the_key() {
     in_namespace("mount-s3-refused", async |scope| {
         let node = scope.node(2).await?;
         let server = server(&scope, &scope.node(1).await?).await?;
@@ -326,7 +326,7 @@ async fn told(scope: &Scope, more_than: usize) -> Result<usize> {
 }
 
 #[test]
-fn what_was_said_to_be_written_is_on_the_server_whatever_becomes_of_client_and_server() {
+fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server() {
     on_own_nodes("mount-s3-lost", async |scope| {
         let server = server(&scope, "node-1").await?;
         on_server(&scope, "mkdir /srv/volumes/there")?;

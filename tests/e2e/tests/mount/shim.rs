@@ -167,7 +167,7 @@ fn a_message_that_is_not_a_request_gets_an_answer_and_delays_nobody() {
 }
 
 #[test]
-fn who_is_not_root_gets_nothing() {
+fn only_root_gets_an_answer() {
     on_own_nodes("shim-nobody", async |scope| {
         let directory = driver_directory(scope.own_cluster()?).display().to_string();
         let shim = format!("{directory}/vcs");

@@ -89,7 +89,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
 }
 
 #[test]
-fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
+fn an_unreachable_or_refusing_server_is_named_with_a_cure() {
     in_namespace("mount-ssh-refused", async |scope| {
         let node = scope.node(1).await?;
         let server = scope.ssh_server(&node, &["letters"]).await?;

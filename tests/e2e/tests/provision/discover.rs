@@ -97,7 +97,7 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         class(&scope, &hdd, "to be marked", is_marked).await?;
         let status = less.status("as soon as nothing uses them").await?;
         ensure!(status.contains(&hdd) && !status.contains(&tape), "{status}");
-        scope.elsewhere("default").event(&hdd, "does not list any more").await?;
+        scope.elsewhere("default").event(&hdd, "no longer lists").await?;
 
         // A discovery that fails changes nothing.
         less.clone()

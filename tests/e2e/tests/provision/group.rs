@@ -67,7 +67,7 @@ fn content_of(scope: &Scope, group: &str) -> Result<String> {
 
 /// Proves: P1
 #[test]
-fn the_volumes_of_a_group_are_snapshot_by_one_run_restored_and_deleted_together() {
+fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() {
     in_namespace("group-local", async |scope| {
         let _controller = scope.snapshot_controller()?;
         let provisioner = scope

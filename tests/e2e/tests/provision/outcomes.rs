@@ -79,7 +79,7 @@ fn a_failed_run_is_tried_again_until_it_works_as_the_same_volume() {
         assert!(text.contains("exit code 1"), "{text}");
         provisioner.printing().apply().await?;
         scope.claim_bound("data").await?;
-        let said = scope.event("data", "is there").await?.message.unwrap_or_default();
+        let said = scope.event("data", "exists after").await?.message.unwrap_or_default();
         assert!(said.contains("at attempt "), "{said}");
         assert!(scope.provisioned(&uid).await?.is_some());
         scope.claim_gone("data").await?;

@@ -278,7 +278,7 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
     });
 }
 
-/// Which snapshot stands for a user's, snapshot-controller and administrators say.
+/// snapshot-controller and administrators say which snapshot is a user's.
 #[test]
 fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_nothing_else_of_any() {
     in_namespace("sec-controller-snapshots", async |scope| {

@@ -186,7 +186,7 @@ const OTHER_CLIENTS: [OtherClient; 4] = [
         "block",
         "iscsi://ADDRESS/iqn.2025-01.test:none/1",
         "chap-password",
-        (&[("chap-username", "nobody")], "can't be had"),
+        (&[("chap-username", "nobody")], "failed to open the device"),
     ),
     // If the kernel has no SMB, the mounter itself says so, and it has the Secret then.
     (
