@@ -9,7 +9,7 @@ use mooring_contract::request::{Request, Snapshot, Source};
 use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
-use crate::cache::store::key;
+use crate::cache::key;
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;

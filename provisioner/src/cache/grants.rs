@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::store::key;
+use super::key;
 use crate::operation::content::Access;
 use crate::volume::grant::{ReferenceGrant, Use, Version};
 

@@ -12,6 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
@@ -34,7 +35,7 @@ use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapsho
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-use crate::volume::topology::{HOSTNAME, Node};
+use crate::volume::topology::Node;
 
 /// How long the first list of a namespace's runs is waited for; after that the others are served without it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -545,11 +546,6 @@ pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
 pub(super) fn emptied<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>) {
     writer.apply_watcher_event(&Event::Init);
     writer.apply_watcher_event(&Event::InitDone);
-}
-
-/// `namespace/name`.
-pub fn key(object: &impl ResourceExt) -> String {
-    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

@@ -16,7 +16,7 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
 use crate::apply::live::{copied_by, look_up, make};
 use crate::apply::{self, ApplyError, Shared};
-use crate::cache::store::key;
+use crate::cache::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::content::ObservedSource;

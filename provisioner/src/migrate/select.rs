@@ -117,8 +117,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::choose;
+    use crate::args::{Cli, Command};
     use crate::migrate::record::tests::record;
-    use crate::process::args::{Cli, Command};
     use crate::volume::acceptance::tests::volume;
 
     fn chosen(flags: &[&str], with_record: bool) -> (Vec<String>, usize) {

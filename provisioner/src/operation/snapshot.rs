@@ -19,6 +19,7 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
@@ -38,7 +39,6 @@ use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;
 use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);

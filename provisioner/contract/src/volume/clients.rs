@@ -485,7 +485,15 @@ pub fn gives_devices(client: &str, fs_type: &str) -> bool {
 /// The clients that give devices, as words of a sentence.
 pub fn device_clients() -> String {
     let records = RECORDS.iter().filter(|record| record.gives_devices);
-    super::check::alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+    alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+}
+
+/// Words with commas and an "or" between them.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words {
+        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
+        _ => words.join(", "),
+    }
 }
 
 #[cfg(test)]
