@@ -5,6 +5,11 @@
 //! read how the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in
 //! the API comes back to the cache by a watch, which queues the claim again.
 //!
+//! Two things come before a decision, in the same turn. What was watched may be old: where a plan depends on it, the
+//! controller has it read from the API (`apply::live`) and plans again. And the PV that an image described is made
+//! first, and then accepted like one that the image made: to wait for the watch in between would keep the claim's Pods
+//! waiting for longer.
+//!
 //! A module imports only from the modules below it in this table:
 //!
 //! | module | what it does |

@@ -14,8 +14,8 @@ use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
-use crate::apply::live::{copied_by, look_up, make};
-use crate::apply::{self, ApplyError, Shared};
+use crate::apply::live::{copied_by, look_up};
+use crate::apply::{self, ApplyError, Shared, make_volume};
 use crate::cache::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -127,10 +127,10 @@ impl Known<'_> {
                     looked_up = true;
                     continue;
                 }
-                // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole
-                // cluster.
+                // Bound at once to what was made: a later turn would have to wait for the watch first, and the binder
+                // would do it with more writes, at 20 a second for the whole cluster.
                 Err(First::MakeVolume(volume)) if !made => {
-                    volumes = make(shared, &volume, uid).await?;
+                    volumes = make_volume(shared, &volume, uid).await?;
                     looked_up = true;
                     made = true;
                     continue;

@@ -11,14 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions, TypeMeta};
 use kube::runtime::controller::Action;
 use mooring_contract::discovered::Discovered;
-use mooring_contract::names::FIELD_MANAGER;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -30,13 +26,11 @@ use crate::config::storage_class::config_of;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::describe;
 use crate::operation::discover::{DiscoverFailure, ObservedDiscovery, plan, result, run_of};
-use crate::process::call::{CallError, is_conflict, is_not_found};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::Run;
 use crate::run::outcome::Category;
 use crate::time::elapsed;
-use crate::volume::snapshot::VolumeSnapshotClass;
 use crate::volume::snapshot_class::{self, SnapshotClassAction};
 
 /// Name of this loop in metrics.
@@ -131,7 +125,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
         .collect();
     shared.context.discoveries.update(&discovering, answers);
     for action in snapshot_classes(shared, &all) {
-        if let Err(error) = carry_out(shared, action).await {
+        if let Err(error) = apply::snapshot_class::carry_out(shared, action).await {
             is_well = false;
             warn!(
                 error = error.chain(),
@@ -157,7 +151,7 @@ async fn act(
     let decision = plan(&seen, Timestamp::now());
     // A moment later than due, so that the clock has surely passed it.
     let due = decision.due().map(|after| after + Duration::from_millis(100));
-    if decision.begins().is_none() {
+    if !decision.begins() {
         shared.limiter.forget(&run_of(config).name());
     }
     tracing::debug!(config = %config.reference, ?decision);
@@ -235,50 +229,4 @@ fn snapshot_classes(shared: &Shared, configs: &[Arc<ProvisionerConfig>]) -> Vec<
         &shared.context.settings.config_namespaces,
         &used,
     )
-}
-
-async fn carry_out(shared: &Shared, action: SnapshotClassAction) -> Result<(), ApplyError> {
-    const WHAT: &str = "VolumeSnapshotClass";
-    let client = shared.context.client.clone();
-    match action {
-        SnapshotClassAction::Create(class) => {
-            let post = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
-            // With its kind, which the API server has to be told of what a CRD defines.
-            let resource = ApiResource::erase::<VolumeSnapshotClass>(&());
-            let object = DynamicObject {
-                types: Some(TypeMeta {
-                    api_version: resource.api_version.clone(),
-                    kind: resource.kind.clone(),
-                }),
-                metadata: class.metadata.clone(),
-                data: json!({"driver": class.driver, "deletionPolicy": class.deletion_policy}),
-            };
-            let api: Api<DynamicObject> = Api::all_with(client, &resource);
-            match api.create(&post, &object).await {
-                Ok(_) => info!(class.name = class.name_any(), "made volume snapshot class"),
-                // Somebody was quicker: the watch brings theirs.
-                Err(error) if is_conflict(&error) => {}
-                Err(source) => return Err(CallError::new("create", WHAT, &class.name_any(), source).into()),
-            }
-        }
-        SnapshotClassAction::Delete(class) => {
-            let only_this = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: class.metadata.uid.clone(),
-                    resource_version: class.metadata.resource_version.clone(),
-                }),
-                ..DeleteParams::default()
-            };
-            let api: Api<VolumeSnapshotClass> = Api::all(client);
-            match api.delete(&class.name_any(), &only_this).await {
-                Ok(_) => info!(class.name = class.name_any(), "deleted volume snapshot class"),
-                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
-                Err(source) => return Err(CallError::new("delete", WHAT, &class.name_any(), source).into()),
-            }
-        }
-    }
-    Ok(())
 }

@@ -18,7 +18,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
-use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::decision::{Intent, RunDecision, Start};
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
@@ -177,7 +177,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
         Plan::Wait => return Ok(()),
         Plan::Remove(runs) => {
             info!(run = run.place(), "removing the runs of a claim that is gone");
-            Decision::Tidy(runs)
+            RunDecision::Remove(runs)
         }
         Plan::Undo(attempt) => {
             let Some(start) = undoing(shared, run, attempt) else {
@@ -192,7 +192,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
                 operation = %start.request.operation,
                 "undoing what was done for a claim that is gone"
             );
-            Decision::Start(Box::new(start))
+            RunDecision::Start(Box::new(start))
         }
     };
     apply::orphan(shared, run, decision).await.map(drop)

@@ -125,7 +125,7 @@ impl Plan<'_> {
         if let Some(decision) = self.not_offered(Operation::Detach) {
             return Ok(decision);
         }
-        Ok(Decision::Note(Box::new(self.to_detach(node, &attached.initiator))))
+        Ok(Decision::Record(Box::new(self.to_detach(node, &attached.initiator))))
     }
 
     /// A run is to let this node have it.
@@ -140,7 +140,7 @@ impl Plan<'_> {
                 let look = self.look(&record.node)?;
                 if !wanted || look.is_gone() {
                     // A run of before may have let it.
-                    return Ok(Decision::Note(Box::new(
+                    return Ok(Decision::Record(Box::new(
                         self.to_detach(&record.node, &record.initiator),
                     )));
                 }
@@ -385,12 +385,12 @@ impl Plan<'_> {
         if let Some(late) = self.seen.attach_run.and_then(done_for)
             && holder != Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_detach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_detach(&late.node, &late.initiator))));
         }
         if let Some(late) = self.seen.detach_run.and_then(done_for)
             && holder == Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_attach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_attach(&late.node, &late.initiator))));
         }
         let runs = removable(there);
         if !runs.is_empty() {

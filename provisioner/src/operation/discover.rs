@@ -16,7 +16,7 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::check_options;
 use sha2::{Digest, Sha256};
 
-use super::decision::{Decision, DiscoverDecision, Start};
+use super::decision::{RunDecision, Start};
 use super::describe::describe;
 use super::observed::{Limits, Surroundings};
 use super::record::Record;
@@ -54,40 +54,40 @@ pub fn run_of(config: &ProvisionerConfig) -> RunId {
 }
 
 /// Decides what to do about the runs of one ConfigMap.
-pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let Some(run) = seen.run else {
         return if config.operations.contains(&Operation::Discover) {
             begin(seen, now)
         } else {
-            Decision::Rest
+            RunDecision::Rest
         };
     };
     let outdated =
         !config.operations.contains(&Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
     if outdated && run.leaving_since().is_none() {
-        return Decision::Stop(run.to_remove());
+        return RunDecision::Remove(vec![run.to_remove()]);
     }
     let record = Record {
         attempt: run.attempt(),
         ..Record::first(Operation::Discover, run.place(), run.made(), config)
     };
     match step(Some(run), &record, seen.limits, now) {
-        Step::Leaving(say) => Decision::Wait {
+        Step::Leaving(say) => RunDecision::Wait {
             after: Some(seen.limits.overdue),
             say,
         },
-        Step::Waiting { after, say } => Decision::supply(Some(run), run_of(config), Some(config), &record, after, say),
-        Step::Running(left) => Decision::wait(left),
-        Step::Ended(_) if run.leaving_since().is_some() => Decision::wait(seen.limits.overdue),
+        Step::Waiting { after, say } => RunDecision::supply(run, run_of(config), config, &record, after, say),
+        Step::Running(left) => RunDecision::wait(left),
+        Step::Ended(_) if run.leaving_since().is_some() => RunDecision::wait(seen.limits.overdue),
         // It did not end in time.
-        Step::Ended(_) if !run.is_over() => Decision::Stop(run.to_remove()),
+        Step::Ended(_) if !run.is_over() => RunDecision::Remove(vec![run.to_remove()]),
         Step::Ended(finish) => match result_of(&finish) {
             Ok(_) => next(run, config.discover_interval, now),
-            Err(failure) if failure.outcome == Outcome::GiveUp => Decision::Rest,
+            Err(failure) if failure.outcome == Outcome::GiveUp => RunDecision::Rest,
             Err(_) => next(run, retry(config), now),
         },
-        Step::None | Step::Leftover(_) => Decision::Rest,
+        Step::None | Step::Leftover(_) => RunDecision::Rest,
     }
 }
 
@@ -96,14 +96,14 @@ fn retry(config: &ProvisionerConfig) -> Duration {
 }
 
 /// Waits until it is time for the next run, and then makes room for it.
-fn next(run: &Run, after: Duration, now: Timestamp) -> DiscoverDecision {
+fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
     // A node's clock may be ahead.
     let due = later(run.ended().min(now), jittered(after, run.uid()));
     let left = elapsed(now, due);
     if left.is_zero() {
-        Decision::Stop(run.to_remove())
+        RunDecision::Remove(vec![run.to_remove()])
     } else {
-        Decision::wait(left)
+        RunDecision::wait(left)
     }
 }
 
@@ -112,7 +112,7 @@ fn jittered(full: Duration, uid: &str) -> Duration {
     full * (100 - percent) / 100
 }
 
-fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let run = run_of(config);
     let record = Record::first(
@@ -121,7 +121,7 @@ fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
         now,
         config,
     );
-    Decision::Start(Box::new(Start {
+    RunDecision::Start(Box::new(Start {
         run,
         request: request(config, seen.kube_api),
         config: Arc::clone(config),

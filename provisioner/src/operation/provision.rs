@@ -243,7 +243,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         Err(error) => return Decision::wait_for(waiting(seen.making(), error.to_string())),
     };
     if let Some(idle) = source::let_go(seen, config, record) {
-        return Decision::Note(Box::new(idle));
+        return Decision::Record(Box::new(idle));
     }
     if seen.class.is_none() {
         let class = seen
@@ -534,6 +534,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         n => format!(" at attempt {n}"),
     };
     Decision::Own(ForClaim::Accept(Box::new(Accept {
+        operation: record.operation,
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
         connection: attach::secret_of(volume),
@@ -706,7 +707,7 @@ fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision>
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = seen.provision_run.and_then(Run::node)?;
     (local && record.node != node).then(|| {
-        Decision::Note(Box::new(Record {
+        Decision::Record(Box::new(Record {
             node: node.to_owned(),
             ..record.clone()
         }))

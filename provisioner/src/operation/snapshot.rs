@@ -346,7 +346,7 @@ fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp)
     // Its image, which perhaps nobody can pull, is not needed to delete what it has not made.
     let cancelled = never_ran && run.attempt() == record.attempt && !record.may_exist;
     if record.cancelled != cancelled {
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled,
             ..record.clone()
         }));

@@ -306,7 +306,7 @@ fn a_grant_that_is_taken_back_counts_for_the_next_attempt() {
     let mut world = elsewhere(Access::Refused(Version::V1));
     let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
     world.record = Some(crate::operation::tests::record(&begun));
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());
@@ -384,7 +384,7 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
     world.record = Some(crate::operation::tests::record(&begun));
     claim["metadata"]["deletionTimestamp"] = json!(ago(1));
     see(&mut world, &claim, &from);
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());
