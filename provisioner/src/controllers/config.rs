@@ -277,9 +277,9 @@ impl ConfigLoop {
         for (reference, (config_map, verdict)) in &verdicts {
             let claim = match plan.claims.get(reference).cloned() {
                 Some(Claim::Kept(class)) => Some(match failed.get(&class) {
-                    Some(why) => Claim::Failed {
+                    Some(error) => Claim::Failed {
                         class,
-                        why: why.clone(),
+                        why: error.why(),
                     },
                     None => Claim::Kept(class),
                 }),
@@ -350,7 +350,7 @@ impl ConfigLoop {
     }
 
     /// Acts on the classes; what failed, by class.
-    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, String> {
+    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, ClassError> {
         let client = self.context.client.clone();
         let mut failed = BTreeMap::new();
         let mut given_up = Vec::new();
@@ -385,7 +385,7 @@ impl ConfigLoop {
     }
 
     /// Deletes those of these classes that nothing uses, and has the loop woken when another is free.
-    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, String>) {
+    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, ClassError>) {
         let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
         if names.is_empty() {
             self.waiting = None;
@@ -463,16 +463,13 @@ impl ConfigLoop {
     }
 }
 
-fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Result<(), ClassError>) {
+fn note_failure(failed: &mut BTreeMap<String, ClassError>, class: String, done: Result<(), ClassError>) {
     if let Err(error) = done {
         warn!(
             error = &error as &dyn std::error::Error,
             "failed to keep a storage class as its ConfigMap says"
         );
-        let why = std::error::Error::source(&error)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        failed.insert(class, format!("{error}: {why}"));
+        failed.insert(class, error);
     }
 }
 

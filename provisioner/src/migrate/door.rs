@@ -19,12 +19,17 @@ pub(crate) fn word(door: VolumeSourceKind) -> &'static str {
 }
 
 /// Reads what [`word`] says, in any case, as a ConfigMap does.
-pub(crate) fn parse(text: &str) -> Result<VolumeSourceKind, String> {
+pub(crate) fn parse(text: &str) -> Result<VolumeSourceKind, UnknownSource> {
     [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi]
         .into_iter()
         .find(|door| word(*door).eq_ignore_ascii_case(text))
-        .ok_or_else(|| "it is neither csi nor flexVolume".to_owned())
+        .ok_or(UnknownSource)
 }
+
+/// A word that [`parse`] does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is neither csi nor flexVolume")]
+pub(crate) struct UnknownSource;
 
 /// By which way the kubelet reaches a volume; none if it is not Mooring's.
 pub(crate) fn of(volume: &PersistentVolume) -> Option<VolumeSourceKind> {
@@ -79,6 +84,14 @@ pub(crate) enum Unmovable {
     SecretBytes(String),
     #[error("its Secret {0} is not there: create it first")]
     NoSecret(String),
+    #[error("no claim is bound to it: delete it, and create it with the other source")]
+    Unbound,
+    #[error("its claim is being deleted")]
+    ClaimGoing,
+    #[error("it is being deleted")]
+    Going,
+    #[error("its claim belongs to a Pod and goes with it")]
+    OfPod,
 }
 
 /// The PersistentVolume as it is to be created: without what the API server says of it.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 
-use super::door::{self, SecretSeen};
+use super::door::{self, SecretSeen, Unmovable};
 use super::record::{ClaimKey, MoveRecord};
 use super::users::User;
 use crate::config::VolumeSourceKind;
@@ -46,7 +46,7 @@ pub(crate) enum Standing {
     /// No move of it has begun, and none is to.
     Idle,
     /// It stays, for this reason.
-    Stays(String),
+    Stays(Unmovable),
     /// It waits for this.
     Waits(String),
     /// Neither volume nor record is there any more.
@@ -182,30 +182,30 @@ fn is_held(seen: &Seen) -> bool {
 }
 
 fn unbound() -> Standing {
-    Standing::Stays("no claim is bound to it: delete it, and create it with the other source".to_owned())
+    Standing::Stays(Unmovable::Unbound)
 }
 
 /// Why a volume can't move, or not now.
 fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal: Goal) -> Option<Standing> {
-    let stays = |text: &str| Some(Standing::Stays(text.to_owned()));
+    let stays = |why: Unmovable| Some(Standing::Stays(why));
     let waits = |text: &str| Some(Standing::Waits(text.to_owned()));
     if let Err(error) = door::through(volume, to) {
-        return stays(&error.to_string());
+        return stays(error);
     }
     let Some(claim) = &seen.claim else {
         return Some(unbound());
     };
     if claim.metadata.deletion_timestamp.is_some() {
-        return stays("its claim is being deleted");
+        return stays(Unmovable::ClaimGoing);
     }
     if volume.metadata.deletion_timestamp.is_some() {
-        return stays("it is being deleted");
+        return stays(Unmovable::Going);
     }
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
-        return stays("its claim belongs to a Pod and goes with it");
+        return stays(Unmovable::OfPod);
     }
     if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
-        return stays(&error.to_string());
+        return stays(error);
     }
     let bound = |phase: Option<&String>| phase.map(String::as_str) == Some("Bound");
     let status = claim.status.as_ref();

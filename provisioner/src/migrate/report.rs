@@ -40,13 +40,14 @@ impl Fate {
         }
     }
 
-    fn why(&self) -> &str {
+    fn why(&self) -> String {
         match self {
-            Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
-            Self::Held => "as soon as its last Pod has ended",
-            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back",
+            Self::Stood(Standing::Stays(why)) => why.to_string(),
+            Self::Stood(Standing::Waits(why)) | Self::Failed(why) => why.clone(),
+            Self::Held => "as soon as its last Pod has ended".to_owned(),
+            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back".to_owned(),
             Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
-                ""
+                String::new()
             }
         }
     }
@@ -94,7 +95,7 @@ impl MoveReport {
             if !std::mem::replace(&mut self.told, true) {
                 self.line(CLAIM, "STATE", "WHY");
             }
-            self.line(&key(target), fate.word(), fate.why());
+            self.line(&key(target), fate.word(), &fate.why());
         }
         self.fates.insert(target.clone(), fate);
     }
@@ -157,6 +158,7 @@ fn key(target: &Target) -> String {
 mod tests {
     use super::{Fate, MoveReport};
     use crate::migrate::cluster::Target;
+    use crate::migrate::door::Unmovable;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
 
@@ -171,7 +173,7 @@ mod tests {
             volume: name.into(),
         };
         let mut report = MoveReport::default();
-        report.note(&target("raw"), Fate::Stood(Standing::Stays("it is raw".into())));
+        report.note(&target("raw"), Fate::Stood(Standing::Stays(Unmovable::Raw)));
         report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
         assert_eq!(report.left().count(), 1);
         report.note(&target("web"), Fate::Moved);

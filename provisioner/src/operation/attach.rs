@@ -29,7 +29,7 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::{Category, Finish, State};
+use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
@@ -317,13 +317,7 @@ impl Plan<'_> {
         let mut answered = match Answered::parse(&finish.message) {
             Ok(answered) => answered,
             Err(error) => {
-                let refused = Finish {
-                    outcome: Outcome::Retry,
-                    category: Category::Refused,
-                    words: error.to_string(),
-                    ..finish.clone()
-                };
-                return self.fail(record, &refused, self.seen.attach_run);
+                return self.fail(record, &finish.refused(&error), self.seen.attach_run);
             }
         };
         let options = persistent_volume::options(self.seen.volume);

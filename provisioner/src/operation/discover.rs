@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::discovered::Discovered;
+use mooring_contract::discovered::{Discovered, DiscoveredError};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::property::keys;
 use mooring_contract::request::Request;
-use mooring_contract::volume::check_options;
+use mooring_contract::volume::{NodeAccess, check_options};
+use mooring_program::error::chain;
 use sha2::{Digest, Sha256};
 
 use super::decision::{RunDecision, Start};
@@ -22,7 +23,7 @@ use super::observed::{Limits, Surroundings};
 use super::record::Record;
 use super::request;
 use super::step::{Step, step};
-use crate::config::problem::join;
+use crate::config::problem::{ConfigProblem, join};
 use crate::config::{ProvisionerConfig, discovered, properties};
 use crate::run::outcome::{Category, Finish, State};
 use crate::run::{Run, RunId};
@@ -171,10 +172,10 @@ pub fn result(run: &Run) -> Option<Result<Discovered, DiscoverFailure>> {
 /// What a run that has ended has come to.
 pub fn result_of(finish: &Finish) -> Result<Discovered, DiscoverFailure> {
     match finish.outcome {
-        Outcome::Done => read(&finish.message).map_err(|words| DiscoverFailure {
+        Outcome::Done => read(&finish.message).map_err(|error| DiscoverFailure {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words,
+            words: chain(&error),
         }),
         outcome @ (Outcome::Retry | Outcome::GiveUp) => Err(DiscoverFailure {
             outcome,
@@ -184,9 +185,23 @@ pub fn result_of(finish: &Finish) -> Result<Discovered, DiscoverFailure> {
     }
 }
 
+/// Why no classes can be made of what an image has printed.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error(transparent)]
+    Unreadable(#[from] DiscoveredError),
+    #[error("class {class:?} can't have its parameters: {}", join(problems))]
+    Parameters {
+        class: String,
+        problems: Vec<ConfigProblem>,
+    },
+    #[error("class {class:?} can't have its mount options")]
+    MountOptions { class: String, source: NodeAccess },
+}
+
 /// Reads what an image has printed, and whether classes can be made of it.
-pub fn read(message: &str) -> Result<Discovered, String> {
-    let found = Discovered::parse(message).map_err(|error| chain(&error))?;
+pub fn read(message: &str) -> Result<Discovered, AnswerError> {
+    let found = Discovered::parse(message)?;
     for class in &found.classes {
         // The file system is asked for by the class, as if an administrator had written it.
         let names = class.parameters.keys().map(String::as_str);
@@ -194,23 +209,17 @@ pub fn read(message: &str) -> Result<Discovered, String> {
         let values = class.parameters.iter();
         problems.extend(values.filter_map(|(key, value)| properties::check_value(key, value)));
         if !problems.is_empty() {
-            let problems = join(&problems);
-            return Err(format!("class {:?} can't have its parameters: {problems}", class.name));
+            let class = class.name.clone();
+            return Err(AnswerError::Parameters { class, problems });
         }
         if let Some(options) = &class.mount_options
-            && let Err(error) = check_options(options, &[])
+            && let Err(source) = check_options(options, &[])
         {
-            return Err(format!("class {:?} can't have its mount options: {error}", class.name));
+            let class = class.name.clone();
+            return Err(AnswerError::MountOptions { class, source });
         }
     }
     Ok(found)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub mod last_words;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use mooring_contract::outcome::Outcome;
+use mooring_program::error::chain;
 
 use self::last_words::last_words;
 
@@ -40,6 +41,18 @@ pub struct Finish {
     pub started: bool,
     /// What the container wrote as its termination message, whole.
     pub message: String,
+}
+
+impl Finish {
+    /// As it ended, but for this error in what it was asked or has answered: the run is repeated.
+    pub(crate) fn refused(&self, error: &dyn std::error::Error) -> Self {
+        Self {
+            outcome: Outcome::Retry,
+            category: Category::Refused,
+            words: chain(error),
+            ..self.clone()
+        }
+    }
 }
 
 /// Why a run ended as it did; a metric's label, so there are few.

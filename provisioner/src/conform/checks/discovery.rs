@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::FutureExt;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
+use mooring_program::error::chain;
 
 use super::{Check, Kit, Passed, done, fault};
 use crate::conform::error::CheckError;
@@ -99,7 +100,7 @@ impl<R: Runs> Kit<'_, R> {
 /// What a run has listed; an error if the controller would not take it.
 fn listed(finish: &Finish) -> Result<Discovered, CheckError> {
     done(finish)?;
-    discover::read(&finish.message).map_err(fault)
+    discover::read(&finish.message).map_err(|error| fault(chain(&error)))
 }
 
 /// Whether two runs listed the same classes, whatever is left in each.

@@ -142,6 +142,7 @@ fn what_can_be_no_class_is_a_failure() {
     ] {
         let message = class(change);
         let error = read(&message).unwrap_err();
+        let error = mooring_program::error::chain(&error);
         assert!(error.contains(says), "{error}");
         let failure = result(&ran(&config, 1, ended(0, &message))).unwrap().unwrap_err();
         assert_eq!(failure.category.as_str(), "refused");
