@@ -286,7 +286,15 @@ impl ConfigLoop {
                 other => other,
             };
             let shown = shown.get(reference);
-            all_well &= self.tell(config_map, verdict, claim.as_ref(), shown).await;
+            let span = info_span!(
+                "reconcile",
+                controller = CONTROLLER,
+                object.namespace = reference.namespace,
+                object.name = reference.name,
+                object.uid = config_map.metadata.uid
+            );
+            let said = self.tell(config_map, verdict, claim.as_ref(), shown);
+            all_well &= said.instrument(span).await;
         }
         self.context
             .metrics

@@ -17,7 +17,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, info, info_span, warn};
 
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::work_queue::WorkQueue;
@@ -55,7 +55,9 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
             woken = changes.changed() => if woken.is_err() { return },
             () = sleep_until(next) => {}
         }
-        let (after, is_well) = Box::pin(look(&shared, &mut told)).await;
+        let (after, is_well) = Box::pin(look(&shared, &mut told))
+            .instrument(info_span!("turn", controller = CONTROLLER))
+            .await;
         shared
             .context
             .metrics
@@ -104,7 +106,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
                 answers.insert(config.reference.clone(), listing);
             }
         }
-        match act(shared, config, run.as_ref()).await {
+        match act(shared, config, run.as_ref()).instrument(span(config)).await {
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {
                 is_well = false;
@@ -134,6 +136,17 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
         }
     }
     (after, is_well)
+}
+
+/// The span of all that is done about one ConfigMap: what is logged in it says which that is.
+fn span(config: &ProvisionerConfig) -> Span {
+    info_span!(
+        "reconcile",
+        controller = CONTROLLER,
+        object.namespace = config.reference.namespace,
+        object.name = config.reference.name,
+        object.uid = config.uid
+    )
 }
 
 /// Does the next thing about a ConfigMap's run; returns when to look again.

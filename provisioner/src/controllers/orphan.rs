@@ -28,6 +28,9 @@ use crate::run::outcome::State;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 
+/// Name of this loop in its spans.
+const CONTROLLER: &str = "orphans";
+
 /// How long changes are gathered before the runs are looked through.
 const GATHER: Duration = Duration::from_secs(5);
 
@@ -137,7 +140,7 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
             () = tokio::time::sleep(GATHER) => {}
         }
         for uid in shared.cache.orphans() {
-            let span = info_span!("settle", claim.uid = uid);
+            let span = info_span!("reconcile", controller = CONTROLLER, object.uid = uid);
             if let Err(error) = Box::pin(settle(&shared, &uid)).instrument(span).await {
                 warn!(
                     claim.uid = uid,
