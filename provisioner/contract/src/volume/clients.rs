@@ -124,6 +124,8 @@ pub struct ClientRecord {
     pub fs_types: &'static [&'static str],
     /// Those that a tenant may name.
     pub tenant_fs_types: &'static [&'static str],
+    /// What the kernel calls its file systems that have a server: the mounter asks whether they answer.
+    pub kernel_types: &'static [&'static str],
     /// Its own options.
     pub options: &'static [OptionRule],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
@@ -220,6 +222,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -248,6 +251,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
@@ -263,6 +267,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["nfs", "nfs4"],
         tenant_fs_types: &[],
+        kernel_types: &["nfs", "nfs4"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -284,6 +289,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["smb", "smb3", "cifs"],
         tenant_fs_types: &[],
+        kernel_types: &["cifs", "smb3"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -305,6 +311,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             // What listens on another port may be somebody else's.
             option("port", Speaker::Image, r"^[0-9]{1,5}$", "a port's number"),
@@ -330,6 +337,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: &[],
         tenant_fs_types: &[],
         // What such a server says a volume is made of is obeyed by a privileged container.
+        kernel_types: &[],
         options: &[option(
             "backup-servers",
             Speaker::Image,
@@ -351,6 +359,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &["ceph"],
         options: &[
             CEPH_USER,
             // Another file system of the cluster is not what its source says.
@@ -383,6 +392,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
@@ -407,6 +417,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR, IO_TIMEOUT],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
@@ -422,6 +433,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
@@ -438,6 +450,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             option("region", Speaker::Tenant, r"^[A-Za-z0-9._-]+$", "a region's name"),
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
