@@ -12,7 +12,7 @@ use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::{Reads, describe};
+use crate::operation::describe::{BackupAccess, Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
@@ -23,6 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// What is to be run, for the room that runs it.
 fn order(start: &Start) -> Order<'_> {
+    let description = describe(start.run.operation);
     Order {
         id: &start.run,
         request: &start.request,
@@ -31,10 +32,12 @@ fn order(start: &Start) -> Order<'_> {
         node: start.node.as_deref(),
         allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| Owner {
-            kind: describe(start.run.operation).subject.name(),
+            kind: description.subject.name(),
             name,
             uid,
         }),
+        seals: description.seals,
+        backups_read_only: describe(start.request.operation).backups == BackupAccess::ReadOnly,
     }
 }
 

@@ -30,6 +30,10 @@ pub struct Description {
     pub undone_by: Option<Operation>,
     /// What has to be there, and to stay, for as long as it is run.
     pub reads: Reads,
+    /// Whether the image may have secrets to give: it is handed a key to seal them with.
+    pub seals: bool,
+    /// What the image may do with the volume of backups, if it is given that.
+    pub backups: BackupAccess,
     /// How users are told of it.
     pub words: Words,
 }
@@ -176,6 +180,14 @@ pub enum Reads {
     SnapshotVolume,
 }
 
+/// What a run may do with the volume of backups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackupAccess {
+    ReadWrite,
+    /// What a restore reads stays as it is.
+    ReadOnly,
+}
+
 /// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
@@ -219,6 +231,8 @@ const PROVISION: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Provision",
         doing: "provisioning",
@@ -236,6 +250,8 @@ const DELETE: Description = Description {
     effect: Effect::RemovesVolume,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Delete",
         doing: "deleting",
@@ -253,6 +269,8 @@ const EXPAND: Description = Description {
     effect: Effect::ExpandsVolume,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Expand",
         doing: "expanding",
@@ -270,6 +288,8 @@ const MODIFY: Description = Description {
     effect: Effect::ModifiesVolume,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Modify",
         doing: "modifying",
@@ -287,6 +307,8 @@ const CLONE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Clone",
         doing: "cloning",
@@ -304,6 +326,8 @@ const SNAPSHOT: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Snapshot",
         doing: "taking the snapshot",
@@ -322,6 +346,8 @@ const DELETE_SNAPSHOT: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
@@ -339,6 +365,8 @@ const SNAPSHOT_GROUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteGroup),
     reads: Reads::SnapshotVolume,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
@@ -357,6 +385,8 @@ const DELETE_GROUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
@@ -374,6 +404,8 @@ const RESTORE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
+    seals: false,
+    backups: BackupAccess::ReadOnly,
     words: Words {
         action: "Restore",
         doing: "restoring",
@@ -391,6 +423,8 @@ const BACKUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Backup",
         doing: "backing up the volume",
@@ -408,6 +442,8 @@ const DELETE_BACKUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "DeleteBackup",
         doing: "deleting the backup",
@@ -426,6 +462,8 @@ const DISCOVER: Description = Description {
     effect: Effect::KeepsAll,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Discover",
         doing: "discovering",
@@ -443,6 +481,8 @@ const ATTACH: Description = Description {
     effect: Effect::AttachesVolume,
     undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
+    seals: true,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Attach",
         doing: "attaching",
@@ -460,6 +500,8 @@ const DETACH: Description = Description {
     effect: Effect::DetachesVolume,
     undone_by: None,
     reads: Reads::Nothing,
+    seals: false,
+    backups: BackupAccess::ReadWrite,
     words: Words {
         action: "Detach",
         doing: "detaching",
