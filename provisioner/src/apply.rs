@@ -169,7 +169,7 @@ pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDe
 }
 
 /// Tells of a ConfigMap.
-pub fn tell_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
+pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
     Apply::of_config(shared, config).say(note);
 }
 
@@ -253,7 +253,7 @@ impl Apply<'_> {
     ) -> Result<Action, ApplyError> {
         let run = self.supply(start).await?;
         // The kubelet changes its words all the time; once is enough.
-        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.is_news(&uid)));
+        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.is_first_report(&uid)));
         Ok(self.wait(after, say))
     }
 
@@ -633,7 +633,7 @@ impl Apply<'_> {
         let finish = Finish {
             outcome: Outcome::Retry,
             category: Category::Api,
-            words: error.chain(),
+            why: error.chain(),
             may_have_run: false,
             started: false,
             message: String::new(),

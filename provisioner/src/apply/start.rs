@@ -72,7 +72,7 @@ impl Apply<'_> {
                 self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
-                self.tell(start.run.operation, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
@@ -104,17 +104,17 @@ impl Apply<'_> {
                 Ok(Some(uid))
             }
             Err(error) => {
-                self.tell(start.run.operation, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
     }
 
-    fn tell(&self, operation: Operation, error: &ApplyError) {
+    fn report_failure(&self, operation: Operation, error: &ApplyError) {
         // A conflict is the normal end of acting on old knowledge: users need not know.
         if error.category() != "conflict" {
-            let words = describe(operation).words;
-            self.say(Note::warning(words.failed, words.action, error.chain()));
+            let events = describe(operation).events;
+            self.say(Note::warning(events.failed, events.action, error.chain()));
         }
     }
 
@@ -153,13 +153,13 @@ impl Apply<'_> {
             config = %start.config.reference,
             "began a run"
         );
-        let words = describe(start.run.operation).words;
+        let events = describe(start.run.operation).events;
         // Of an attempt after the first, users hear by what failed before it.
-        if let Some((reason, does)) = words.begun
+        if let Some((reason, does)) = events.begun
             && start.record.attempt == 1
         {
             let text = format!("{run} {does} with {}", start.config.image);
-            self.say(Note::normal(reason, words.action, text));
+            self.say(Note::normal(reason, events.action, text));
         }
         Ok(begun)
     }

@@ -23,7 +23,7 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::attach;
-use crate::operation::content::{Access, Content, ObservedSource};
+use crate::operation::content::{Content, ObservedSource, Permission};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
@@ -345,15 +345,15 @@ impl Cache {
         let content = Content::of(claim);
         let access = match content.needs_grant(claim) {
             Some(wanted) => self.grants.access(&wanted),
-            None => Access::Own,
+            None => Permission::Own,
         };
         let nothing = ObservedSource {
             access,
             ..ObservedSource::default()
         };
         match access {
-            Access::Own | Access::Granted => {}
-            Access::Refused(_) | Access::NoApi | Access::NotKnown => return nothing,
+            Permission::Own | Permission::Granted => {}
+            Permission::Refused(_) | Permission::NoApi | Permission::NotKnown => return nothing,
         }
         let source = match content {
             Content::Claim(source) => source,

@@ -162,9 +162,9 @@ impl ConfigLoop {
     fn new(context: Context, trust: Trust) -> Self {
         let client = context.client.clone();
         let follow = move |names| {
-            let told = watch::Sender::new(None);
-            let uses = told.subscribe();
-            let task = tokio::spawn(usage::follow(client.clone(), names, told));
+            let sender = watch::Sender::new(None);
+            let uses = sender.subscribe();
+            let task = tokio::spawn(usage::follow(client.clone(), names, sender));
             (uses, AbortOnDropHandle::new(task))
         };
         let config_maps = trust
@@ -293,7 +293,7 @@ impl ConfigLoop {
                 object.name = reference.name,
                 object.uid = config_map.metadata.uid
             );
-            let said = self.tell(config_map, verdict, claim.as_ref(), shown);
+            let said = self.report(config_map, verdict, claim.as_ref(), shown);
             all_well &= said.instrument(span).await;
         }
         self.context
@@ -303,7 +303,7 @@ impl ConfigLoop {
     }
 
     /// Says on the ConfigMap what has become of it, if it does not say so already.
-    async fn tell(
+    async fn report(
         &self,
         config_map: &ConfigMap,
         verdict: &Verdict,
@@ -327,10 +327,10 @@ impl ConfigLoop {
         let reference = ConfigRef::of(config_map);
         let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
         let patch = json!({ "metadata": { "annotations": change, "uid": config_map.metadata.uid } });
-        let told = api
+        let patched = api
             .patch_metadata(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
-        match told {
+        match patched {
             Ok(_) => {}
             // Deleted or created again meanwhile: the watch brings what there is now.
             Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => return true,

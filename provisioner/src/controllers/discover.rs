@@ -45,7 +45,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Looks at all ConfigMaps whenever something has changed or is due, until `stop`.
 pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToken) {
     let mut changes = shared.context.configs.subscribe();
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let mut next = Instant::now();
     let mut wait = RETRY.0;
     loop {
@@ -55,7 +55,7 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
             woken = changes.changed() => if woken.is_err() { return },
             () = sleep_until(next) => {}
         }
-        let (after, is_well) = Box::pin(look(&shared, &mut told))
+        let (after, is_well) = Box::pin(look(&shared, &mut reported))
             .instrument(info_span!("turn", controller = CONTROLLER))
             .await;
         shared
@@ -74,16 +74,17 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
 
 /// The run of each ConfigMap, by its uid, of whose end users and metrics know.
 #[derive(Debug, Default)]
-pub(crate) struct Told(BTreeMap<ConfigRef, String>);
+pub(crate) struct Reported(BTreeMap<ConfigRef, String>);
 
 /// One look at everything: when to look again, and whether nothing failed.
-pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
+pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration, bool) {
     let configs = &shared.context.configs;
     if !configs.is_synced() {
         return (LOOK_AGAIN, true);
     }
     let all = configs.all();
-    told.0
+    reported
+        .0
         .retain(|reference, _| all.iter().any(|config| config.reference == *reference));
     let (mut after, mut is_well) = (LOOK_AGAIN, true);
     let mut answers = Listings::new();
@@ -97,7 +98,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
             && run.fingerprint() == Some(config.fingerprint.as_str())
             && let Some(result) = result(run)
         {
-            tell(shared, told, config, run, &result);
+            report(shared, reported, config, run, &result);
             if let Ok(discovered) = result {
                 let listing = Listing {
                     config_uid: config.uid.clone(),
@@ -172,17 +173,17 @@ async fn act(
 }
 
 /// Says once how a run has ended.
-fn tell(
+fn report(
     shared: &Shared,
-    told: &mut Told,
+    reported: &mut Reported,
     config: &ProvisionerConfig,
     run: &Run,
     result: &Result<Discovered, DiscoverFailure>,
 ) {
-    if told.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
+    if reported.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
         return;
     }
-    told.0.insert(config.reference.clone(), run.uid().to_owned());
+    reported.0.insert(config.reference.clone(), run.uid().to_owned());
     let (ended, category) = match result {
         Ok(_) => (OperationResult::Done, ""),
         Err(DiscoverFailure {
@@ -204,10 +205,10 @@ fn tell(
             "discovered what the storage can serve"
         ),
         Err(failure) => {
-            let words = describe(Operation::Discover).words;
+            let events = describe(Operation::Discover).events;
             let reason = match failure.category {
                 Category::Timeout => reasons::TIMED_OUT,
-                _ => words.failed,
+                _ => events.failed,
             };
             let then = match failure.outcome {
                 Outcome::GiveUp => "it is not tried again until the ConfigMap changes",
@@ -215,9 +216,9 @@ fn tell(
             };
             let text = format!(
                 "{} failed: {}; the storage classes stay as they are, and {then}",
-                words.doing, failure.words
+                events.doing, failure.why
             );
-            apply::tell_config(shared, config, Note::warning(reason, words.action, text));
+            apply::report_config(shared, config, Note::warning(reason, events.action, text));
         }
     }
 }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 
-use super::door::{self, SecretSeen, Unmovable};
 use super::record::{ClaimKey, MoveRecord};
+use super::source::{self, SecretSeen, Unmovable};
 use super::users::User;
 use crate::config::VolumeSourceKind;
 use crate::operation::attach::attached_to;
@@ -99,7 +99,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
     let Some(to) = goal.to else {
         return MoveStep::Rest(Standing::Idle);
     };
-    if door::of(volume) == Some(to) {
+    if source::of(volume) == Some(to) {
         return MoveStep::Rest(Standing::There);
     }
     match (hindrance(seen, volume, to, goal), ClaimKey::of(volume)) {
@@ -111,7 +111,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
 
 /// It is written down, and the PersistentVolume is still the old one.
 fn begun(seen: &Seen, record: &MoveRecord, volume: &PersistentVolume, goal: Goal) -> MoveStep {
-    let changed = door::plain(volume) != record.old;
+    let changed = source::plain(volume) != record.old;
     let anew = || {
         MoveStep::Note(Box::new(MoveRecord {
             version: record.version.clone(),
@@ -146,7 +146,7 @@ fn absent(seen: &Seen, record: &MoveRecord, goal: Goal) -> MoveStep {
         return old();
     }
     if seen.users.is_empty() {
-        return door::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
+        return source::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
     }
     let all_end = seen.users.iter().all(|user| user.ending.is_some());
     if all_end && goal.may_hold {
@@ -189,7 +189,7 @@ fn unbound() -> Standing {
 fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal: Goal) -> Option<Standing> {
     let stays = |why: Unmovable| Some(Standing::Stays(why));
     let waits = |text: &str| Some(Standing::Waits(text.to_owned()));
-    if let Err(error) = door::through(volume, to) {
+    if let Err(error) = source::through(volume, to) {
         return stays(error);
     }
     let Some(claim) = &seen.claim else {
@@ -204,7 +204,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
         return stays(Unmovable::OfPod);
     }
-    if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
+    if let Err(error) = source::check(volume, Some(claim), &seen.secret, to) {
         return stays(error);
     }
     let bound = |phase: Option<&String>| phase.map(String::as_str) == Some("Bound");
@@ -253,8 +253,8 @@ mod tests {
 
     use super::{Goal, MoveStep, Seen, Standing, plan};
     use crate::config::VolumeSourceKind::{Csi, FlexVolume};
-    use crate::migrate::door::{self, SecretSeen};
     use crate::migrate::record::tests::record;
+    use crate::migrate::source::{self, SecretSeen};
     use crate::migrate::users::User;
     use crate::volume::acceptance::tests::{claim, volume};
 
@@ -308,8 +308,8 @@ mod tests {
             MoveStep::Rest(Standing::Stays(text)) => format!("stays: {text}"),
             MoveStep::Rest(Standing::Waits(text)) => format!("waits: {text}"),
             MoveStep::Rest(standing) => format!("{standing:?}"),
-            MoveStep::Note(record) => format!("note {}", door::word(record.to)),
-            MoveStep::Make(volume) => format!("make {}", door::word(door::of(&volume).unwrap())),
+            MoveStep::Note(record) => format!("note {}", source::word(record.to)),
+            MoveStep::Make(volume) => format!("make {}", source::word(source::of(&volume).unwrap())),
             step => format!("{step:?}"),
         }
     }

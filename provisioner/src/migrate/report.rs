@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cluster::Target;
+use super::cluster::MoveTarget;
 use super::plan::Standing;
 use crate::process::say::say;
 
@@ -63,7 +63,7 @@ impl Fate {
     }
 
     /// Whether people want to read of it.
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         !matches!(self, Self::Stood(Standing::There | Standing::Idle | Standing::Gone))
     }
 }
@@ -71,28 +71,28 @@ impl Fate {
 /// What is known so far.
 #[derive(Debug, Default)]
 pub(super) struct MoveReport {
-    fates: BTreeMap<Target, Fate>,
+    fates: BTreeMap<MoveTarget, Fate>,
     /// Width of the first column.
     width: usize,
-    told: bool,
+    has_header: bool,
 }
 
 impl MoveReport {
     /// Makes room for these in the table.
-    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a Target>) {
+    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a MoveTarget>) {
         let widths = targets.map(|target| key(target).chars().count());
         self.width = widths.max().unwrap_or_default().max(self.width).max(CLAIM.len());
     }
 
     /// Notes what has become of a volume, and tells it if that is new.
-    pub(super) fn note(&mut self, target: &Target, fate: Fate) {
+    pub(super) fn note(&mut self, target: &MoveTarget, fate: Fate) {
         // That a volume is where it is to be says less than how it came there.
         let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
-        if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
+        if (known && !fate.is_reported()) || self.fates.get(target) == Some(&fate) {
             return;
         }
-        if fate.is_told() {
-            if !std::mem::replace(&mut self.told, true) {
+        if fate.is_reported() {
+            if !std::mem::replace(&mut self.has_header, true) {
                 self.line(CLAIM, "STATE", "WHY");
             }
             self.line(&key(target), fate.word(), &fate.why());
@@ -101,7 +101,7 @@ impl MoveReport {
     }
 
     /// Notes what has become of a volume of which nothing is known yet.
-    pub(super) fn note_first(&mut self, target: &Target, fate: Fate) {
+    pub(super) fn note_first(&mut self, target: &MoveTarget, fate: Fate) {
         if !self.fates.contains_key(target) {
             self.note(target, fate);
         }
@@ -113,7 +113,7 @@ impl MoveReport {
     }
 
     /// Volumes that something is still to be done about.
-    pub(super) fn left(&self) -> impl Iterator<Item = &Target> {
+    pub(super) fn left(&self) -> impl Iterator<Item = &MoveTarget> {
         self.fates
             .iter()
             .filter(|(_, fate)| fate.is_left())
@@ -150,21 +150,21 @@ impl MoveReport {
 
 const CLAIM: &str = "CLAIM";
 
-fn key(target: &Target) -> String {
+fn key(target: &MoveTarget) -> String {
     format!("{}/{}", target.claim.namespace, target.claim.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Fate, MoveReport};
-    use crate::migrate::cluster::Target;
-    use crate::migrate::door::Unmovable;
+    use crate::migrate::cluster::MoveTarget;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
+    use crate::migrate::source::Unmovable;
 
     #[test]
     fn what_waits_is_left_and_what_stays_is_not() {
-        let target = |name: &str| Target {
+        let target = |name: &str| MoveTarget {
             claim: ClaimKey {
                 namespace: "a".into(),
                 name: name.into(),

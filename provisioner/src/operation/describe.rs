@@ -35,7 +35,7 @@ pub struct Description {
     /// What the image may do with the volume of backups, if it is given that.
     pub backups: BackupAccess,
     /// How users are told of it.
-    pub words: Words,
+    pub events: EventText,
 }
 
 impl Description {
@@ -190,7 +190,7 @@ pub enum BackupAccess {
 
 /// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
+pub struct EventText {
     /// An Event's `action`.
     pub action: &'static str,
     /// What is being done.
@@ -233,7 +233,7 @@ const PROVISION: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Provision",
         doing: "provisioning",
         failed: reasons::FAILED,
@@ -252,7 +252,7 @@ const DELETE: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Delete",
         doing: "deleting",
         failed: reasons::DELETE_FAILED,
@@ -271,7 +271,7 @@ const EXPAND: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Expand",
         doing: "expanding",
         failed: reasons::RESIZE_FAILED,
@@ -290,7 +290,7 @@ const MODIFY: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Modify",
         doing: "modifying",
         failed: reasons::MODIFY_FAILED,
@@ -309,7 +309,7 @@ const CLONE: Description = Description {
     reads: Reads::SourceVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Clone",
         doing: "cloning",
         failed: reasons::FAILED,
@@ -328,7 +328,7 @@ const SNAPSHOT: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
         failed: reasons::SNAPSHOT_FAILED,
@@ -348,7 +348,7 @@ const DELETE_SNAPSHOT: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -367,7 +367,7 @@ const SNAPSHOT_GROUP: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
         failed: reasons::GROUP_FAILED,
@@ -387,7 +387,7 @@ const DELETE_GROUP: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
         failed: reasons::GROUP_DELETE_FAILED,
@@ -406,7 +406,7 @@ const RESTORE: Description = Description {
     reads: Reads::Snapshot,
     seals: false,
     backups: BackupAccess::ReadOnly,
-    words: Words {
+    events: EventText {
         action: "Restore",
         doing: "restoring",
         failed: reasons::FAILED,
@@ -425,7 +425,7 @@ const BACKUP: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Backup",
         doing: "backing up the volume",
         failed: reasons::SNAPSHOT_FAILED,
@@ -444,7 +444,7 @@ const DELETE_BACKUP: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -464,7 +464,7 @@ const DISCOVER: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Discover",
         doing: "discovering",
         failed: reasons::DISCOVER_FAILED,
@@ -483,7 +483,7 @@ const ATTACH: Description = Description {
     reads: Reads::Nothing,
     seals: true,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Attach",
         doing: "attaching",
         failed: reasons::ATTACH_FAILED,
@@ -502,7 +502,7 @@ const DETACH: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
-    words: Words {
+    events: EventText {
         action: "Detach",
         doing: "detaching",
         failed: reasons::DETACH_FAILED,
@@ -512,7 +512,7 @@ const DETACH: Description = Description {
 
 /// An Event's `action`.
 pub(crate) fn action(operation: Operation) -> &'static str {
-    describe(operation).words.action
+    describe(operation).events.action
 }
 
 /// Says what an operation waits for.

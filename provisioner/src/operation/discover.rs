@@ -158,7 +158,7 @@ pub struct DiscoverFailure {
     /// For metrics.
     pub category: Category,
     /// What the ConfigMap's Event says about it.
-    pub words: String,
+    pub why: String,
 }
 
 /// What a run has come to; `None` if it has not ended.
@@ -175,12 +175,12 @@ pub fn result_of(finish: &Finish) -> Result<Discovered, DiscoverFailure> {
         Outcome::Done => read(&finish.message).map_err(|error| DiscoverFailure {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words: chain(&error),
+            why: chain(&error),
         }),
         outcome @ (Outcome::Retry | Outcome::GiveUp) => Err(DiscoverFailure {
             outcome,
             category: finish.category,
-            words: finish.words.clone(),
+            why: finish.why.clone(),
         }),
     }
 }

@@ -409,11 +409,11 @@ fn made(
     let Some(run) = seen.provision_run else {
         return Ok(Decision::Rest);
     };
-    let failed = |words: String| {
+    let failed = |why: String| {
         fail(&Finish {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words,
+            why,
             may_have_run: true,
             started: true,
             message: String::new(),

@@ -252,8 +252,8 @@ pub(crate) fn error_status(content: &ContentView<'_>, message: &str, now: Timest
 /// There can be no snapshot: its content says why.
 fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) -> SnapshotDecision {
     let text = error.to_string();
-    let words = describe(seen.form.take()).words;
-    let say = Note::warning(words.failed, words.action, text.clone());
+    let events = describe(seen.form.take()).events;
+    let say = Note::warning(events.failed, events.action, text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
         status => Decision::Own(Settled {
@@ -278,7 +278,7 @@ fn fail(
     let run = run.map(Run::to_remove);
     let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     // external-snapshotter has one reason for all of them.
-    failed.say.reason = describe(record.operation).words.failed;
+    failed.say.reason = describe(record.operation).events.failed;
     Decision::Fail(Box::new(failed))
 }
 

@@ -11,8 +11,8 @@ use crate::config::VolumeSourceKind;
 use crate::volume::acceptance::source_name;
 
 /// How the key `volume-source` spells it.
-pub(crate) fn word(door: VolumeSourceKind) -> &'static str {
-    match door {
+pub(crate) fn word(source: VolumeSourceKind) -> &'static str {
+    match source {
         VolumeSourceKind::FlexVolume => "flexVolume",
         VolumeSourceKind::Csi => "csi",
     }
@@ -22,7 +22,7 @@ pub(crate) fn word(door: VolumeSourceKind) -> &'static str {
 pub(crate) fn parse(text: &str) -> Result<VolumeSourceKind, UnknownSource> {
     [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi]
         .into_iter()
-        .find(|door| word(*door).eq_ignore_ascii_case(text))
+        .find(|source| word(*source).eq_ignore_ascii_case(text))
         .ok_or(UnknownSource)
 }
 
