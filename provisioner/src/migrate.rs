@@ -2,17 +2,17 @@
 //!
 //! The controller takes no part in it: it leaves claims alone that have the finalizer of a move. [`plan`] says what is
 //! next for a volume, [`cluster`] looks and carries it out, [`drive`] goes on until there is nothing to do now.
-//! [`door`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the next,
+//! [`source`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the next,
 //! [`users`] are the Pods that a move waits for, and [`report`] tells what has become of each volume.
 
 pub(crate) mod args;
 pub(crate) mod cluster;
-pub(crate) mod door;
 pub(crate) mod drive;
 pub(crate) mod plan;
 pub(crate) mod record;
 pub(crate) mod report;
 mod select;
+pub(crate) mod source;
 mod users;
 
 use std::io::Write as _;

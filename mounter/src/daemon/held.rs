@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use mooring_contract::names::{CLIENT_SERVICE_ACCOUNT, labels};
 use mooring_program::held::{self, Held, PERIOD};
 use serde_json::{Value, json};
-use tracing::{error, info};
+use tracing::{Instrument as _, error, info, info_span};
 
 use crate::core::Obstacle;
 
@@ -28,7 +28,9 @@ pub(crate) async fn watch(client: Client, namespace: String, node: String, own: 
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     loop {
-        let answers = [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await];
+        let span = info_span!("held", node.name = node);
+        let answers = async { [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await] };
+        let answers = answers.instrument(span).await;
         if answers.contains(&Held::No) {
             if obstacle.set(Some(CURE.to_owned())) {
                 error!(namespace, "{CURE}");

@@ -16,7 +16,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::volume::{Speaker, Volume, VolumeError};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob, Secrets};
@@ -99,7 +99,10 @@ impl Attachments {
     /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
     pub async fn tend(&self) {
         loop {
-            match self.tidy().await {
+            let tidy = self
+                .tidy()
+                .instrument(info_span!("tidy-attachments", node.name = self.node));
+            match tidy.await {
                 Ok(()) => self.left_over.notified().await,
                 Err(error) => {
                     warn!(%error, "failed to say which attached volumes this node uses; trying again");

@@ -96,6 +96,8 @@ pub mod paths {
 
 /// Labels of objects that Mooring makes or reads.
 pub mod labels {
+    /// Of Kubernetes, on a node: its host name, by which a volume on a node's own disk is tied to it.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// On a ConfigMap: its part in Mooring; [`TYPE_PROVISIONER_CONFIG`] makes it a provisioner.
     pub const TYPE: &str = "type";
     /// Value of [`TYPE`] on a provisioner ConfigMap.

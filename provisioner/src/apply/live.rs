@@ -2,38 +2,26 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
+use mooring_contract::names::{OUT_OF_SERVICE, annotations};
 use mooring_contract::request::{Request, Snapshot, Source};
 use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
-use crate::cache::store::key;
+use crate::cache::key;
+use crate::operation::attach::observed::{Look, NodeFacts, ObservedNode};
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, is_conflict, is_not_found};
+use crate::process::call::{CallError, is_not_found};
 use crate::run::observed::{Carrier, selector};
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
-
-/// Makes a PV; one that exists already is judged like any other.
-pub(crate) async fn make(
-    shared: &Shared,
-    volume: &PersistentVolume,
-    uid: &str,
-) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    match api.create(&PostParams::default(), volume).await {
-        Ok(volume) => Ok(vec![Arc::new(volume)]),
-        Err(error) if is_conflict(&error) => look_up(shared, uid, vec![]).await,
-        Err(source) => Err(CallError::new("create", SubjectKind::Volume.name(), &volume.name_any(), source).into()),
-    }
-}
 
 /// The claim's PVs with the one of its name as the API has it now.
 pub(crate) async fn look_up(
@@ -242,4 +230,28 @@ async fn runs(shared: &Shared, copy: &PersistentVolumeClaim, record: &Record) ->
     let found = carriers.get_opt(&name).await;
     let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
     Ok(found.is_some_and(|found| !Run::of(found).is_over()))
+}
+
+/// A node as it is now, as far as an attachment of this PV goes by it.
+pub(crate) async fn node_now(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    look: Look,
+) -> Result<ObservedNode, ApplyError> {
+    let nodes: Api<Node> = Api::all(shared.context.client.clone());
+    let found = nodes.get_opt(&look.node).await;
+    let found = found.map_err(|source| CallError::new("read", "Node", &look.node, source))?;
+    let in_use = format!("{}{}", annotations::NODE_ATTACHED_PREFIX, volume.name_any());
+    let there = found.map(|node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
+        NodeFacts {
+            uid: node.uid().unwrap_or_default(),
+            out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
+            in_use: node.annotations().contains_key(&in_use),
+            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
+            addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
+        }
+    });
+    Ok(ObservedNode { name: look.node, there })
 }

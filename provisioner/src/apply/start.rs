@@ -12,7 +12,7 @@ use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::{Reads, describe};
+use crate::operation::describe::{BackupAccess, Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
@@ -23,6 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// What to run, in the form of module `run`.
 fn order(start: &Start) -> Order<'_> {
+    let description = describe(start.run.operation);
     Order {
         id: &start.run,
         request: &start.request,
@@ -31,10 +32,12 @@ fn order(start: &Start) -> Order<'_> {
         node: start.node.as_deref(),
         allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| Owner {
-            kind: describe(start.run.operation).subject.name(),
+            kind: description.subject.name(),
             name,
             uid,
         }),
+        seals: description.seals,
+        backups_read_only: describe(start.request.operation).backups == BackupAccess::ReadOnly,
     }
 }
 
@@ -69,7 +72,7 @@ impl Apply<'_> {
                 self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
-                self.tell(start.run.operation, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
@@ -101,17 +104,17 @@ impl Apply<'_> {
                 Ok(Some(uid))
             }
             Err(error) => {
-                self.tell(start.run.operation, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
     }
 
-    fn tell(&self, operation: Operation, error: &ApplyError) {
+    fn report_failure(&self, operation: Operation, error: &ApplyError) {
         // A conflict is the normal end of acting on old knowledge: users need not know.
         if error.category() != "conflict" {
-            let words = describe(operation).words;
-            self.say(Note::warning(words.failed, words.action, error.chain()));
+            let events = describe(operation).events;
+            self.say(Note::warning(events.failed, events.action, error.chain()));
         }
     }
 
@@ -150,13 +153,13 @@ impl Apply<'_> {
             config = %start.config.reference,
             "began a run"
         );
-        let words = describe(start.run.operation).words;
+        let events = describe(start.run.operation).events;
         // The failure of the attempt before tells users about a later one.
-        if let Some((reason, does)) = words.begun
+        if let Some((reason, does)) = events.begun
             && start.record.attempt == 1
         {
             let text = format!("{run} {does} with {}", start.config.image);
-            self.say(Note::normal(reason, words.action, text));
+            self.say(Note::normal(reason, events.action, text));
         }
         Ok(begun)
     }

@@ -131,7 +131,9 @@ impl Subject {
                     patched(&api, SubjectKind::Group, &content.name_any(), patch).await?,
                 ))
             }
-            Self::Config(_) | Self::Orphan(_) => self.clone(),
+            Self::Config(_) | Self::Orphan(_) => {
+                return Err(ApplyError::NoRecord(self.meta().name.clone().unwrap_or_default()));
+            }
         })
     }
 
@@ -155,6 +157,7 @@ impl Subject {
                 let api: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
                 read(&api, SubjectKind::Group, &content.name_any()).await?
             }
+            // What has no record says nothing that could be newer.
             Self::Config(_) | Self::Orphan(_) => Some(self.meta().clone()),
         };
         Ok(live.filter(|live| live.uid == self.meta().uid))

@@ -24,9 +24,10 @@ struct State {
 
 /// Pods that are being listed.
 #[derive(Debug, Default)]
-pub(super) struct Listing(State);
+pub(super) struct ConsumerListing(State);
 
-impl Listing {
+impl ConsumerListing {
+    /// Adds one.
     pub(super) fn add(&mut self, pod: &Pod) {
         self.0.put(pod);
     }
@@ -153,7 +154,7 @@ impl Consumers {
     }
 
     /// Knows what has been listed, and nothing else.
-    pub(super) fn replace(&self, listing: Listing) {
+    pub(super) fn replace(&self, listing: ConsumerListing) {
         let mut listed = listing.0;
         listed.listed = true;
         self.change(|state| *state = listed);

@@ -69,7 +69,7 @@ impl Expectations {
     }
 
     /// Whether users have not been told yet that the run does not start; after this call they have.
-    pub fn is_news(&self, uid: &str) -> bool {
+    pub fn is_first_report(&self, uid: &str) -> bool {
         self.lock().told_of.insert(uid.to_owned())
     }
 
@@ -187,6 +187,6 @@ mod tests {
         assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
         seen.keep_volumes(&["c".to_owned()].into());
         assert!(!seen.is_let_go("volume"));
-        assert!(seen.is_news("a") && !seen.is_news("a"));
+        assert!(seen.is_first_report("a") && !seen.is_first_report("a"));
     }
 }

@@ -110,6 +110,14 @@ impl Limiter {
         Place::Full
     }
 
+    /// How much longer a run that was begun and is not seen yet is waited for.
+    pub fn unseen(&self, pod: &str) -> Option<Duration> {
+        let state = self.lock();
+        let (_, since) = state.begun.get(pod)?;
+        let left = UNSEEN.saturating_sub(since.elapsed());
+        (!left.is_zero()).then_some(left)
+    }
+
     /// A run has been seen, or was not begun after all: from now on it counts as the watch shows it.
     pub fn seen(&self, pod: &str) {
         self.lock().begun.remove(pod);
@@ -159,8 +167,10 @@ mod tests {
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
+        assert!(limiter.unseen("1").is_some() && limiter.unseen("3").is_none());
         let seen = [("1".to_owned(), "a/c".to_owned())];
         limiter.seen("1");
+        assert_eq!(limiter.unseen("1"), None);
         assert!(!take("3", &seen), "begun or seen, it counts once");
         assert_eq!(limiter.waiting(), 2);
         limiter.seen("2");

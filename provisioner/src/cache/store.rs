@@ -12,6 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
@@ -22,7 +23,7 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::attach;
-use crate::operation::content::{Access, Content, ObservedSource};
+use crate::operation::content::{Content, ObservedSource, Permission};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
@@ -34,7 +35,7 @@ use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapsho
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-use crate::volume::topology::{HOSTNAME, Node};
+use crate::volume::topology::Node;
 
 /// How long the first list of a namespace's runs is waited for; after that the others are served without it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -343,15 +344,15 @@ impl Cache {
         let content = Content::of(claim);
         let access = match content.needs_grant(claim) {
             Some(wanted) => self.grants.access(&wanted),
-            None => Access::Own,
+            None => Permission::Own,
         };
         let nothing = ObservedSource {
             access,
             ..ObservedSource::default()
         };
         match access {
-            Access::Own | Access::Granted => {}
-            Access::Refused(_) | Access::NoApi | Access::NotKnown => return nothing,
+            Permission::Own | Permission::Granted => {}
+            Permission::Refused(_) | Permission::NoApi | Permission::NotKnown => return nothing,
         }
         let source = match content {
             Content::Claim(source) => source,
@@ -544,11 +545,6 @@ pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
 pub(super) fn emptied<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>) {
     writer.apply_watcher_event(&Event::Init);
     writer.apply_watcher_event(&Event::InitDone);
-}
-
-/// `namespace/name`.
-pub fn key(object: &impl ResourceExt) -> String {
-    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

@@ -15,6 +15,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::discovered::{Discovered, DiscoveredClass};
 use mooring_contract::names::annotations;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
 use tokio::sync::watch;
 
@@ -22,7 +23,6 @@ use super::storage_class::{ClassAction, annotation, change, config_of, desired, 
 use super::store::Entry;
 use super::{ConfigRef, ProvisionerConfig, VolumeSourceKind};
 use crate::time::whole_seconds;
-use crate::volume::topology::HOSTNAME;
 
 /// A capacity is written again when it has changed by more than this share of it, so that storage in use does not cost
 /// a write each time.

@@ -250,9 +250,9 @@ impl<'a> Reader<'a> {
         let name = config_map.metadata.labels.as_ref()?.get(labels::STORAGE_CLASS)?;
         match values::object_name(name) {
             Ok(name) => Some(name),
-            Err(message) => {
+            Err(error) => {
                 let key = format!("metadata.labels.{}", labels::STORAGE_CLASS);
-                self.error(ProblemKind::BadValue, key, message);
+                self.error(ProblemKind::BadValue, key, error.to_string());
                 None
             }
         }

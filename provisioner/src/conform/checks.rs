@@ -18,7 +18,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
-use super::error::CheckError;
+use super::error::KitError;
 use super::report::ConformReport;
 use super::runs::{Ask, MadeVolume, Runs};
 use crate::run::outcome::{Category, Finish};
@@ -26,11 +26,11 @@ use crate::volume::acceptance::{Expected, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::snapshot::Form;
 
-fn fault(text: impl Into<String>) -> CheckError {
-    CheckError::Image(text.into())
+fn fault(text: impl Into<String>) -> KitError {
+    KitError::Image(text.into())
 }
 
-type Passed = Result<(), CheckError>;
+type Passed = Result<(), KitError>;
 
 /// How many things are tried at once, each with volumes of its own.
 const AT_ONCE: usize = 4;
@@ -129,12 +129,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// Reads the volume that a run has made; an error if the controller would not take it.
-    fn volume(
-        &self,
-        claim: &PersistentVolumeClaim,
-        request: Request,
-        finish: &Finish,
-    ) -> Result<MadeVolume, CheckError> {
+    fn volume(&self, claim: &PersistentVolumeClaim, request: Request, finish: &Finish) -> Result<MadeVolume, KitError> {
         done(finish)?;
         let config = self.rig.config();
         let Some(source) = config.volume_source else {
@@ -166,14 +161,14 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    async fn made_by(&self, ask: &Ask<'_>) -> Result<MadeVolume, CheckError> {
+    async fn made_by(&self, ask: &Ask<'_>) -> Result<MadeVolume, KitError> {
         let request = self.rig.asked(ask)?;
         let finish = self.rig.run(ask).await?;
         self.volume(ask.claim, request, &finish)
     }
 
     /// A volume of a new claim.
-    async fn new_volume(&self) -> Result<MadeVolume, CheckError> {
+    async fn new_volume(&self) -> Result<MadeVolume, KitError> {
         let claim = self.rig.claim().await?;
         self.made_by(&Ask::of(Operation::Provision, &claim)).await
     }
@@ -188,13 +183,13 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
         let gone = self.must_be_done(&Ask::on(Operation::Delete, made)).await;
         gone.map_err(|error| match error {
-            CheckError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
-            rig @ CheckError::Rig(_) => rig,
+            KitError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
+            rig @ KitError::Rig(_) => rig,
         })
     }
 
     /// Both runs of an ask at once, the second to the name of a claim of its own.
-    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), CheckError> {
+    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), KitError> {
         let other = self.rig.claim().await?;
         let beside = Ask {
             beside: Some(&other),
@@ -257,7 +252,7 @@ fn failed_with_reason(finish: &Finish) -> Passed {
 }
 
 fn words(finish: &Finish) -> &str {
-    match finish.words.trim() {
+    match finish.why.trim() {
         "" => "it said nothing",
         words => words,
     }

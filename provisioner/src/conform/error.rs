@@ -10,7 +10,7 @@ use crate::volume::capacity::CapacityError;
 
 /// Why something did not pass.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckError {
+pub(super) enum KitError {
     #[error("{0}")]
     Image(String),
     #[error("it could not be tried")]

@@ -19,6 +19,7 @@ use super::args::ConformArgs;
 use super::error::RigError;
 use super::runs::{Ask, Runs};
 use crate::config::ProvisionerConfig;
+use crate::operation::describe::{BackupAccess, SubjectKind, describe};
 use crate::operation::observed::Surroundings;
 use crate::operation::{discover, request};
 use crate::process::call::{CallError, is_not_found};
@@ -142,7 +143,7 @@ impl Rig {
             Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
             _ => ask.volume.clone(),
         };
-        if ask.operation == Operation::Discover {
+        if describe(ask.operation).subject == SubjectKind::Config {
             return Ok(discover::request(self.config_for(ask), &self.kube_api));
         }
         if let Some(members) = ask.snapshot.as_ref().and_then(|snapshot| snapshot.members.as_ref()) {
@@ -187,6 +188,8 @@ impl Rig {
             node: self.node.as_ref().map(|node| node.name.as_str()),
             allowed: &[],
             owner: None,
+            seals: describe(id.operation).seals,
+            backups_read_only: describe(request.operation).backups == BackupAccess::ReadOnly,
         };
         let prepared = Prepared::new(&self.controller, order).await?;
         match prepared.make().await? {

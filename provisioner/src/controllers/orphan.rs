@@ -18,7 +18,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
-use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::decision::{Intent, RunDecision, Start};
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
@@ -27,6 +27,9 @@ use crate::operation::request;
 use crate::run::outcome::State;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
+
+/// Name of this loop in its spans.
+const CONTROLLER: &str = "orphans";
 
 /// How long changes are gathered before the runs are looked through.
 const GATHER: Duration = Duration::from_secs(5);
@@ -137,7 +140,7 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
             () = tokio::time::sleep(GATHER) => {}
         }
         for uid in shared.cache.orphans() {
-            let span = info_span!("settle", claim.uid = uid);
+            let span = info_span!("reconcile", controller = CONTROLLER, object.uid = uid);
             if let Err(error) = Box::pin(settle(&shared, &uid)).instrument(span).await {
                 warn!(
                     claim.uid = uid,
@@ -177,7 +180,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
         Plan::Wait => return Ok(()),
         Plan::Remove(runs) => {
             info!(run = run.place(), "removing the runs of a claim that is gone");
-            Decision::Tidy(runs)
+            RunDecision::Remove(runs)
         }
         Plan::Undo(attempt) => {
             let Some(start) = undoing(shared, run, attempt) else {
@@ -193,7 +196,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
                 operation = %start.request.operation,
                 "undoing what was done for a claim that is gone"
             );
-            Decision::Start(Box::new(start))
+            RunDecision::Start(Box::new(start))
         }
     };
     apply::orphan(shared, run, decision).await.map(drop)

@@ -7,7 +7,7 @@ use clap::Args;
 use mooring_contract::names;
 use mooring_program::time::parse_duration;
 
-use super::door;
+use super::source;
 use crate::config::VolumeSourceKind;
 
 pub(crate) const MIGRATE_HELP: &str = "\
@@ -42,7 +42,7 @@ Examples:
 #[derive(Debug, Clone, Args)]
 pub struct MigrateArgs {
     /// Where to: csi or flexVolume
-    #[arg(long, value_name = "csi|flexVolume", value_parser = door::parse, required_unless_present = "back")]
+    #[arg(long, value_name = "csi|flexVolume", value_parser = source::parse, required_unless_present = "back")]
     pub to: Option<VolumeSourceKind>,
     /// Take moves back that have begun and are not over; begin none
     #[arg(long, conflicts_with_all = ["to", "wait"])]

@@ -9,9 +9,9 @@ use mooring_contract::names::finalizers::MIGRATION;
 use mooring_contract::names::labels;
 use serde_json::json;
 
-use super::door::SecretSeen;
 use super::plan::{MoveStep, Seen};
 use super::record::{ClaimKey, MoveRecord, MoveRecordError};
+use super::source::SecretSeen;
 use super::users::{self, User};
 use crate::process::call::{CallError, is_conflict, is_not_found};
 
@@ -39,7 +39,7 @@ pub(crate) enum MoveError {
 
 /// The volume of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Target {
+pub(crate) struct MoveTarget {
     pub(crate) claim: ClaimKey,
     /// Name of the PersistentVolume.
     pub(crate) volume: String,
@@ -65,7 +65,7 @@ impl Cluster {
         Api::all(self.client.clone())
     }
 
-    fn claims(&self, target: &Target) -> Api<PersistentVolumeClaim> {
+    fn claims(&self, target: &MoveTarget) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &target.claim.namespace)
     }
 
@@ -91,7 +91,7 @@ impl Cluster {
 
     /// What there is. The Pods come last: so those are known that were on a node while the volume was as it is here.
     /// `hopeless` are uids of Pods that do not end.
-    pub(crate) async fn look(&self, target: &Target, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
+    pub(crate) async fn look(&self, target: &MoveTarget, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
         let name = MoveRecord::name_for(&target.claim.uid);
         let map = self.maps().get_opt(&name).await;
         let map = map.map_err(|source| CallError::new("read", RECORD, &name, source))?;
@@ -148,7 +148,7 @@ impl Cluster {
     }
 
     /// Carries a step out. What has changed since it was seen is left as it is: the next look tells.
-    pub(crate) async fn take(&self, target: &Target, seen: &Seen, step: &MoveStep) -> Result<(), MoveError> {
+    pub(crate) async fn take(&self, target: &MoveTarget, seen: &Seen, step: &MoveStep) -> Result<(), MoveError> {
         let post = PostParams::default();
         let (done, verb, what, name) = match step {
             MoveStep::Rest(_) | MoveStep::Await(_) | MoveStep::AwaitEnd => return Ok(()),
@@ -214,7 +214,7 @@ impl Cluster {
     }
 
     /// Puts the finalizer of a move on the claim, or takes it off.
-    async fn hold(&self, target: &Target, seen: &Seen, hold: bool) -> Result<(), kube::Error> {
+    async fn hold(&self, target: &MoveTarget, seen: &Seen, hold: bool) -> Result<(), kube::Error> {
         let Some(claim) = &seen.claim else { return Ok(()) };
         let others = claim.finalizers().iter().filter(|name| *name != MIGRATION);
         let mut finalizers: Vec<_> = others.map(String::as_str).collect();

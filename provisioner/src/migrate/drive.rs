@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::MigrateError;
 use super::args::MigrateArgs;
-use super::cluster::{Cluster, MoveError, Target};
-use super::door;
+use super::cluster::{Cluster, MoveError, MoveTarget};
 use super::plan::{Goal, MoveStep, Seen, Standing, plan};
 use super::report::{Fate, MoveReport};
 use super::select::{Selected, select};
+use super::source;
 use super::users;
 
 /// How often something that comes about in a moment is looked at.
@@ -95,7 +95,7 @@ fn stop_by_signal() -> Result<CancellationToken, MigrateError> {
 }
 
 /// What would be done.
-async fn foreseen(cluster: &Cluster, target: &Target, goal: Goal) -> Fate {
+async fn foreseen(cluster: &Cluster, target: &MoveTarget, goal: Goal) -> Fate {
     match cluster.look(target, &BTreeSet::new()).await {
         Ok(seen) if seen.record.is_some() => Fate::Begun,
         Ok(seen) => match plan(&seen, goal) {
@@ -121,7 +121,7 @@ pub(crate) enum Moved {
 /// Does one step of a volume's move.
 pub(crate) async fn step(
     cluster: &Cluster,
-    target: &Target,
+    target: &MoveTarget,
     goal: Goal,
     hopeless: &BTreeSet<String>,
 ) -> Result<(Moved, Option<Fate>), MoveError> {
@@ -153,7 +153,7 @@ pub(crate) async fn step(
 /// What has become of a move that is over.
 fn outcome(seen: &Seen) -> Fate {
     let to = seen.record.as_ref().map(|record| record.to);
-    let at = seen.volume.as_ref().and_then(door::of);
+    let at = seen.volume.as_ref().and_then(source::of);
     if at.is_some() && at == to {
         Fate::Moved
     } else {
@@ -166,14 +166,14 @@ struct Round<'a> {
     goal: Goal,
     report: &'a mut MoveReport,
     /// Since when a volume is held for Pods that end.
-    held: BTreeMap<Target, Instant>,
+    held: BTreeMap<MoveTarget, Instant>,
     /// Pods that were waited for in vain.
     hopeless: BTreeSet<String>,
 }
 
 impl Round<'_> {
     /// Moves these, one after the other.
-    async fn each(&mut self, targets: &BTreeSet<Target>, stop: &CancellationToken) {
+    async fn each(&mut self, targets: &BTreeSet<MoveTarget>, stop: &CancellationToken) {
         for target in targets {
             if stop.is_cancelled() && !self.held.contains_key(target) {
                 self.report.note_first(
@@ -191,7 +191,7 @@ impl Round<'_> {
     }
 
     /// Moves one, until there is nothing to do now.
-    async fn on(&mut self, target: &Target) -> Result<Fate, MoveError> {
+    async fn on(&mut self, target: &MoveTarget) -> Result<Fate, MoveError> {
         let mut ended = None;
         let mut since: Option<Instant> = None;
         for _ in 0..MOST_STEPS {
@@ -227,14 +227,14 @@ impl Round<'_> {
     }
 
     /// Goes on until nothing is left, the time is up, or `stop`. What is held then is given back.
-    async fn until_done(&mut self, targets: BTreeSet<Target>, deadline: Instant, stop: &CancellationToken) {
+    async fn until_done(&mut self, targets: BTreeSet<MoveTarget>, deadline: Instant, stop: &CancellationToken) {
         let pods: Api<Pod> = Api::all(self.cluster.client.clone());
         let mut pods = pin!(changes(pods));
         let mut due = targets;
         let mut all_at = Instant::now() + WAITS_PERIOD;
         loop {
             self.each(&due, stop).await;
-            let left: BTreeSet<Target> = self.report.left().cloned().collect();
+            let left: BTreeSet<MoveTarget> = self.report.left().cloned().collect();
             if left.is_empty() || stop.is_cancelled() || Instant::now() >= deadline {
                 break;
             }
@@ -260,7 +260,7 @@ impl Round<'_> {
     }
 }
 
-fn continue_with_none() -> BTreeSet<Target> {
+fn continue_with_none() -> BTreeSet<MoveTarget> {
     BTreeSet::new()
 }
 
@@ -274,9 +274,9 @@ fn changes(pods: Api<Pod>) -> impl Stream<Item = Pod> {
 }
 
 /// Those of these volumes that a Pod uses.
-fn used_by(pod: &Pod, of: &BTreeSet<Target>) -> BTreeSet<Target> {
+fn used_by(pod: &Pod, of: &BTreeSet<MoveTarget>) -> BTreeSet<MoveTarget> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claims: BTreeSet<String> = users::claims(pod).collect();
-    let used = |target: &&Target| target.claim.namespace == namespace && claims.contains(&target.claim.name);
+    let used = |target: &&MoveTarget| target.claim.namespace == namespace && claims.contains(&target.claim.name);
     of.iter().filter(used).cloned().collect()
 }

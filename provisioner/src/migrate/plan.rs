@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 
-use super::door::{self, SecretSeen};
 use super::record::{ClaimKey, MoveRecord};
+use super::source::{self, SecretSeen, Unmovable};
 use super::users::User;
 use crate::config::VolumeSourceKind;
 use crate::operation::attach::attached_to;
@@ -46,7 +46,7 @@ pub(crate) enum Standing {
     /// No move of it has begun, and none is to.
     Idle,
     /// It stays, for this reason.
-    Stays(String),
+    Stays(Unmovable),
     Waits(String),
     /// Neither volume nor record is there any more.
     Gone,
@@ -98,7 +98,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
     let Some(to) = goal.to else {
         return MoveStep::Rest(Standing::Idle);
     };
-    if door::of(volume) == Some(to) {
+    if source::of(volume) == Some(to) {
         return MoveStep::Rest(Standing::There);
     }
     match (hindrance(seen, volume, to, goal), ClaimKey::of(volume)) {
@@ -110,7 +110,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
 
 /// It is written down, and the PersistentVolume is still the old one.
 fn begun(seen: &Seen, record: &MoveRecord, volume: &PersistentVolume, goal: Goal) -> MoveStep {
-    let changed = door::plain(volume) != record.old;
+    let changed = source::plain(volume) != record.old;
     let anew = || {
         MoveStep::Note(Box::new(MoveRecord {
             version: record.version.clone(),
@@ -145,7 +145,7 @@ fn absent(seen: &Seen, record: &MoveRecord, goal: Goal) -> MoveStep {
         return old();
     }
     if seen.users.is_empty() {
-        return door::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
+        return source::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
     }
     let all_end = seen.users.iter().all(|user| user.ending.is_some());
     if all_end && goal.may_hold {
@@ -181,30 +181,30 @@ fn is_held(seen: &Seen) -> bool {
 }
 
 fn unbound() -> Standing {
-    Standing::Stays("no claim is bound to it: delete it, and create it with the other source".to_owned())
+    Standing::Stays(Unmovable::Unbound)
 }
 
 /// Why a volume can't move, or not now.
 fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal: Goal) -> Option<Standing> {
-    let stays = |text: &str| Some(Standing::Stays(text.to_owned()));
+    let stays = |why: Unmovable| Some(Standing::Stays(why));
     let waits = |text: &str| Some(Standing::Waits(text.to_owned()));
-    if let Err(error) = door::through(volume, to) {
-        return stays(&error.to_string());
+    if let Err(error) = source::through(volume, to) {
+        return stays(error);
     }
     let Some(claim) = &seen.claim else {
         return Some(unbound());
     };
     if claim.metadata.deletion_timestamp.is_some() {
-        return stays("its claim is being deleted");
+        return stays(Unmovable::ClaimGoing);
     }
     if volume.metadata.deletion_timestamp.is_some() {
-        return stays("it is being deleted");
+        return stays(Unmovable::Going);
     }
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
-        return stays("its claim belongs to a Pod and is deleted with it");
+        return stays(Unmovable::OfPod);
     }
-    if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
-        return stays(&error.to_string());
+    if let Err(error) = source::check(volume, Some(claim), &seen.secret, to) {
+        return stays(error);
     }
     let bound = |phase: Option<&String>| phase.map(String::as_str) == Some("Bound");
     let status = claim.status.as_ref();
@@ -252,8 +252,8 @@ mod tests {
 
     use super::{Goal, MoveStep, Seen, Standing, plan};
     use crate::config::VolumeSourceKind::{Csi, FlexVolume};
-    use crate::migrate::door::{self, SecretSeen};
     use crate::migrate::record::tests::record;
+    use crate::migrate::source::{self, SecretSeen};
     use crate::migrate::users::User;
     use crate::volume::acceptance::tests::{claim, volume};
 
@@ -307,8 +307,8 @@ mod tests {
             MoveStep::Rest(Standing::Stays(text)) => format!("stays: {text}"),
             MoveStep::Rest(Standing::Waits(text)) => format!("waits: {text}"),
             MoveStep::Rest(standing) => format!("{standing:?}"),
-            MoveStep::Note(record) => format!("note {}", door::word(record.to)),
-            MoveStep::Make(volume) => format!("make {}", door::word(door::of(&volume).unwrap())),
+            MoveStep::Note(record) => format!("note {}", source::word(record.to)),
+            MoveStep::Make(volume) => format!("make {}", source::word(source::of(&volume).unwrap())),
             step => format!("{step:?}"),
         }
     }

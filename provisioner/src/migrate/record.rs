@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use mooring_contract::names::labels;
 
-use super::door;
+use super::source;
 use crate::config::VolumeSourceKind;
 
 /// Keys of the ConfigMap.
@@ -70,7 +70,7 @@ impl MoveRecord {
             claim,
             to,
             uid: volume.uid().unwrap_or_default(),
-            old: door::plain(volume),
+            old: source::plain(volume),
             version: None,
         }
     }
@@ -84,7 +84,7 @@ impl MoveRecord {
     pub(crate) fn to_config_map(&self, namespace: &str) -> ConfigMap {
         let data = [
             (keys::CLAIM, format!("{}/{}", self.claim.namespace, self.claim.name)),
-            (keys::TO, door::word(self.to).to_owned()),
+            (keys::TO, source::word(self.to).to_owned()),
             (keys::UID, self.uid.clone()),
             (keys::VOLUME, serde_json::to_string(&self.old).unwrap_or_default()),
         ];
@@ -111,7 +111,7 @@ impl MoveRecord {
             let value = map.data.as_ref().and_then(|data| data.get(key));
             value.ok_or(MoveRecordError::Key(key))
         };
-        let to = door::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
+        let to = source::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
         let old: PersistentVolume = serde_json::from_str(get(keys::VOLUME)?)?;
         let claim = ClaimKey::of(&old).ok_or(MoveRecordError::Key(keys::VOLUME))?;
         let same = *get(keys::CLAIM)? == format!("{}/{}", claim.namespace, claim.name)
@@ -119,14 +119,14 @@ impl MoveRecord {
         if !same {
             return Err(MoveRecordError::Key(keys::CLAIM));
         }
-        if old.metadata.name.is_none() || door::of(&old).is_none_or(|from| from == to) {
+        if old.metadata.name.is_none() || source::of(&old).is_none_or(|from| from == to) {
             return Err(MoveRecordError::Key(keys::VOLUME));
         }
         Ok(Self {
             claim,
             to,
             uid: get(keys::UID)?.clone(),
-            old: door::plain(&old),
+            old: source::plain(&old),
             version: map.metadata.resource_version.clone(),
         })
     }

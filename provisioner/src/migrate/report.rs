@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cluster::Target;
+use super::cluster::MoveTarget;
 use super::plan::Standing;
 use crate::process::say::say;
 
@@ -40,13 +40,14 @@ impl Fate {
         }
     }
 
-    fn why(&self) -> &str {
+    fn why(&self) -> String {
         match self {
-            Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
-            Self::Held => "as soon as its last Pod has ended",
-            Self::Begun => "by an earlier run, and not finished: run this again, or undo it with --back",
+            Self::Stood(Standing::Stays(why)) => why.to_string(),
+            Self::Stood(Standing::Waits(why)) | Self::Failed(why) => why.clone(),
+            Self::Held => "as soon as its last Pod has ended".to_owned(),
+            Self::Begun => "by an earlier run, and not finished: run this again, or undo it with --back".to_owned(),
             Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
-                ""
+                String::new()
             }
         }
     }
@@ -62,7 +63,7 @@ impl Fate {
     }
 
     /// Whether people want to read of it.
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         !matches!(self, Self::Stood(Standing::There | Standing::Idle | Standing::Gone))
     }
 }
@@ -70,37 +71,37 @@ impl Fate {
 /// What is known so far.
 #[derive(Debug, Default)]
 pub(super) struct MoveReport {
-    fates: BTreeMap<Target, Fate>,
+    fates: BTreeMap<MoveTarget, Fate>,
     /// Width of the first column.
     width: usize,
-    told: bool,
+    has_header: bool,
 }
 
 impl MoveReport {
     /// Makes room for these in the table.
-    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a Target>) {
+    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a MoveTarget>) {
         let widths = targets.map(|target| key(target).chars().count());
         self.width = widths.max().unwrap_or_default().max(self.width).max(CLAIM.len());
     }
 
     /// Notes what has become of a volume, and tells it if that is new.
-    pub(super) fn note(&mut self, target: &Target, fate: Fate) {
+    pub(super) fn note(&mut self, target: &MoveTarget, fate: Fate) {
         // How a volume came to its driver says more than that it has it.
         let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
-        if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
+        if (known && !fate.is_reported()) || self.fates.get(target) == Some(&fate) {
             return;
         }
-        if fate.is_told() {
-            if !std::mem::replace(&mut self.told, true) {
+        if fate.is_reported() {
+            if !std::mem::replace(&mut self.has_header, true) {
                 self.line(CLAIM, "STATE", "WHY");
             }
-            self.line(&key(target), fate.word(), fate.why());
+            self.line(&key(target), fate.word(), &fate.why());
         }
         self.fates.insert(target.clone(), fate);
     }
 
     /// Notes what has become of a volume of which nothing is known yet.
-    pub(super) fn note_first(&mut self, target: &Target, fate: Fate) {
+    pub(super) fn note_first(&mut self, target: &MoveTarget, fate: Fate) {
         if !self.fates.contains_key(target) {
             self.note(target, fate);
         }
@@ -112,7 +113,7 @@ impl MoveReport {
     }
 
     /// Volumes that something is still to be done about.
-    pub(super) fn left(&self) -> impl Iterator<Item = &Target> {
+    pub(super) fn left(&self) -> impl Iterator<Item = &MoveTarget> {
         self.fates
             .iter()
             .filter(|(_, fate)| fate.is_left())
@@ -149,20 +150,21 @@ impl MoveReport {
 
 const CLAIM: &str = "CLAIM";
 
-fn key(target: &Target) -> String {
+fn key(target: &MoveTarget) -> String {
     format!("{}/{}", target.claim.namespace, target.claim.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Fate, MoveReport};
-    use crate::migrate::cluster::Target;
+    use crate::migrate::cluster::MoveTarget;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
+    use crate::migrate::source::Unmovable;
 
     #[test]
     fn what_waits_is_left_and_what_stays_is_not() {
-        let target = |name: &str| Target {
+        let target = |name: &str| MoveTarget {
             claim: ClaimKey {
                 namespace: "a".into(),
                 name: name.into(),
@@ -171,7 +173,7 @@ mod tests {
             volume: name.into(),
         };
         let mut report = MoveReport::default();
-        report.note(&target("raw"), Fate::Stood(Standing::Stays("it is raw".into())));
+        report.note(&target("raw"), Fate::Stood(Standing::Stays(Unmovable::Raw)));
         report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
         assert_eq!(report.left().count(), 1);
         report.note(&target("web"), Fate::Moved);

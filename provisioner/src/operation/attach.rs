@@ -29,7 +29,7 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::{Category, Finish, State};
+use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
@@ -125,7 +125,7 @@ impl Plan<'_> {
         if let Some(decision) = self.not_offered(Operation::Detach) {
             return Ok(decision);
         }
-        Ok(Decision::Note(Box::new(self.to_detach(node, &attached.initiator))))
+        Ok(Decision::Record(Box::new(self.to_detach(node, &attached.initiator))))
     }
 
     /// A run is to let this node have it.
@@ -140,7 +140,7 @@ impl Plan<'_> {
                 let look = self.look(&record.node)?;
                 if !wanted || look.is_gone() {
                     // A run of before may have let it.
-                    return Ok(Decision::Note(Box::new(
+                    return Ok(Decision::Record(Box::new(
                         self.to_detach(&record.node, &record.initiator),
                     )));
                 }
@@ -319,13 +319,7 @@ impl Plan<'_> {
         let mut answered = match Answered::parse(&finish.message) {
             Ok(answered) => answered,
             Err(error) => {
-                let refused = Finish {
-                    outcome: Outcome::Retry,
-                    category: Category::Refused,
-                    words: error.to_string(),
-                    ..finish.clone()
-                };
-                return self.fail(record, &refused, self.seen.attach_run);
+                return self.fail(record, &finish.refused(&error), self.seen.attach_run);
             }
         };
         let options = persistent_volume::options(self.seen.volume);
@@ -387,12 +381,12 @@ impl Plan<'_> {
         if let Some(late) = self.seen.attach_run.and_then(done_for)
             && holder != Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_detach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_detach(&late.node, &late.initiator))));
         }
         if let Some(late) = self.seen.detach_run.and_then(done_for)
             && holder == Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_attach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_attach(&late.node, &late.initiator))));
         }
         let runs = removable(there);
         if !runs.is_empty() {

@@ -48,7 +48,7 @@ impl fmt::Display for SourceRef<'_> {
 
 /// Whether a claim may be made of what it names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum Permission {
     /// It is in the claim's own namespace.
     #[default]
     Own,
@@ -128,5 +128,5 @@ pub struct ObservedSource {
     /// The content that it is bound to.
     pub content: Option<Arc<VolumeSnapshotContent>>,
     /// Whether the claim may be made of it. Where it may not, nothing else is known here.
-    pub access: Access,
+    pub access: Permission,
 }

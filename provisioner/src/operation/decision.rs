@@ -1,6 +1,5 @@
 //! What a plan decides. [`crate::apply`] carries it out.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ pub enum Decision<Own> {
         say: Option<Note>,
     },
     /// Write the record: it has a fact that must survive the controller.
-    Note(Box<Record>),
+    Record(Box<Record>),
     /// Record that an attempt failed, publish an Event, remove the run.
     Fail(Box<Failed>),
     /// Remove a run.
@@ -63,11 +62,33 @@ pub type VolumeDecision = Decision<ForVolume>;
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
-/// What to do about the discovery that a ConfigMap promises.
-pub type DiscoverDecision = Decision<Infallible>;
-
-/// What to do about a run that has neither claim nor PV.
-pub type OrphanDecision = Decision<Infallible>;
+/// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
+/// claim nor PV. Such a run is its own record.
+#[derive(Debug, Clone)]
+pub enum RunDecision {
+    /// Nothing, until something changes.
+    Rest,
+    /// Wait for a watch or the clock.
+    Wait {
+        /// When to come back, if nothing has changed.
+        after: Option<Duration>,
+        /// An Event about the wait, published once.
+        say: Option<Note>,
+    },
+    /// Begin the run.
+    Start(Box<Start>),
+    /// The run is there but has not started: it may still lack its properties.
+    Supply {
+        /// What it is to run.
+        start: Box<Start>,
+        /// When to come back.
+        after: Option<Duration>,
+        /// An Event about the wait, published once.
+        say: Option<Note>,
+    },
+    /// Remove these runs, one after the other.
+    Remove(Vec<RunRef>),
+}
 
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
@@ -112,7 +133,7 @@ impl<Own> Decision<Own> {
             Self::Rest
             | Self::Wait { .. }
             | Self::Supply { .. }
-            | Self::Note(_)
+            | Self::Record(_)
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
@@ -126,7 +147,7 @@ impl<Own> Decision<Own> {
             Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
             Self::Rest
             | Self::Start(_)
-            | Self::Note(_)
+            | Self::Record(_)
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
@@ -159,27 +180,70 @@ impl<Own> Decision<Own> {
         say: Option<Note>,
     ) -> Self {
         let after = Some(after);
-        let request = run.and_then(|run| run.request().ok());
-        let Some((request, config)) = request.zip(config) else {
-            return Self::Wait { after, say };
-        };
-        let start = Start {
-            run: id,
-            request,
-            config: Arc::clone(config),
-            record: record.clone(),
-            intent: Intent::Recorded,
-            owner: None,
-            node: None,
-            allowed: Vec::new(),
-            state: String::new(),
-        };
-        Self::Supply {
-            start: Box::new(start),
-            after,
-            say,
+        match supplied(run, id, config, record) {
+            Some(start) => Self::Supply { start, after, say },
+            None => Self::Wait { after, say },
         }
     }
+}
+
+impl RunDecision {
+    /// Whether it begins a run.
+    pub fn begins(&self) -> bool {
+        matches!(self, Self::Start(_))
+    }
+
+    /// After what time it is to be looked at again, if nothing has changed.
+    pub fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
+            Self::Rest | Self::Start(_) | Self::Remove(_) => None,
+        }
+    }
+
+    pub(crate) fn wait(after: Duration) -> Self {
+        Self::Wait {
+            after: Some(after),
+            say: None,
+        }
+    }
+
+    /// As [`Decision::supply`].
+    pub(crate) fn supply(
+        run: &Run,
+        id: RunId,
+        config: &Arc<ProvisionerConfig>,
+        record: &Record,
+        after: Duration,
+        say: Option<Note>,
+    ) -> Self {
+        let after = Some(after);
+        match supplied(Some(run), id, Some(config), record) {
+            Some(start) => Self::Supply { start, after, say },
+            None => Self::Wait { after, say },
+        }
+    }
+}
+
+/// What a run that exists is to run, if its request and the ConfigMap can be read.
+fn supplied(
+    run: Option<&Run>,
+    id: RunId,
+    config: Option<&Arc<ProvisionerConfig>>,
+    record: &Record,
+) -> Option<Box<Start>> {
+    let request = run?.request().ok()?;
+    Some(Box::new(Start {
+        run: id,
+        request,
+        config: Arc::clone(config?),
+        record: record.clone(),
+        intent: Intent::Recorded,
+        owner: None,
+        node: None,
+        allowed: Vec::new(),
+        state: String::new(),
+    }))
 }
 
 /// A run to be begun.
@@ -221,6 +285,8 @@ pub struct Failed {
 /// A volume that is what was asked for.
 #[derive(Debug, Clone)]
 pub struct Accept {
+    /// The operation that made it.
+    pub operation: Operation,
     /// `metadata.name` of the PV.
     pub pv_name: String,
     /// The change of the PV, if any.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
@@ -22,7 +23,6 @@ use crate::process::events::{Note, reasons};
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);

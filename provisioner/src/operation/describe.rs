@@ -30,8 +30,12 @@ pub struct Description {
     pub undone_by: Option<Operation>,
     /// What has to exist, and must not be deleted, while it runs.
     pub reads: Reads,
+    /// Whether the image may answer with secrets: it gets a key to seal them with.
+    pub seals: bool,
+    /// What the image may do with the volume of backups, if it is given that.
+    pub backups: BackupAccess,
     /// How Events name it.
-    pub words: Words,
+    pub events: EventText,
 }
 
 impl Description {
@@ -176,9 +180,17 @@ pub enum Reads {
     SnapshotVolume,
 }
 
+/// What a run may do with the volume of backups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackupAccess {
+    ReadWrite,
+    /// What a restore reads stays as it is.
+    ReadOnly,
+}
+
 /// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
+pub struct EventText {
     /// An Event's `action`.
     pub action: &'static str,
     /// What is being done.
@@ -218,7 +230,9 @@ const PROVISION: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Provision",
         doing: "provisioning",
         failed: reasons::FAILED,
@@ -235,7 +249,9 @@ const DELETE: Description = Description {
     effect: Effect::RemovesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Delete",
         doing: "deleting",
         failed: reasons::DELETE_FAILED,
@@ -252,7 +268,9 @@ const EXPAND: Description = Description {
     effect: Effect::ExpandsVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Expand",
         doing: "expanding",
         failed: reasons::RESIZE_FAILED,
@@ -269,7 +287,9 @@ const MODIFY: Description = Description {
     effect: Effect::ModifiesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Modify",
         doing: "modifying",
         failed: reasons::MODIFY_FAILED,
@@ -286,7 +306,9 @@ const CLONE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Clone",
         doing: "cloning",
         failed: reasons::FAILED,
@@ -303,7 +325,9 @@ const SNAPSHOT: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
         failed: reasons::SNAPSHOT_FAILED,
@@ -321,7 +345,9 @@ const DELETE_SNAPSHOT: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -338,7 +364,9 @@ const SNAPSHOT_GROUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteGroup),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
         failed: reasons::GROUP_FAILED,
@@ -356,7 +384,9 @@ const DELETE_GROUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
         failed: reasons::GROUP_DELETE_FAILED,
@@ -373,7 +403,9 @@ const RESTORE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadOnly,
+    events: EventText {
         action: "Restore",
         doing: "restoring",
         failed: reasons::FAILED,
@@ -390,7 +422,9 @@ const BACKUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Backup",
         doing: "backing up the volume",
         failed: reasons::SNAPSHOT_FAILED,
@@ -407,7 +441,9 @@ const DELETE_BACKUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -425,7 +461,9 @@ const DISCOVER: Description = Description {
     effect: Effect::KeepsAll,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Discover",
         doing: "discovering",
         failed: reasons::DISCOVER_FAILED,
@@ -442,7 +480,9 @@ const ATTACH: Description = Description {
     effect: Effect::AttachesVolume,
     undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
-    words: Words {
+    seals: true,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Attach",
         doing: "attaching",
         failed: reasons::ATTACH_FAILED,
@@ -459,7 +499,9 @@ const DETACH: Description = Description {
     effect: Effect::DetachesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Detach",
         doing: "detaching",
         failed: reasons::DETACH_FAILED,
@@ -469,7 +511,7 @@ const DETACH: Description = Description {
 
 /// An Event's `action`.
 pub(crate) fn action(operation: Operation) -> &'static str {
-    describe(operation).words.action
+    describe(operation).events.action
 }
 
 /// Says what an operation waits for.

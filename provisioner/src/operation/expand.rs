@@ -33,7 +33,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
@@ -279,13 +279,7 @@ fn grown(
     let size = match request {
         Some(Ok(request)) => request.size,
         Some(Err(error)) => {
-            let finish = Finish {
-                outcome: Outcome::Retry,
-                category: Category::Refused,
-                words: error.to_string(),
-                ..finish.clone()
-            };
-            return fail(seen, record, &finish, now);
+            return fail(seen, record, &finish.refused(&error), now);
         }
         None => return Decision::Rest,
     };

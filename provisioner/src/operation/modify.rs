@@ -34,7 +34,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
 
@@ -286,13 +286,7 @@ fn modified(
     let asked = match seen.modify_run.map(Run::request) {
         Some(Ok(request)) => request.attributes,
         Some(Err(error)) => {
-            let finish = Finish {
-                outcome: Outcome::Retry,
-                category: Category::Refused,
-                words: error.to_string(),
-                ..finish.clone()
-            };
-            return fail(seen, record, &finish, now);
+            return fail(seen, record, &finish.refused(&error), now);
         }
         None => return Decision::Rest,
     };

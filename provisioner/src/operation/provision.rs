@@ -243,7 +243,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         Err(error) => return Decision::wait_for(waiting(seen.making(), error.to_string())),
     };
     if let Some(idle) = source::let_go(seen, config, record) {
-        return Decision::Note(Box::new(idle));
+        return Decision::Record(Box::new(idle));
     }
     if seen.class.is_none() {
         let class = seen
@@ -409,11 +409,11 @@ fn made(
     let Some(run) = seen.provision_run else {
         return Ok(Decision::Rest);
     };
-    let failed = |words: String| {
+    let failed = |why: String| {
         fail(&Finish {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words,
+            why,
             may_have_run: true,
             started: true,
             message: String::new(),
@@ -424,39 +424,7 @@ fn made(
         Err(error) => return Ok(failed(error.to_string())),
     };
     if seen.volumes.is_empty() {
-        if !seen.looked_up {
-            return Err(First::LookUp);
-        }
-        let config = match seen.config {
-            Ok(config) => config,
-            Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
-        };
-        let Some(source) = config.volume_source else {
-            return Ok(failed(format!(
-                "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
-                 \"volume-source\" in the ConfigMap",
-                request.pv_name
-            )));
-        };
-        let printed = match Printed::parse(&finish.message) {
-            Ok(printed) => printed,
-            Err(error) => return Ok(failed(error.to_string())),
-        };
-        let node = node_of_volume(seen, config, run);
-        if config.is_node_local() && node.is_none() {
-            return Ok(failed(
-                "the node that the volume was made on has left the cluster".to_owned(),
-            ));
-        }
-        let volume = persistent_volume::build(&request, config, source, printed, node.as_ref());
-        // What would be refused is not made: a Secret of another namespace, the whole pool.
-        let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
-        if !refusals.is_empty() {
-            return Ok(failed(format!(
-                "the volume that the image described is refused: {refusals}"
-            )));
-        }
-        return Err(First::MakeVolume(Box::new(volume)));
+        return described(seen, record, run, &request, &finish.message, &failed);
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
@@ -480,6 +448,50 @@ fn made(
         )),
         run: Some(run.to_remove()),
     }))))
+}
+
+/// The image says that the volume is there, and no PV is: the message describes it, where the ConfigMap has that so.
+fn described(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    run: &Run,
+    request: &Request,
+    message: &str,
+    failed: &dyn Fn(String) -> ClaimDecision,
+) -> Result<ClaimDecision, First> {
+    if !seen.looked_up {
+        return Err(First::LookUp);
+    }
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
+    };
+    let Some(source) = config.volume_source else {
+        return Ok(failed(format!(
+            "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
+             \"volume-source\" in the ConfigMap",
+            request.pv_name
+        )));
+    };
+    let printed = match Printed::parse(message) {
+        Ok(printed) => printed,
+        Err(error) => return Ok(failed(error.to_string())),
+    };
+    let node = node_of_volume(seen, config, run);
+    if config.is_node_local() && node.is_none() {
+        return Ok(failed(
+            "the node that the volume was made on has left the cluster".to_owned(),
+        ));
+    }
+    let volume = persistent_volume::build(request, config, source, printed, node.as_ref());
+    // What would be refused is not made: a Secret of another namespace, the whole pool.
+    let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
+    if !refusals.is_empty() {
+        return Ok(failed(format!(
+            "the volume that the image described is refused: {refusals}"
+        )));
+    }
+    Err(First::MakeVolume(Box::new(volume)))
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
@@ -534,6 +546,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         n => format!(" at attempt {n}"),
     };
     Decision::Own(ForClaim::Accept(Box::new(Accept {
+        operation: record.operation,
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
         connection: attach::secret_of(volume),
@@ -706,7 +719,7 @@ fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision>
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = seen.provision_run.and_then(Run::node)?;
     (local && record.node != node).then(|| {
-        Decision::Note(Box::new(Record {
+        Decision::Record(Box::new(Record {
             node: node.to_owned(),
             ..record.clone()
         }))

@@ -19,6 +19,7 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
@@ -38,7 +39,6 @@ use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;
 use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
@@ -252,8 +252,8 @@ pub(crate) fn error_status(content: &ContentView<'_>, message: &str, now: Timest
 /// There can be no snapshot: its content says why.
 fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) -> SnapshotDecision {
     let text = error.to_string();
-    let words = describe(seen.form.take()).words;
-    let say = Note::warning(words.failed, words.action, text.clone());
+    let events = describe(seen.form.take()).events;
+    let say = Note::warning(events.failed, events.action, text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
         status => Decision::Own(Settled {
@@ -278,7 +278,7 @@ fn fail(
     let run = run.map(Run::to_remove);
     let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     // external-snapshotter has one reason for all of them.
-    failed.say.reason = describe(record.operation).words.failed;
+    failed.say.reason = describe(record.operation).events.failed;
     Decision::Fail(Box::new(failed))
 }
 
@@ -346,7 +346,7 @@ fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp)
     // Its image, which perhaps nobody can pull, is not needed to delete what it has not made.
     let cancelled = never_ran && run.attempt() == record.attempt && !record.may_exist;
     if record.cancelled != cancelled {
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled,
             ..record.clone()
         }));

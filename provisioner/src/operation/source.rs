@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::annotations;
 use mooring_contract::request::{Request, Snapshot, Source};
 
-use super::content::{Access, Content, SourceRef};
+use super::content::{Content, Permission, SourceRef};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use crate::config::ProvisionerConfig;
@@ -295,11 +295,11 @@ fn may_use(seen: &ObservedClaim<'_>) -> Result<(), SourceError> {
     };
     let lacking = |version: Version| Box::new(Lacking::new(version, &wanted));
     match seen.source.access {
-        Access::Granted => Ok(()),
-        Access::Refused(version) => Err(SourceError::NotGranted(lacking(version))),
-        Access::NoApi => Err(SourceError::NoGrants(lacking(Version::default()))),
+        Permission::Granted => Ok(()),
+        Permission::Refused(version) => Err(SourceError::NotGranted(lacking(version))),
+        Permission::NoApi => Err(SourceError::NoGrants(lacking(Version::default()))),
         // What is in its own namespace needs no grant, so of anything else that is never said.
-        Access::NotKnown | Access::Own => Err(SourceError::GrantsNotKnown(wanted.namespace.to_owned())),
+        Permission::NotKnown | Permission::Own => Err(SourceError::GrantsNotKnown(wanted.namespace.to_owned())),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
@@ -21,7 +22,6 @@ use crate::process::events::Note;
 use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
 const AWAY_PERIOD: Duration = Duration::from_secs(30);

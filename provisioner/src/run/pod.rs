@@ -17,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
-use mooring_contract::operation::Operation;
 use mooring_contract::volume::{self, ClientName, keys};
 
 use crate::run::order::Order;
@@ -197,8 +196,7 @@ fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
     let backup = backup.map(|volume| RunVolume {
         name: "backup",
         path: paths::BACKUP,
-        // What a restore reads stays as it is.
-        read_only: order.request.operation == Operation::Restore,
+        read_only: order.backups_read_only,
         by_client_image: false,
         volume,
     });
@@ -391,6 +389,8 @@ mod tests {
                 node,
                 allowed: &[],
                 owner: None,
+                seals: false,
+                backups_read_only: request.operation == Operation::Restore,
             },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
@@ -483,6 +483,8 @@ mod tests {
                     node: None,
                     allowed: &[],
                     owner: None,
+                    seals: false,
+                    backups_read_only: request.operation == Operation::Restore,
                 },
                 secret: "secret-of-the-pod",
                 properties: &[].into(),
@@ -589,6 +591,8 @@ mod tests {
                     node: None,
                     allowed: &[],
                     owner: None,
+                    seals: false,
+                    backups_read_only: request.operation == Operation::Restore,
                 },
                 secret: "secret-of-the-pod",
                 properties: &properties.names(),

@@ -6,7 +6,9 @@ use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
 use mooring_contract::request::Request;
 
 use super::group_snapshot::VolumeGroupSnapshotContent;
-use super::snapshot::{DeletionPolicy, Form, Handle, HandleError, SnapshotError, VolumeSnapshotContent};
+use super::snapshot::{
+    DeletionPolicy, Form, Handle, HandleError, SnapshotError, VolumeSnapshot, VolumeSnapshotContent,
+};
 use crate::config::ConfigRef;
 
 /// A `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`, as far as both say the same.
@@ -187,4 +189,60 @@ impl<'a> ContentView<'a> {
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         annotation(self.meta, key)
     }
+}
+
+impl VolumeSnapshotContent {
+    /// What it says, as far as one of a group says it too.
+    pub fn view(&self) -> ContentView<'_> {
+        self.into()
+    }
+
+    /// Whether it is for Mooring.
+    pub fn is_ours(&self) -> bool {
+        self.view().is_ours()
+    }
+
+    /// Whether volumes can be made of it.
+    pub fn is_ready(&self) -> bool {
+        self.view().is_ready
+    }
+
+    /// Which snapshot it is on the storage, if there is one.
+    pub fn handle(&self) -> Option<&str> {
+        self.view().handle()
+    }
+
+    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
+    pub fn config(&self) -> Option<ConfigRef> {
+        self.view().config()
+    }
+
+    /// Whether it and a `VolumeSnapshot` are each other's.
+    pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
+        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
+        let status = snapshot.status.as_ref();
+        of.name == meta.name
+            && of.namespace == meta.namespace
+            && of.uid == meta.uid
+            && meta.uid.is_some()
+            && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
+                == self.metadata.name.as_ref()
+    }
+
+    /// What took the snapshot; see [`ContentView::taken_by`].
+    pub fn taken_by(&self) -> Option<Request> {
+        self.view().taken_by()
+    }
+}
+
+/// Name on the storage of what is taken for a content: of a snapshot or a group that which csi-snapshotter would give
+/// it. The uid is that of the user's object.
+pub fn name_for(content: &ContentView<'_>, form: Form) -> String {
+    let of = content.of.uid.as_deref().unwrap_or_default();
+    let prefix = match form {
+        Form::Snapshot => "snapshot",
+        Form::Backup => "backup",
+        Form::Group => "groupsnapshot",
+    };
+    format!("{prefix}-{of}")
 }

@@ -12,10 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use mooring_contract::names::parameters;
 use mooring_contract::operation::Operation;
-use mooring_contract::request::Request;
 use serde::{Deserialize, Serialize};
 
-use super::content_view::ContentView;
 use crate::config::ConfigRef;
 
 /// The API group of snapshots.
@@ -258,50 +256,6 @@ kind!(
     metadata
 );
 
-impl VolumeSnapshotContent {
-    /// What it says, as far as one of a group says it too.
-    pub fn view(&self) -> ContentView<'_> {
-        self.into()
-    }
-
-    /// Whether it is for Mooring.
-    pub fn is_ours(&self) -> bool {
-        self.view().is_ours()
-    }
-
-    /// Whether volumes can be made of it.
-    pub fn is_ready(&self) -> bool {
-        self.view().is_ready
-    }
-
-    /// Which snapshot it is on the storage, if there is one.
-    pub fn handle(&self) -> Option<&str> {
-        self.view().handle()
-    }
-
-    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
-    pub fn config(&self) -> Option<ConfigRef> {
-        self.view().config()
-    }
-
-    /// Whether it and a `VolumeSnapshot` are each other's.
-    pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
-        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
-        let status = snapshot.status.as_ref();
-        of.name == meta.name
-            && of.namespace == meta.namespace
-            && of.uid == meta.uid
-            && meta.uid.is_some()
-            && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
-                == self.metadata.name.as_ref()
-    }
-
-    /// What took the snapshot; see [`ContentView::taken_by`].
-    pub fn taken_by(&self) -> Option<Request> {
-        self.view().taken_by()
-    }
-}
-
 /// A snapshot or backup on the storage: all that it takes to find it again, with nothing else of the cluster left.
 /// Administrators write one to name a snapshot that exists already.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -310,7 +264,7 @@ pub struct Handle {
     pub form: Form,
     /// The ConfigMap that took it.
     pub config: ConfigRef,
-    /// Its name on the storage: what [`name_for`] gives, or what an administrator wrote. At most 200 letters, digits,
+    /// Its name on the storage: what [`name_for`](super::content_view::name_for) gives, or what an administrator wrote. At most 200 letters, digits,
     /// `-`, `.` and `_`.
     pub name: String,
     /// The host name of the node that it lives on, if it lives on one. A backup lives on none.
@@ -405,18 +359,6 @@ impl fmt::Display for Handle {
             None => Ok(()),
         }
     }
-}
-
-/// Name on the storage of what is taken for a content: of a snapshot or a group that which csi-snapshotter would give
-/// it. The uid is that of the user's object.
-pub fn name_for(content: &ContentView<'_>, form: Form) -> String {
-    let of = content.of.uid.as_deref().unwrap_or_default();
-    let prefix = match form {
-        Form::Snapshot => "snapshot",
-        Form::Backup => "backup",
-        Form::Group => "groupsnapshot",
-    };
-    format!("{prefix}-{of}")
 }
 
 /// Name on the storage of the snapshot of one volume of a group.

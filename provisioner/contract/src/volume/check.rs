@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::clients::{ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
+use super::clients::{
+    ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, alternatives, record,
+};
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
 /// Why a volume is refused; the message says what to do.
@@ -209,14 +211,6 @@ static PATTERNS: LazyLock<HashMap<&'static str, Regex>> = LazyLock::new(|| {
 /// Whether a pattern of the clients' records matches. A text that no pattern can judge is refused.
 pub(super) fn matches(pattern: &'static str, text: &str) -> bool {
     PATTERNS.get(pattern).is_some_and(|regex| regex.is_match(text))
-}
-
-/// Words with commas and an "or" between them.
-pub(super) fn alternatives(words: &[&str]) -> String {
-    match words {
-        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
-        _ => words.join(", "),
-    }
 }
 
 #[cfg(test)]

@@ -123,6 +123,9 @@ pub struct ClientRecord {
     pub fs_types: &'static [&'static str],
     /// Those that a tenant may name.
     pub tenant_fs_types: &'static [&'static str],
+    /// What the kernel calls its file systems that have a server: the mounter asks whether they answer.
+    pub kernel_types: &'static [&'static str],
+    /// Its own options.
     pub options: &'static [OptionRule],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
     pub image_needs: Needs,
@@ -218,6 +221,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -246,6 +250,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
@@ -261,6 +266,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["nfs", "nfs4"],
         tenant_fs_types: &[],
+        kernel_types: &["nfs", "nfs4"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -282,6 +288,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["smb", "smb3", "cifs"],
         tenant_fs_types: &[],
+        kernel_types: &["cifs", "smb3"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -303,6 +310,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             // What listens on another port may be somebody else's.
             option("port", Speaker::Image, r"^[0-9]{1,5}$", "a port's number"),
@@ -328,6 +336,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: &[],
         tenant_fs_types: &[],
         // What such a server says a volume is made of is obeyed by a privileged container.
+        kernel_types: &[],
         options: &[option(
             "backup-servers",
             Speaker::Image,
@@ -349,6 +358,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &["ceph"],
         options: &[
             CEPH_USER,
             // Another file system of the cluster is not what its source says.
@@ -381,6 +391,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
@@ -405,6 +416,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR, IO_TIMEOUT],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
@@ -420,6 +432,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
@@ -436,6 +449,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             option("region", Speaker::Tenant, r"^[A-Za-z0-9._-]+$", "a region's name"),
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
@@ -483,7 +497,15 @@ pub fn gives_devices(client: &str, fs_type: &str) -> bool {
 /// The clients that give devices, as words of a sentence.
 pub fn device_clients() -> String {
     let records = RECORDS.iter().filter(|record| record.gives_devices);
-    super::check::alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+    alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+}
+
+/// Words with commas and an "or" between them.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words {
+        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
+        _ => words.join(", "),
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Attachment;
 
 use super::{Check, Kit, Passed, done, done_or_later, fault, must_fail};
-use crate::conform::error::CheckError;
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, NodeOfRun, Runs};
 use crate::run::outcome::Finish;
 use crate::volume::persistent_volume::Answered;
@@ -85,7 +85,7 @@ impl<R: Runs> Kit<'_, R> {
     }
 
     /// A volume that the first node has.
-    async fn new_attached(&self) -> Result<MadeVolume, CheckError> {
+    async fn new_attached(&self) -> Result<MadeVolume, KitError> {
         let made = self.new_volume().await?;
         self.must_connect(&attach(&made, FIRST)).await?;
         Ok(made)

@@ -176,7 +176,7 @@ fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
     Finish {
         outcome,
         category,
-        words: message.to_owned(),
+        why: message.to_owned(),
         may_have_run: true,
         started: true,
         message: message.to_owned(),

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use super::fake_api::{FakeApi, Fault, key_of};
 use super::{Offers, PV, Script, Theatre, UID};
 use crate::config::VolumeSourceKind::{self, Csi, FlexVolume};
-use crate::migrate::cluster::{Cluster, Target};
+use crate::migrate::cluster::{Cluster, MoveTarget};
 use crate::migrate::drive::{Moved, step};
 use crate::migrate::plan::{Goal, Standing};
 use crate::migrate::record::ClaimKey;
 
 const CLAIM: &str = "default/data";
 
-fn target() -> Target {
-    Target {
+fn target() -> MoveTarget {
+    MoveTarget {
         claim: ClaimKey {
             namespace: "default".into(),
             name: "data".into(),
@@ -25,10 +25,10 @@ fn target() -> Target {
     }
 }
 
-fn to(door: Option<VolumeSourceKind>) -> Goal {
+fn to(source: Option<VolumeSourceKind>) -> Goal {
     Goal {
-        to: door,
-        may_hold: door.is_some(),
+        to: source,
+        may_hold: source.is_some(),
     }
 }
 
@@ -145,10 +145,10 @@ fn check(theatre: &Theatre, by: &str, what: &str) {
 async fn a_volume_moves_there_and_back_with_seven_writes_each() {
     let (mut theatre, mut binder) = stage().await;
     let before = theatre.api.lock().get("volumes", &format!("/{PV}")).unwrap();
-    for (door, by) in [(Csi, "csi"), (FlexVolume, "flexVolume")] {
+    for (source, by) in [(Csi, "csi"), (FlexVolume, "flexVolume")] {
         let writes = theatre.api.lock().log.len();
         assert_eq!(
-            steps(&mut theatre, &mut binder, to(Some(door)), 40).await,
+            steps(&mut theatre, &mut binder, to(Some(source)), 40).await,
             Some(Standing::There)
         );
         check(&theatre, by, by);

@@ -151,7 +151,7 @@ impl World {
 
     fn noted(&mut self) -> Record {
         match self.plan() {
-            Decision::Note(record) => *record,
+            Decision::Record(record) => *record,
             other => panic!("{other:?}"),
         }
     }

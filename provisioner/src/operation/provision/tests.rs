@@ -46,7 +46,7 @@ fn word(decision: &ClaimDecision) -> String {
             after.map_or_else(String::new, |after| format!(" {}", after.as_secs())),
             say.as_ref().map_or_else(String::new, |say| format!(" {}", say.reason))
         ),
-        Decision::Note(record) => format!("note {}", record.node),
+        Decision::Record(record) => format!("note {}", record.node),
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
         Decision::Stop(_) => "stop".into(),
         Decision::Tidy(runs) => format!("tidy {}", runs.len()),

@@ -276,7 +276,7 @@ fn what_is_half_made_goes_whatever_the_policy_and_what_never_ran_needs_no_image(
         assert_eq!(word(&world.plan()), "start delete-snapshot-s1", "{policy}");
 
         world.snapshot_run = Some(run("snapshot", 1, 10, &no_image()));
-        let Decision::Note(noted) = world.plan() else {
+        let Decision::Record(noted) = world.plan() else {
             panic!("{policy}")
         };
         assert!(noted.cancelled);

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use crate::operation::content::{Access, Content, ObservedSource, making};
+use crate::operation::content::{Content, ObservedSource, Permission, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
@@ -228,7 +228,7 @@ fn a_source_that_can_t_be_copied_yet_is_awaited_and_one_that_never_can_is_refuse
 }
 
 /// The world of [`world`], with the source in namespace `other`.
-fn elsewhere(access: Access) -> World {
+fn elsewhere(access: Permission) -> World {
     let (mut world, mut claim, mut from) = world();
     let named = world.claim["spec"]["dataSourceRef"].take();
     world.claim["spec"] = json!({"resources": world.claim["spec"]["resources"],
@@ -245,7 +245,7 @@ fn elsewhere(access: Access) -> World {
 
 #[test]
 fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
-    let Decision::Start(start) = elsewhere(Access::Granted).plan() else {
+    let Decision::Start(start) = elsewhere(Permission::Granted).plan() else {
         panic!()
     };
     let source = start.request.source.clone().unwrap();
@@ -256,18 +256,22 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
     assert_eq!(start.request.pvc_namespace, "default");
     for (access, reason, text) in [
         (
-            Access::Refused(Version::V1Beta1),
+            Permission::Refused(Version::V1Beta1),
             reasons::BAD_CLAIM,
             "no ReferenceGrant in namespace \"other\" lets claims of namespace \"default\" use PersistentVolumeClaim \
              \"old\": have somebody with write access there run kubectl create -f - \
              <<<'{\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
         ),
         (
-            Access::NoApi,
+            Permission::NoApi,
             reasons::BAD_CLAIM,
             "install CustomResourceDefinition referencegrants.gateway.networking.k8s.io",
         ),
-        (Access::NotKnown, reasons::WAITING, "has not read the ReferenceGrants"),
+        (
+            Permission::NotKnown,
+            reasons::WAITING,
+            "has not read the ReferenceGrants",
+        ),
     ] {
         let said = word(&elsewhere(access).plan());
         assert!(said.starts_with(reason) && said.contains(text), "{access:?}: {said}");
@@ -278,8 +282,8 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
 
 #[test]
 fn nobody_learns_without_a_grant_what_there_is_in_another_namespace() {
-    let there = word(&elsewhere(Access::Refused(Version::V1)).plan());
-    let mut gone = elsewhere(Access::Refused(Version::V1));
+    let there = word(&elsewhere(Permission::Refused(Version::V1)).plan());
+    let mut gone = elsewhere(Permission::Refused(Version::V1));
     gone.source = ObservedSource {
         access: gone.source.access,
         ..ObservedSource::default()
@@ -289,7 +293,7 @@ fn nobody_learns_without_a_grant_what_there_is_in_another_namespace() {
 
 #[test]
 fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
-    let mut world = elsewhere(Access::Granted);
+    let mut world = elsewhere(Permission::Granted);
     world.claim["metadata"]["name"] = json!("old");
     assert_eq!(word(&world.plan()), "clone-u1 on \"\"");
     // What is waited for is named with its namespace.
@@ -300,10 +304,10 @@ fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
 
 #[test]
 fn a_grant_that_is_taken_back_counts_for_the_next_attempt() {
-    let mut world = elsewhere(Access::Refused(Version::V1));
+    let mut world = elsewhere(Permission::Refused(Version::V1));
     let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
     world.record = Some(crate::operation::tests::record(&begun));
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());
@@ -381,7 +385,7 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
     world.record = Some(crate::operation::tests::record(&begun));
     claim["metadata"]["deletionTimestamp"] = json!(ago(1));
     see(&mut world, &claim, &from);
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 /// Longest until a claim has what it asks for.
 const LIMIT: Duration = Duration::from_mins(1);
 
-fn modifying(provisioner: Provisioner, door: &str) -> Provisioner {
+fn modifying(provisioner: Provisioner, driver: &str) -> Provisioner {
     provisioner
-        .key("volume-source", door)
+        .key("volume-source", driver)
         .key("operations", "provision, delete, modify")
 }
 

@@ -12,8 +12,8 @@ use regex::Regex;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::UNKNOWN_OPTION;
-use crate::volume::check::{COMMON_OPTIONS, CheckError, alternatives, matches};
+use super::{UNKNOWN_OPTION, alternatives};
+use crate::volume::check::{COMMON_OPTIONS, CheckError, matches};
 use crate::volume::keys;
 
 /// A client image's own record.
