@@ -143,7 +143,7 @@ impl Core {
 
     /// Reports mounts that wait for a server.
     #[must_use]
-    pub fn telling(mut self, waits: Waits) -> Self {
+    pub fn with_waits(mut self, waits: Waits) -> Self {
         self.waits = waits;
         self
     }

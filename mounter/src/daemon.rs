@@ -115,7 +115,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             .asking(volumes)
             .attaching(attachments)
             .unless_there_is(status.unheld())
-            .telling(waits)
+            .with_waits(waits)
             .working_by(workers),
     );
     core.workers().start_ahead();

@@ -3,7 +3,7 @@
 //!
 //! [`image_record`](mooring_contract::volume::clients::image_record) has what can be in it, and judges a volume's
 //! options. What the node has, the agent asks the kernel, which loads a module when it is first asked for. The daemon
-//! goes by the host's list of modules instead, which a client container does not see: so its words (`node::readiness`)
+//! goes by the host's list of modules instead, which a client container does not see: so its texts (`node::readiness`)
 //! are others.
 
 use std::fs::{self, File};
@@ -238,7 +238,7 @@ mod tests {
     }
 
     /// What the user is told.
-    fn words(
+    fn refusal(
         image: &TempDir,
         call: &MountCall,
         is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
@@ -284,7 +284,7 @@ mod tests {
                 "client acme can't have fs-type=\"zfs\": use acme or ext4",
             ),
         ] {
-            let (category, message) = words(&image, &call, |_| Ok(()));
+            let (category, message) = refusal(&image, &call, |_| Ok(()));
             assert_eq!(category, FailureCategory::Invalid);
             assert!(message.starts_with(told), "{message}");
         }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn what_the_node_lacks_is_said_with_the_cure() {
         let image = image(ACME);
-        let (category, message) = words(&image, &volume("", &[]), |need| match need {
+        let (category, message) = refusal(&image, &volume("", &[]), |need| match need {
             ImageNeed::Module(name) => Err(Lack::Module(name.as_str().to_owned())),
             _ => Ok(()),
         });
@@ -333,7 +333,7 @@ mod tests {
             ),
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {
-            let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
+            let (category, message) = refusal(&image(junk), &volume("", &[]), |_| Ok(()));
             assert_eq!(category, FailureCategory::System);
             assert!(
                 message.contains("/usr/libexec/mooring/acme.json has an error"),
@@ -343,7 +343,7 @@ mod tests {
         }
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("usr/libexec/mooring/acme.json")).unwrap();
-        let (_, message) = words(&root, &volume("", &[]), |_| Ok(()));
+        let (_, message) = refusal(&root, &volume("", &[]), |_| Ok(()));
         assert!(
             message.starts_with("failed to read the client image's record /usr/libexec/mooring/acme.json"),
             "{message}"

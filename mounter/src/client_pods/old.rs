@@ -97,7 +97,7 @@ impl OldPod {
         }
     }
 
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let Self {
             name,
             image,
@@ -213,7 +213,7 @@ mod tests {
             mount("c", MountHealth::Mounted),
             reviving,
         ];
-        let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).words();
+        let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).text();
         assert_eq!(
             old(Some(&mounts)),
             "p (i:1, agent of m:1) serves 5 volumes: Pods team/a, team/b, team/c and 1 more"

@@ -137,8 +137,8 @@ async fn ready(State((_, status)): State<Shared>) -> Response {
     match status.obstacles().len() {
         0 => "ready\n".into_response(),
         count => {
-            let words = format!("not ready for {count} reasons: see mounter status, in its Pod\n");
-            (StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+            let text = format!("not ready for {count} reasons: see mounter status, in its Pod\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
     }
 }

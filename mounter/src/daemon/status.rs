@@ -180,7 +180,7 @@ impl StatusReport {
             let unable = self
                 .unable
                 .get(client)
-                .map(|words| format!(", not on this node: {words}"));
+                .map(|why| format!(", not on this node: {why}"));
             format!("  {client} = {serving}{}", unable.unwrap_or_default())
         }));
         if let Some(pool) = &self.pool {

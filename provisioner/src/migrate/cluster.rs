@@ -47,12 +47,12 @@ pub(crate) struct MoveTarget {
 
 /// A cluster, as an administrator may use it.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct MoveCluster {
     pub(super) client: Client,
     namespace: String,
 }
 
-impl Cluster {
+impl MoveCluster {
     /// `namespace` is Mooring's, in which records are kept.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self {

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::MigrateError;
 use super::args::MigrateArgs;
-use super::cluster::{Cluster, MoveError, MoveTarget};
+use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::plan::{Goal, MoveStep, Seen, Standing, plan};
-use super::report::{Fate, MoveReport};
+use super::report::{MoveResult, MoveReport};
 use super::select::{Selected, select};
 use super::source;
 use super::users;
@@ -42,7 +42,7 @@ const WAITS_PERIOD: Duration = Duration::from_secs(10);
 const MOST_STEPS: usize = 400;
 
 /// Moves what the arguments mean; whether nothing is left.
-pub(super) async fn all(cluster: &Cluster, goal: Goal, args: &MigrateArgs) -> Result<bool, MigrateError> {
+pub(super) async fn all(cluster: &MoveCluster, goal: Goal, args: &MigrateArgs) -> Result<bool, MigrateError> {
     let stop = stop_by_signal()?;
     let Selected { targets, bad, unbound } = select(cluster, args).await?;
     for error in &bad {
@@ -95,14 +95,14 @@ fn stop_by_signal() -> Result<CancellationToken, MigrateError> {
 }
 
 /// What would be done.
-async fn foreseen(cluster: &Cluster, target: &MoveTarget, goal: Goal) -> Fate {
+async fn foreseen(cluster: &MoveCluster, target: &MoveTarget, goal: Goal) -> MoveResult {
     match cluster.look(target, &BTreeSet::new()).await {
-        Ok(seen) if seen.record.is_some() => Fate::Begun,
+        Ok(seen) if seen.record.is_some() => MoveResult::Begun,
         Ok(seen) => match plan(&seen, goal) {
-            MoveStep::Rest(standing) => Fate::Stood(standing),
-            _ => Fate::Would,
+            MoveStep::Rest(standing) => MoveResult::Stood(standing),
+            _ => MoveResult::Would,
         },
-        Err(error) => Fate::Failed(chain(&error)),
+        Err(error) => MoveResult::Failed(chain(&error)),
     }
 }
 
@@ -120,11 +120,11 @@ pub(crate) enum Moved {
 
 /// Does one step of a volume's move.
 pub(crate) async fn step(
-    cluster: &Cluster,
+    cluster: &MoveCluster,
     target: &MoveTarget,
     goal: Goal,
     hopeless: &BTreeSet<String>,
-) -> Result<(Moved, Option<Fate>), MoveError> {
+) -> Result<(Moved, Option<MoveResult>), MoveError> {
     let seen = cluster.look(target, hopeless).await?;
     let next = plan(&seen, goal);
     cluster.take(target, &seen, &next).await?;
@@ -151,18 +151,18 @@ pub(crate) async fn step(
 }
 
 /// What has become of a move that is over.
-fn outcome(seen: &Seen) -> Fate {
+fn outcome(seen: &Seen) -> MoveResult {
     let to = seen.record.as_ref().map(|record| record.to);
     let at = seen.volume.as_ref().and_then(source::of);
     if at.is_some() && at == to {
-        Fate::Moved
+        MoveResult::Moved
     } else {
-        Fate::Back
+        MoveResult::Back
     }
 }
 
 struct Round<'a> {
-    cluster: &'a Cluster,
+    cluster: &'a MoveCluster,
     goal: Goal,
     report: &'a mut MoveReport,
     /// Since when a volume is held for Pods that end.
@@ -178,20 +178,20 @@ impl Round<'_> {
             if stop.is_cancelled() && !self.held.contains_key(target) {
                 self.report.note_first(
                     target,
-                    Fate::Stood(Standing::Waits("this run was stopped before its turn".into())),
+                    MoveResult::Stood(Standing::Waits("this run was stopped before its turn".into())),
                 );
                 continue;
             }
-            let fate = match self.on(target).await {
-                Ok(fate) => fate,
-                Err(error) => Fate::Failed(chain(&error)),
+            let result = match self.on(target).await {
+                Ok(result) => result,
+                Err(error) => MoveResult::Failed(chain(&error)),
             };
-            self.report.note(target, fate);
+            self.report.note(target, result);
         }
     }
 
     /// Moves one, until there is nothing to do now.
-    async fn on(&mut self, target: &MoveTarget) -> Result<Fate, MoveError> {
+    async fn on(&mut self, target: &MoveTarget) -> Result<MoveResult, MoveError> {
         let mut ended = None;
         let mut since: Option<Instant> = None;
         for _ in 0..MOST_STEPS {
@@ -209,13 +209,13 @@ impl Round<'_> {
                     sleep(MOMENT).await;
                 }
                 Moved::At(Standing::There | Standing::Idle | Standing::Gone) if ended.is_some() => {
-                    return Ok(ended.unwrap_or(Fate::Back));
+                    return Ok(ended.unwrap_or(MoveResult::Back));
                 }
-                Moved::At(standing) => return Ok(Fate::Stood(standing)),
+                Moved::At(standing) => return Ok(MoveResult::Stood(standing)),
                 Moved::Held(pods, grace) => {
                     let since = *self.held.entry(target.clone()).or_insert_with(Instant::now);
                     if since.elapsed() < grace + END_SLACK {
-                        return Ok(Fate::Held);
+                        return Ok(MoveResult::Held);
                     }
                     self.hopeless.extend(pods);
                 }

@@ -8,7 +8,7 @@ use crate::process::say::say;
 
 /// What has become of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum MoveResult {
     Moved,
     /// Its move was taken back.
     Back,
@@ -24,7 +24,7 @@ pub(crate) enum Fate {
     Failed(String),
 }
 
-impl Fate {
+impl MoveResult {
     fn word(&self) -> &'static str {
         match self {
             Self::Moved => "moved",
@@ -71,7 +71,7 @@ impl Fate {
 /// What is known so far.
 #[derive(Debug, Default)]
 pub(super) struct MoveReport {
-    fates: BTreeMap<MoveTarget, Fate>,
+    results: BTreeMap<MoveTarget, MoveResult>,
     /// Width of the first column.
     width: usize,
     has_header: bool,
@@ -85,25 +85,25 @@ impl MoveReport {
     }
 
     /// Notes what has become of a volume, and tells it if that is new.
-    pub(super) fn note(&mut self, target: &MoveTarget, fate: Fate) {
+    pub(super) fn note(&mut self, target: &MoveTarget, result: MoveResult) {
         // How a volume came to its driver says more than that it has it.
-        let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
-        if (known && !fate.is_reported()) || self.fates.get(target) == Some(&fate) {
+        let known = matches!(self.results.get(target), Some(MoveResult::Moved | MoveResult::Back));
+        if (known && !result.is_reported()) || self.results.get(target) == Some(&result) {
             return;
         }
-        if fate.is_reported() {
+        if result.is_reported() {
             if !std::mem::replace(&mut self.has_header, true) {
                 self.line(CLAIM, "STATE", "WHY");
             }
-            self.line(&key(target), fate.word(), &fate.why());
+            self.line(&key(target), result.word(), &result.why());
         }
-        self.fates.insert(target.clone(), fate);
+        self.results.insert(target.clone(), result);
     }
 
     /// Notes what has become of a volume of which nothing is known yet.
-    pub(super) fn note_first(&mut self, target: &MoveTarget, fate: Fate) {
-        if !self.fates.contains_key(target) {
-            self.note(target, fate);
+    pub(super) fn note_first(&mut self, target: &MoveTarget, result: MoveResult) {
+        if !self.results.contains_key(target) {
+            self.note(target, result);
         }
     }
 
@@ -114,9 +114,9 @@ impl MoveReport {
 
     /// Volumes that something is still to be done about.
     pub(super) fn left(&self) -> impl Iterator<Item = &MoveTarget> {
-        self.fates
+        self.results
             .iter()
-            .filter(|(_, fate)| fate.is_left())
+            .filter(|(_, result)| result.is_left())
             .map(|(target, _)| target)
     }
 
@@ -133,7 +133,7 @@ impl MoveReport {
             "stays",
             "FAILED",
         ];
-        let count = |word: &str| self.fates.values().filter(|fate| fate.word() == word).count();
+        let count = |word: &str| self.results.values().filter(|result| result.word() == word).count();
         let sums: Vec<_> = words
             .into_iter()
             .map(|word| (word, count(word)))
@@ -156,7 +156,7 @@ fn key(target: &MoveTarget) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fate, MoveReport};
+    use super::{MoveResult, MoveReport};
     use crate::migrate::cluster::MoveTarget;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
@@ -173,12 +173,12 @@ mod tests {
             volume: name.into(),
         };
         let mut report = MoveReport::default();
-        report.note(&target("raw"), Fate::Stood(Standing::Stays(Unmovable::Raw)));
-        report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
+        report.note(&target("raw"), MoveResult::Stood(Standing::Stays(Unmovable::Raw)));
+        report.note(&target("web"), MoveResult::Stood(Standing::Waits("used by Pod web".into())));
         assert_eq!(report.left().count(), 1);
-        report.note(&target("web"), Fate::Moved);
-        report.note(&target("web"), Fate::Stood(Standing::There));
+        report.note(&target("web"), MoveResult::Moved);
+        report.note(&target("web"), MoveResult::Stood(Standing::There));
         assert_eq!(report.left().count(), 0);
-        assert_eq!(report.fates[&target("web")], Fate::Moved);
+        assert_eq!(report.results[&target("web")], MoveResult::Moved);
     }
 }

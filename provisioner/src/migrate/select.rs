@@ -10,14 +10,14 @@ use mooring_contract::names::{CSI_DRIVER, labels};
 
 use super::MigrateError;
 use super::args::MigrateArgs;
-use super::cluster::{Cluster, MoveError, MoveTarget};
+use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::record::{ClaimKey, MoveRecord};
 use super::source;
 use crate::config::VolumeSourceKind;
 use crate::process::call::CallError;
 
 /// Whether every node with a mounter can mount what is moved.
-pub(super) async fn is_ready(cluster: &Cluster, to: Option<VolumeSourceKind>) -> Result<(), MigrateError> {
+pub(super) async fn is_ready(cluster: &MoveCluster, to: Option<VolumeSourceKind>) -> Result<(), MigrateError> {
     if to != Some(VolumeSourceKind::Csi) {
         return Ok(());
     }
@@ -63,7 +63,7 @@ pub(super) struct Selected {
 }
 
 /// The volumes that the arguments mean.
-pub(super) async fn select(cluster: &Cluster, args: &MigrateArgs) -> Result<Selected, CallError> {
+pub(super) async fn select(cluster: &MoveCluster, args: &MigrateArgs) -> Result<Selected, CallError> {
     let (mut records, mut bad) = (Vec::new(), Vec::new());
     for record in cluster.records().await? {
         match record {

@@ -39,7 +39,7 @@ mod in_namespace;
 pub mod iscsi;
 pub mod kit;
 mod leaks;
-pub mod lots;
+pub mod random;
 mod manifests;
 pub mod migrate;
 mod names;

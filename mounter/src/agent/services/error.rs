@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooring_program::error::chain;
 
 use crate::agent::protocol::FailureCategory;
-use crate::agent::run::{OutputWords, ProgramError};
+use crate::agent::run::{OutputLines, ProgramError};
 use crate::agent::store::StoreError;
 use crate::sys::SysError;
 
@@ -37,19 +37,19 @@ pub enum ServiceError {
         source: io::Error,
     },
     /// It ended before it was ready.
-    #[error("{program} ended before it was ready: {words}")]
+    #[error("{program} ended before it was ready: {last_lines}")]
     Ended {
         program: String,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
-    #[error("{program} was not ready after {limit:?}: {words}")]
+    #[error("{program} was not ready after {limit:?}: {last_lines}")]
     NotReady {
         program: String,
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
     #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
     NotEnded(String),
@@ -106,21 +106,21 @@ impl ServiceError {
     }
 
     /// The lines for the image's program: the daemon's own last lines, if there are any.
-    fn words(&self) -> &[String] {
+    fn last_lines(&self) -> &[String] {
         match self {
-            Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
-            | Self::Ended { words, .. }
-            | Self::NotReady { words, .. } => words.lines(),
+            Self::Program(ProgramError::Failed { last_lines, .. } | ProgramError::TimedOut { last_lines, .. })
+            | Self::Ended { last_lines, .. }
+            | Self::NotReady { last_lines, .. } => last_lines.lines(),
             _ => &[],
         }
     }
 
-    /// [`Self::words`], or else the error's message.
+    /// [`Self::last_lines`], or else the error's message.
     pub fn report(&self) -> String {
-        let words = self.words();
-        if words.is_empty() {
+        let last_lines = self.last_lines();
+        if last_lines.is_empty() {
             return chain(self);
         }
-        words.join("\n")
+        last_lines.join("\n")
     }
 }

@@ -11,7 +11,7 @@ use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, NAMESPACE, labels};
 use mooring_contract::volume::clients::RECORDS;
 use mooring_contract::volume::{Speaker, Volume};
 use mooring_harness::credentials::dry_run;
-use mooring_harness::lots::Lots;
+use mooring_harness::random::Random;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, MAKER};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use mooring_testbed::progress::note;
@@ -191,7 +191,7 @@ fn written() -> impl Strategy<Value = Written> {
 
 /// The same volumes for the same seed.
 fn made_up() -> Result<Vec<Written>> {
-    let seed = Lots::seed();
+    let seed = Random::seed();
     note(format!("seed {seed}"));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE};
 use mooring_harness::Scope;
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
-use mooring_harness::lots::Lots;
+use mooring_harness::random::Random;
 use mooring_harness::nodes::{driver_directory_outside, on_own_nodes_within, read_call_out};
 use mooring_harness::own_mounter::OwnMounter;
 use mooring_testbed::layout::Layout;
@@ -39,7 +39,7 @@ const SILENT: usize = 32;
 
 /// The same cases for the same seed.
 fn runner(cases: u32) -> TestRunner {
-    let seed = Lots::seed();
+    let seed = Random::seed();
     note(format!("seed {seed}"));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
