@@ -86,7 +86,7 @@ fn the_mounter_has_an_image_for_each_client_that_needs_one_and_for_no_other() {
     };
     assert_eq!(names(images), of(|record| !record.image_needs.is_empty()));
     // The mounter serves `local` and `pool` without being told.
-    let kernel = |record: &ClientRecord| record.kernel_types.contains(&record.fs_types.last().unwrap_or(&""));
+    let kernel = |record: &ClientRecord| record.kernel_types.contains(record.fs_types.last().unwrap_or(&""));
     assert_eq!(names(own), of(kernel));
 }
 
