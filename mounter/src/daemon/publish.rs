@@ -179,10 +179,7 @@ impl NodePublisher {
             Change::Unable { clients, why } => (
                 EventType::Warning,
                 reasons::CLIENT_NOT_READY,
-                format!(
-                    "volumes of {} can't be mounted on this node: {why}",
-                    clients.join(", ")
-                ),
+                format!("volumes of {} can't be mounted on this node: {why}", clients.join(", ")),
             ),
             Change::Able { clients } => (
                 EventType::Normal,
@@ -336,11 +333,7 @@ mod tests {
 
     fn readiness(clients: &[(&str, &str)]) -> Readiness {
         let verdict = |why: &str| {
-            if why.is_empty() {
-                Ok(())
-            } else {
-                Err(why.to_owned())
-            }
+            if why.is_empty() { Ok(()) } else { Err(why.to_owned()) }
         };
         Readiness {
             node: Ok(()),

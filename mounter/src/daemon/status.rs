@@ -177,10 +177,7 @@ impl StatusReport {
         }));
         lines.push("types of volumes, and who serves them:".to_owned());
         lines.extend(self.clients.iter().map(|(client, serving)| {
-            let unable = self
-                .unable
-                .get(client)
-                .map(|why| format!(", not on this node: {why}"));
+            let unable = self.unable.get(client).map(|why| format!(", not on this node: {why}"));
             format!("  {client} = {serving}{}", unable.unwrap_or_default())
         }));
         if let Some(pool) = &self.pool {

@@ -18,7 +18,7 @@ use super::MigrateError;
 use super::args::MigrateArgs;
 use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::plan::{Goal, MoveStep, Seen, Standing, plan};
-use super::report::{MoveResult, MoveReport};
+use super::report::{MoveReport, MoveResult};
 use super::select::{Selected, select};
 use super::source;
 use super::users;

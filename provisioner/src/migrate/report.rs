@@ -156,7 +156,7 @@ fn key(target: &MoveTarget) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MoveResult, MoveReport};
+    use super::{MoveReport, MoveResult};
     use crate::migrate::cluster::MoveTarget;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
@@ -174,7 +174,10 @@ mod tests {
         };
         let mut report = MoveReport::default();
         report.note(&target("raw"), MoveResult::Stood(Standing::Stays(Unmovable::Raw)));
-        report.note(&target("web"), MoveResult::Stood(Standing::Waits("used by Pod web".into())));
+        report.note(
+            &target("web"),
+            MoveResult::Stood(Standing::Waits("used by Pod web".into())),
+        );
         assert_eq!(report.left().count(), 1);
         report.note(&target("web"), MoveResult::Moved);
         report.note(&target("web"), MoveResult::Stood(Standing::There));

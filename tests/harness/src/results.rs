@@ -14,8 +14,8 @@ use mooring_testbed::progress::note;
 use mooring_testbed::target::Target;
 
 use super::census::Census;
-use super::random::{Random, SEED_VARIABLE};
 use super::names::CONFIG_NAMESPACE;
+use super::random::{Random, SEED_VARIABLE};
 use super::scope::Scope;
 use super::skip::test_name;
 

@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mooring_harness::random::Random;
 use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_harness::own_mounter::OwnMounter;
 use mooring_harness::processes::kill_all;
+use mooring_harness::random::Random;
 use mooring_harness::wait_until;
 use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
