@@ -23,7 +23,7 @@ use kube::Client;
 use mooring_program::error::chain;
 
 use self::args::MigrateArgs;
-use self::cluster::Cluster;
+use self::cluster::MoveCluster;
 use self::plan::Goal;
 use crate::process::call::CallError;
 use crate::process::client::{self, ClientError};
@@ -68,7 +68,7 @@ pub async fn run(args: MigrateArgs) -> ExitCode {
 async fn migrate(args: &MigrateArgs) -> Result<bool, MigrateError> {
     let config = client::config(args.kubeconfig.as_deref(), ANSWER).await?;
     let client = Client::try_from(config).map_err(ClientError::Build)?;
-    let cluster = Cluster::new(client, &args.mooring_namespace);
+    let cluster = MoveCluster::new(client, &args.mooring_namespace);
     let goal = Goal {
         to: args.to,
         may_hold: args.wait.is_some(),
