@@ -318,7 +318,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ran = folder.path().join("ran");
         let described = serde_json::json!({
-            "program": ["/bin/sh", "-c", format!("echo >>{}; sleep 100", ran.display())], "unless-listens": "@NAME",
+            "program": ["/bin/sh", "-c", format!("echo >>{}; sleep 0.1", ran.display())], "unless-listens": "@NAME",
         });
         let keeper = keeper(folder.path(), &described.to_string());
         let (sockets, refused) = (keeper.sockets.clone(), keeper.refused.clone());
@@ -327,7 +327,7 @@ mod tests {
         until(|| refused.exists()).await;
         assert_eq!(lines(&ran), 0);
         fs::write(&sockets, "0: 00000002 00000000 00010000 0001 01  4712 @NAME_2\n").unwrap();
-        until(|| lines(&ran) == 1 && !refused.exists()).await;
+        until(|| lines(&ran) > 0 && !refused.exists()).await;
         keeping.abort();
     }
 
