@@ -1,38 +1,60 @@
-//! Volumes of Cinder. A volume is named after its PersistentVolume, and has that in its metadata too: by both it is
-//! found again, and by the latter it is known to be Mooring's.
+//! Volumes of Cinder: what they have beyond [`crate::storage`].
 
 use mooring_contract::operation::Operation;
+use mooring_contract::volume::keys;
+use serde_json::json;
 
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::given::Given;
 use crate::keystone::Session;
-use crate::service::{Kind, Service, Version};
+use crate::service::{Kind, Version};
+use crate::storage::{Item, Storage, Words};
 use crate::wait::Pace;
 
 mod attach;
 mod backup;
 mod connection;
-mod delete;
 mod discover;
-mod expand;
 mod modify;
 mod place;
 mod provision;
-mod snapshot;
-mod volume;
 
 /// As messages call it.
 const CINDER: &str = "Cinder";
 
-static KIND: Kind = Kind {
-    name: CINDER,
-    types: &["block-storage", "volumev3", "volume"],
-    api: "v3",
-    header: ("openstack-api-version", "volume "),
-    newest: Version(3, 59),
-    // Attachments without Nova.
-    oldest: Version(3, 44),
+static WORDS: Words = Words {
+    service: Kind {
+        name: CINDER,
+        types: &["block-storage", "volumev3", "volume"],
+        api: "v3",
+        header: ("openstack-api-version", "volume "),
+        newest: Version(3, 59),
+        // Attachments without Nova.
+        oldest: Version(3, 44),
+    },
+    one: "volume",
+    all: "volumes",
+    passing: &[
+        "attaching",
+        "awaiting-transfer",
+        "backing-up",
+        "creating",
+        "deleting",
+        "detaching",
+        "downloading",
+        "extending",
+        "maintenance",
+        "reserved",
+        "restoring-backup",
+        "retyping",
+        "uploading",
+    ],
+    deletable: &["error", "error_extending", "error_managing", "error_restoring"],
+    extend: "os-extend",
+    force_delete: "os-force_delete",
+    of: "volume_id",
+    messages: ("resource_uuid=", "&sort=created_at:desc"),
 };
 
 const KNOWN: &str = "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
@@ -41,34 +63,30 @@ const KNOWN: &str = "provision, delete, expand, modify, clone, snapshot, delete-
 /// Cinder, and what this run is to do there.
 #[derive(Debug)]
 pub struct Cinder<'a> {
-    service: Service<'a>,
-    given: &'a Given,
-    answer: Answer<'a>,
-    pace: Pace,
+    storage: Storage<'a>,
 }
 
 impl<'a> Cinder<'a> {
     /// Finds Cinder in the cloud.
     pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
         Ok(Self {
-            service: Service::open(session, &KIND)?,
-            given,
-            answer,
-            pace,
+            storage: Storage::open(session, &WORDS, given, answer, pace)?,
         })
     }
 
     /// Carries out the run's operation; returns what to print.
     pub fn run(&self) -> Result<String, Error> {
-        match self.given.request.operation {
+        let storage = &self.storage;
+        match storage.given.request.operation {
             Operation::Provision => self.provision(),
             Operation::Clone => self.clone_volume(),
             Operation::Restore => self.restore(),
-            Operation::Delete => self.delete(),
-            Operation::Expand => self.expand(),
+            Operation::Delete => storage.delete(self.id()),
+            Operation::Expand => storage.expand(&self.this_volume()?.id),
             Operation::Modify => self.modify(),
-            Operation::Snapshot => self.snapshot(),
-            Operation::DeleteSnapshot => self.delete_snapshot(),
+            // Also while a node uses the volume.
+            Operation::Snapshot => storage.snapshot(|| Ok(self.this_volume()?.id), &json!({"force": true})),
+            Operation::DeleteSnapshot => storage.delete_snapshot(),
             Operation::Backup => self.backup(),
             Operation::DeleteBackup => self.delete_backup(),
             Operation::Attach => self.attach(),
@@ -78,6 +96,18 @@ impl<'a> Cinder<'a> {
                 Err(Error::Operation(other.to_string(), KNOWN))
             }
         }
+    }
+
+    /// The id of the volume that this run is about, if its PersistentVolume says one.
+    fn id(&self) -> Option<&str> {
+        place::id(self.storage.given.option(keys::SOURCE))
+    }
+
+    /// The volume that this run is about.
+    fn this_volume(&self) -> Result<Item, Error> {
+        let name = &self.storage.given.request.pv_name;
+        let found = self.storage.standing(name, self.id())?;
+        found.ok_or_else(|| self.storage.gone(name))
     }
 }
 

@@ -23,6 +23,7 @@ pub mod kube_secret;
 pub mod manila;
 pub mod run;
 pub mod service;
+pub mod storage;
 pub mod wait;
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::connection::{CephLogin, read};
-use super::volume::Volume;
 use super::{Cinder, place};
 use crate::error::Error;
 use crate::service::Version;
+use crate::storage::Item;
 
 /// Begins what an attachment has for its device: which node it is for. Only this of a connector can be read again.
 const MARK: &str = "mooring:";
@@ -23,7 +23,7 @@ struct Attachment {
 
 impl Cinder<'_> {
     pub(super) fn attach(&self) -> Result<String, Error> {
-        let request = &self.given.request;
+        let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let volume = self.this_volume()?;
         let id = volume.id.clone();
@@ -32,11 +32,11 @@ impl Cinder<'_> {
             None => self.attach_anew(volume)?,
         };
         let ceph = CephLogin {
-            user: self.given.property("ceph-user")?,
-            key: self.given.property("ceph-key")?,
+            user: self.storage.given.property("ceph-user")?,
+            key: self.storage.given.property("ceph-key")?,
         };
-        let client = match self.given.option("client") {
-            "" => place::client(self.given)?,
+        let client = match self.storage.given.option("client") {
+            "" => place::client(self.storage.given)?,
             client => client.to_owned(),
         };
         let connection = match read(&info, &client, &ceph) {
@@ -47,16 +47,17 @@ impl Cinder<'_> {
                 return Err(error);
             }
         };
-        self.answer
-            .connection(self.given, connection.options, &connection.secrets)?;
+        self.storage
+            .answer
+            .connection(self.storage.given, connection.options, &connection.secrets)?;
         Ok(format!("volume {name} of Cinder is attached to node {node}"))
     }
 
     pub(super) fn detach(&self) -> Result<String, Error> {
-        let request = &self.given.request;
+        let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let gone = request.attachment.as_ref().is_some_and(|attachment| attachment.gone);
-        if gone && !self.given.list("fenced-nodes")?.contains(node) {
+        if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
             let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
             let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
             return Err(Error::Refused(format!(
@@ -65,30 +66,32 @@ impl Cinder<'_> {
                  ConfigMap"
             )));
         }
-        let Some(volume) = self.standing(name, self.given.option("source"))? else {
+        let Some(volume) = self.storage.standing(name, self.id())? else {
             return Ok(format!("Cinder has no volume {name}"));
         };
         self.end_own(&volume.id)?;
-        self.settled(&volume.id, &format!("the detachment of volume {name}"))?;
+        self.storage
+            .settled(&volume.id, &format!("the detachment of volume {name}"))?;
         Ok(format!("volume {name} of Cinder is detached from node {node}"))
     }
 
     /// The connection that this node has already: it keeps what it has open.
-    fn attached_here(&self, volume: &Volume) -> Result<Option<Value>, Error> {
+    fn attached_here(&self, volume: &Item) -> Result<Option<Value>, Error> {
         let mark = Some(self.mark());
         let Some(held) = volume.attachments.iter().find(|held| held.device == mark) else {
             return Ok(None);
         };
         let what = format!("look at attachment {}", held.attachment_id);
         let found = self
+            .storage
             .service
             .find(&what, &format!("/attachments/{}", held.attachment_id))?;
         Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
     }
 
-    fn attach_anew(&self, volume: Volume) -> Result<Value, Error> {
+    fn attach_anew(&self, volume: Item) -> Result<Value, Error> {
         let id = volume.id;
-        let name = &self.given.request.pv_name;
+        let name = &self.storage.given.request.pv_name;
         let what = format!("attach volume {name}");
         // Of a run that was cut off.
         if let Some(other) = self.end_own(&id)? {
@@ -96,32 +99,34 @@ impl Cinder<'_> {
                 "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
             )));
         }
-        self.settled(&id, &format!("Cinder's work on volume {name}"))?;
+        self.storage.settled(&id, &format!("Cinder's work on volume {name}"))?;
         let mut about = json!({"volume_uuid": id, "connector": self.connector()});
-        if self.service.has(Version(3, 54)) {
+        if self.storage.service.has(Version(3, 54)) {
             about["mode"] = json!("rw");
         }
         let mut made = self
+            .storage
             .service
             .post(&what, "/attachments", &json!({"attachment": about}))?;
-        let attachment: Attachment = self.service.read(&what, made["attachment"].take())?;
+        let attachment: Attachment = self.storage.service.read(&what, made["attachment"].take())?;
         let path = format!("/attachments/{}/action", attachment.id);
-        self.service.post(&what, &path, &json!({"os-complete": null}))?;
+        self.storage.service.post(&what, &path, &json!({"os-complete": null}))?;
         Ok(attachment.connection_info)
     }
 
     /// Ends this node's attachment of a volume and those that were never complete. Returns whose another one is.
     fn end_own(&self, id: &str) -> Result<Option<String>, Error> {
-        let Some(volume) = self.volume(id)? else {
+        let Some(volume) = self.storage.item(id)? else {
             return Ok(None);
         };
         let what = format!("look for attachments of volume {id}");
         let found = self
+            .storage
             .service
             .list(&what, &format!("/attachments?volume_id={id}"), "attachments")?;
         let mut other = None;
         for one in found {
-            let attachment: Attachment = self.service.read(&what, one)?;
+            let attachment: Attachment = self.storage.service.read(&what, one)?;
             let held = volume
                 .attachments
                 .iter()
@@ -133,7 +138,9 @@ impl Cinder<'_> {
                 other = Some(device);
             } else {
                 let what = format!("end attachment {}", attachment.id);
-                self.service.delete(&what, &format!("/attachments/{}", attachment.id))?;
+                self.storage
+                    .service
+                    .delete(&what, &format!("/attachments/{}", attachment.id))?;
             }
         }
         Ok(other)
@@ -141,7 +148,7 @@ impl Cinder<'_> {
 
     /// What Cinder's drivers may want to know of a node.
     fn connector(&self) -> Value {
-        let request = &self.given.request;
+        let request = &self.storage.given.request;
         let attachment = request.attachment.as_ref();
         let addresses = attachment.map(|attachment| attachment.addresses.as_slice());
         json!({
@@ -157,7 +164,7 @@ impl Cinder<'_> {
     }
 
     fn mark(&self) -> String {
-        let attachment = self.given.request.attachment.as_ref();
+        let attachment = self.storage.given.request.attachment.as_ref();
         format!(
             "{MARK}{}",
             attachment.map_or("", |attachment| attachment.initiator.as_str())

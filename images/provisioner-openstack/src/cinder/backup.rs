@@ -27,18 +27,20 @@ impl Backup {
 
 impl Cinder<'_> {
     pub(super) fn backup(&self) -> Result<String, Error> {
-        let name = self.given.snapshot_name()?;
+        let name = self.storage.given.snapshot_name()?;
         let what = format!("make backup {name}");
         if self.backup_named(name)?.is_none() {
             let volume = self.this_volume()?;
             let about = json!({
                 "name": name,
                 "volume_id": volume.id,
-                "description": format!("claim {}", self.given.claim()),
+                "description": format!("claim {}", self.storage.given.claim()),
                 // Also while a node uses the volume.
                 "force": volume.status == "in-use",
             });
-            self.service.post(&what, "/backups", &json!({"backup": about}))?;
+            self.storage
+                .service
+                .post(&what, "/backups", &json!({"backup": about}))?;
         }
         let Some(backup) = self.backup_settled(name, &format!("the making of backup {name}"))? else {
             return Err(Error::NotNow(format!(
@@ -46,7 +48,7 @@ impl Cinder<'_> {
             )));
         };
         if backup.status != "available" {
-            let failed = self.backup_failed(what, &backup, "it is made again");
+            let failed = self.backup_failed(&what, &backup, "it is made again");
             self.remove_backup(name, &backup)?;
             return Err(failed);
         }
@@ -54,7 +56,7 @@ impl Cinder<'_> {
     }
 
     pub(super) fn delete_backup(&self) -> Result<String, Error> {
-        let name = self.given.snapshot_name()?;
+        let name = self.storage.given.snapshot_name()?;
         let Some(backup) = self.backup_settled(name, &format!("Cinder's work on backup {name}"))? else {
             return Ok(format!("Cinder has no backup {name}"));
         };
@@ -69,7 +71,7 @@ impl Cinder<'_> {
                 "Cinder has no backup {name}: there is nothing to restore"
             )));
         };
-        if backup.size > self.given.gib() {
+        if backup.size > self.storage.given.gib() {
             return Err(Error::Refused(format!(
                 "backup {name} of Cinder is of a volume of {} GiB: ask for that much",
                 backup.size
@@ -86,25 +88,27 @@ impl Cinder<'_> {
 
     fn remove_backup(&self, name: &str, backup: &Backup) -> Result<(), Error> {
         let what = format!("delete backup {name}");
-        self.service.delete(&what, &format!("/backups/{}", backup.id))?;
+        self.storage.service.delete(&what, &format!("/backups/{}", backup.id))?;
         match self.backup_settled(name, &format!("Cinder's deletion of backup {name}"))? {
             None => Ok(()),
-            Some(left) => Err(self.backup_failed(what, &left, "it is deleted again")),
+            Some(left) => Err(self.backup_failed(&what, &left, "it is deleted again")),
         }
     }
 
-    fn backup_failed(&self, what: String, backup: &Backup, then: &str) -> Error {
+    fn backup_failed(&self, what: &str, backup: &Backup, then: &str) -> Error {
         let reason = backup.fail_reason.as_deref().filter(|reason| !reason.is_empty());
-        let words = reason.map_or_else(|| self.words(&backup.id), str::to_owned);
-        Error::Failed {
-            what,
-            server: CINDER,
-            words: format!("{}: {then}", words.trim_end_matches('.')),
-        }
+        reason.map_or_else(
+            || self.storage.failed(what, &backup.id, then),
+            |reason| Error::Failed {
+                what: what.to_owned(),
+                server: CINDER,
+                words: format!("{}: {then}", reason.trim_end_matches('.')),
+            },
+        )
     }
 
     fn backup_settled(&self, name: &str, what: &str) -> Result<Option<Backup>, Error> {
-        until(self.pace, what, || {
+        until(self.storage.pace, what, || {
             Ok(match self.backup_named(name)? {
                 Some(backup) if backup.is_passing() => Look::NotYet(backup.status),
                 found => Look::Ready(found),
@@ -116,8 +120,10 @@ impl Cinder<'_> {
     fn backup_named(&self, name: &str) -> Result<Option<Backup>, Error> {
         let what = format!("look for backup {name}");
         let path = format!("/backups/detail?name={}", encoded(name));
-        let found = self.service.list(&what, &path, "backups")?;
-        let read = found.into_iter().map(|one| self.service.read::<Backup>(&what, one));
+        let found = self.storage.service.list(&what, &path, "backups")?;
+        let read = found
+            .into_iter()
+            .map(|one| self.storage.service.read::<Backup>(&what, one));
         let mut all = read.collect::<Result<Vec<_>, _>>()?;
         if all.len() > 1 {
             return Err(Error::Refused(format!(

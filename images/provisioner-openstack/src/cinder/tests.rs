@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 use std::fs;
 
-use super::{Cinder, KIND};
+use super::Cinder;
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::given::tests::given;
-use crate::service::Service;
 use crate::test_server::{PACE, Reply, login, reply, serve, session};
 
 const CLIENT: (&str, &str) = ("client", "rbd");
@@ -61,13 +60,8 @@ fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran
     let (folder, given) = given(changes, properties);
     let session = session(&url);
     let to = folder.path().join("message");
-    let cinder = Cinder {
-        service: Service::open(&session, &KIND).unwrap(),
-        given: &given,
-        answer: Answer { to: &to },
-        pace: PACE,
-    };
-    let result = cinder.run();
+    let answer = Answer { to: &to };
+    let result = Cinder::open(&session, &given, answer, PACE).unwrap().run();
     let calls = seen.join().unwrap();
     let line = |call: &String| {
         let first = call.lines().next().unwrap_or_default();
@@ -85,7 +79,12 @@ fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran
 
 #[test]
 fn a_volume_is_asked_for_once_and_waited_for() {
-    let properties = [CLIENT, ("volume-type", "ssd"), ("availability-zone", "west")];
+    let properties = [
+        CLIENT,
+        ("volume-type", "ssd"),
+        ("availability-zone", "west"),
+        ("file-system", "xfs"),
+    ];
     let replies = vec![
         listed(&[]),
         reply(202, "{}"),
@@ -105,7 +104,7 @@ fn a_volume_is_asked_for_once_and_waited_for() {
     );
     assert_eq!(
         run.message,
-        json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": "ext4"})
+        json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": "xfs"})
     );
 }
 
@@ -178,7 +177,7 @@ fn a_volume_for_several_nodes_and_an_unknown_attribute_are_refused() {
     let run = ran(&json!({"access-modes": ["ReadWriteMany"]}), &[CLIENT], vec![]);
     assert_eq!(run.result.unwrap_err().exit_code(), 78);
     let attributes = json!({"class": "c", "parameters": {"iops": "7"}});
-    let run = ran(&json!({"attributes": attributes}), &[CLIENT], vec![listed(&[])]);
+    let run = ran(&json!({"attributes": attributes}), &[CLIENT], vec![]);
     assert!(run.result.unwrap_err().to_string().contains("iops=7"));
 }
 

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::Manila;
 use super::protocol::Protocol;
-use super::share::Share;
 use crate::error::Error;
 use crate::kube_secret::Secrets;
+use crate::storage::Item;
 use crate::wait::{Look, until};
 
 /// Begins the name of the Secret of a share.
@@ -57,13 +57,14 @@ impl Manila<'_> {
     pub(super) fn access(&self, protocol: Protocol) -> Result<Access, Error> {
         match protocol {
             Protocol::CephFs => Ok(Access::Ceph {
-                user: self.given.request.pv_name.clone(),
+                user: self.storage.given.request.pv_name.clone(),
                 namespace: self
+                    .storage
                     .given
                     .needed(NAMESPACE, "the namespace for Secrets with the keys of shares")?,
             }),
             Protocol::Nfs => {
-                let addresses = self.given.list("allowed-addresses")?;
+                let addresses = self.storage.given.list("allowed-addresses")?;
                 if addresses.is_empty() {
                     return Err(Error::NoProperty {
                         name: "allowed-addresses",
@@ -76,7 +77,7 @@ impl Manila<'_> {
     }
 
     /// Makes the rules that are not there, and waits until they are in force. Returns the Secret that a mount needs.
-    pub(super) fn let_in(&self, share: &Share, access: &Access) -> Result<Option<SecretName>, Error> {
+    pub(super) fn let_in(&self, share: &Item, access: &Access) -> Result<Option<SecretName>, Error> {
         match access {
             Access::Addresses(addresses) => {
                 for address in addresses {
@@ -86,9 +87,9 @@ impl Manila<'_> {
             }
             Access::Ceph { user, namespace } => {
                 // Before anything is made that could not be used.
-                let secrets = Secrets::of(self.given, namespace.clone(), self.pace)?;
+                let secrets = Secrets::of(self.storage.given, namespace.clone(), self.storage.pace)?;
                 let key = self.rule(share, "cephx", user)?.access_key.unwrap_or_default();
-                let name = secret_name(&self.given.request.pv_name);
+                let name = secret_name(&self.storage.given.request.pv_name);
                 let values = BTreeMap::from([("user".to_owned(), user.clone()), ("key".to_owned(), key)]);
                 secrets.write(&name, &values)?;
                 Ok(Some(SecretName {
@@ -99,14 +100,14 @@ impl Manila<'_> {
         }
     }
 
-    fn rule(&self, share: &Share, kind: &str, whom: &str) -> Result<Rule, Error> {
+    fn rule(&self, share: &Item, kind: &str, whom: &str) -> Result<Rule, Error> {
         let what = format!("let {whom} mount share {}", share.id);
         if self.rule_of(share, kind, whom)?.is_none() {
             let about = json!({"access_type": kind, "access_to": whom, "access_level": "rw"});
-            let made = self.act(&what, &share.id, "allow_access", &about);
+            let made = self.storage.act(&what, &share.id, "allow_access", &about);
             made.map_err(Error::of_the_request)?;
         }
-        let found = until(self.pace, &format!("Manila's rule for {whom}"), || {
+        let found = until(self.storage.pace, &format!("Manila's rule for {whom}"), || {
             Ok(match self.rule_of(share, kind, whom)? {
                 Some(rule) if rule.is_complete() => Look::Ready(Ok(rule)),
                 Some(rule) if rule.state == "error" => Look::Ready(Err(rule)),
@@ -115,20 +116,22 @@ impl Manila<'_> {
             })
         })?;
         found.or_else(|rule| {
-            let failed = self.failed(what.clone(), &share.id, "the rule is made again");
+            let failed = self.storage.failed(&what, &share.id, "the rule is made again");
             // No other rule is taken while this one is there.
-            let gone = self.act(&what, &share.id, "deny_access", &json!({"access_id": rule.id}));
+            let gone = self
+                .storage
+                .act(&what, &share.id, "deny_access", &json!({"access_id": rule.id}));
             gone.and(Err(failed))
         })
     }
 
-    fn rule_of(&self, share: &Share, kind: &str, whom: &str) -> Result<Option<Rule>, Error> {
+    fn rule_of(&self, share: &Item, kind: &str, whom: &str) -> Result<Option<Rule>, Error> {
         let what = format!("look at the rules of share {}", share.id);
         let path = format!("/share-access-rules?share_id={}", share.id);
-        let mut found = self.service.get(&what, &path)?;
+        let mut found = self.storage.service.get(&what, &path)?;
         let rules: Vec<Rule> = match found["access_list"].take() {
             Value::Null => Vec::new(),
-            list => self.service.read(&what, list)?,
+            list => self.storage.service.read(&what, list)?,
         };
         let fits = |rule: &Rule| rule.access_type == kind && rule.access_to == whom;
         Ok(rules.into_iter().find(fits))

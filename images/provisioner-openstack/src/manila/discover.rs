@@ -43,17 +43,17 @@ impl Type {
 impl Manila<'_> {
     pub(super) fn discover(&self) -> Result<String, Error> {
         let what = "list share types";
-        let mut found = self.service.get(what, "/types?is_public=all")?;
-        let types: Vec<Type> = self.service.read(what, found["share_types"].take())?;
-        let usual = Protocol::among(&self.given.list("protocols")?.join(" "));
+        let mut found = self.storage.service.get(what, "/types?is_public=all")?;
+        let types: Vec<Type> = self.storage.service.read(what, found["share_types"].take())?;
+        let usual = Protocol::among(&self.storage.given.property("protocols")?.unwrap_or_default());
         if usual.is_empty() {
             return Err(Error::NoProperty {
                 name: "protocols",
                 what: "CEPHFS or NFS, or both with a comma: what types serve that do not say it,",
             });
         }
-        let only = self.given.list("share-types")?;
-        let network = self.given.property("share-network")?.is_some();
+        let only = self.storage.given.list("share-types")?;
+        let network = self.storage.given.property("share-network")?.is_some();
         let mut classes = Vec::new();
         for one in types.iter().filter(|one| only.is_empty() || only.contains(&one.name)) {
             // A type with servers of its own needs a network for them.
@@ -66,6 +66,7 @@ impl Manila<'_> {
             }
         }
         let count = self
+            .storage
             .answer
             .classes(&json!({"defaults": {"expansion": true}, "classes": classes}))?;
         Ok(format!("Manila has {count} kinds of share for this project"))

@@ -1,12 +1,11 @@
 //! Where a share is.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::Manila;
 use super::protocol::Protocol;
-use super::share::Share;
 use crate::error::Error;
+use crate::storage::Item;
 
 /// Metadata of a share of CephFS that names its file system, as in `fs=cephfs`.
 const MOUNT_OPTIONS: &str = "__mount_options";
@@ -30,12 +29,13 @@ struct Location {
 
 impl Manila<'_> {
     /// The place of a share that its back end prefers.
-    pub(super) fn export(&self, share: &Share, protocol: Protocol) -> Result<Export, Error> {
+    pub(super) fn export(&self, share: &Item, protocol: Protocol) -> Result<Export, Error> {
         let what = format!("ask where share {} is", share.id);
         let mut found = self
+            .storage
             .service
             .get(&what, &format!("/shares/{}/export_locations", share.id))?;
-        let locations: Vec<Location> = self.service.read(&what, found["export_locations"].take())?;
+        let locations: Vec<Location> = self.storage.service.read(&what, found["export_locations"].take())?;
         let open = || locations.iter().filter(|location| !location.is_admin_only);
         let best = open().find(|location| location.preferred).or_else(|| open().next());
         let best = best.ok_or_else(|| {
@@ -44,9 +44,10 @@ impl Manila<'_> {
                 share.id
             ))
         })?;
-        let said = share.metadata.get(MOUNT_OPTIONS).and_then(Value::as_str);
+        let said = share.says(MOUNT_OPTIONS);
         let fs_name = match protocol {
             Protocol::CephFs => self
+                .storage
                 .given
                 .property("fs-name")?
                 .or_else(|| fs_in(said.unwrap_or_default())),

@@ -35,8 +35,13 @@ impl Protocol {
         Self::ALL.into_iter().find(|one| one.name().eq_ignore_ascii_case(name))
     }
 
-    /// That of the share to be made.
+    /// That of the share to be made: the class's, or the only one that the ConfigMap names.
     pub(super) fn asked(given: &Given) -> Result<Self, Error> {
+        if given.property("share-protocol")?.is_none()
+            && let [only] = Self::among(&given.property("protocols")?.unwrap_or_default())[..]
+        {
+            return Ok(only);
+        }
         let name = given.needed("share-protocol", WANTED)?;
         Self::named(&name).ok_or(Error::Property {
             name: "share-protocol",

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 use std::fs;
 
-use super::{KIND, Manila};
+use super::Manila;
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::given::tests::given;
-use crate::service::Service;
 use crate::test_server::{PACE, Reply, login, reply, serve, session};
 
 const NFS: [(&str, &str); 3] = [
@@ -63,13 +62,8 @@ fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran
     let (folder, given) = given(changes, properties);
     let session = session(&url);
     let to = folder.path().join("message");
-    let manila = Manila {
-        service: Service::open(&session, &KIND).unwrap(),
-        given: &given,
-        answer: Answer { to: &to },
-        pace: PACE,
-    };
-    let result = manila.run();
+    let answer = Answer { to: &to };
+    let result = Manila::open(&session, &given, answer, PACE).unwrap().run();
     let line = |call: &String| {
         let first = call.lines().next().unwrap_or_default();
         let line = first.trim_end_matches(" HTTP/1.1").replace("/v2/p", "");
@@ -119,6 +113,8 @@ fn what_is_not_said_is_asked_for_before_anything_is_made() {
     for (properties, says) in [
         (&NFS[..2], "allowed-addresses"),
         (&[("share-protocol", "CEPHFS")][..], "keys-namespace"),
+        (&[("protocols", "CEPHFS")], "keys-namespace"),
+        (&[("protocols", "CEPHFS, NFS")], "share-protocol"),
         (&[("share-protocol", "SMB")][..], "CEPHFS or NFS"),
         (&[][..], "share-protocol"),
     ] {
