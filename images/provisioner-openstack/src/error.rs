@@ -97,8 +97,8 @@ pub enum Error {
     },
     /// Something has the name and is not Mooring's.
     #[error(
-        "{what} has no metadata {key}={name}, so it is not Mooring's and nothing is done: rename it, or set the \
-         metadata if it is"
+        "{what} is not called {name} or has no metadata {key}, so it is not Mooring's and nothing is done: give it both \
+         if it is"
     )]
     NotOurs {
         what: String,

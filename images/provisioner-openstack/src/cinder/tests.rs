@@ -412,3 +412,21 @@ fn a_volume_gets_another_type_or_says_why_not() {
     let error = ran(&changes, &[], replies).result.unwrap_err();
     assert!(error.to_string().contains("keeps its type"), "{error}");
 }
+
+#[test]
+fn a_volume_of_a_backup_is_told_by_its_name_and_gets_its_own_metadata() {
+    let restored = with(volume("available"), "metadata", json!({"mooring-pv-name": "pvc-u9"}));
+    let replies = vec![listed(std::slice::from_ref(&restored)), one(&restored), done()];
+    let run = ran(&json!({}), &[CLIENT], replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[2],
+        r#"POST /volumes/v1/metadata {"metadata":{"mooring-claim":"shop/data","mooring-pv-name":"pvc-u1"}}"#
+    );
+    // And what has the name of another is not deleted for what its metadata says.
+    let other = with(volume("available"), "name", json!("pvc-u4"));
+    let source = json!({"source": "rbd://by-attach/cinder/volume-v1"});
+    let changes = json!({"operation": "delete", "volume": source});
+    let run = ran(&changes, &[], vec![listed(&[]), one(&other)]);
+    assert_eq!(run.result.unwrap_err().exit_code(), 78);
+}

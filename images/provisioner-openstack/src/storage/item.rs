@@ -11,6 +11,8 @@ use super::{DELETED, PV_NAME};
 #[derive(Debug, Clone, Deserialize)]
 pub struct Item {
     pub id: String,
+    #[serde(default)]
+    name: Option<String>,
     pub status: String,
     /// In GiB.
     pub size: u64,
@@ -35,9 +37,10 @@ pub struct Held {
 }
 
 impl Item {
-    /// Whether it was made for a PersistentVolume of this name.
+    /// Whether it was made for a PersistentVolume of this name. A volume that Cinder restores from a backup has the
+    /// metadata of the one that the backup is of, so only the name tells which it is.
     pub fn is_of(&self, pv_name: &str) -> bool {
-        self.says(PV_NAME) == Some(pv_name)
+        self.name.as_deref() == Some(pv_name) && self.metadata.contains_key(PV_NAME)
     }
 
     /// Whether it is to go with its last snapshot.

@@ -33,7 +33,17 @@ impl Storage<'_> {
             self.remove(&item)?;
             return Err(failed);
         }
+        if item.says(PV_NAME) != Some(name) {
+            // It is that of the volume that the backup is of.
+            let path = format!("/{}/{}/metadata", self.words.all, item.id);
+            let metadata = json!({"metadata": self.metadata()});
+            self.service.post(&format!("name {one} {name}"), &path, &metadata)?;
+        }
         Ok(item)
+    }
+
+    fn metadata(&self) -> Value {
+        json!({PV_NAME: self.given.request.pv_name, "mooring-claim": self.given.claim()})
     }
 
     fn ask(&self, about: impl FnOnce(&mut Value) -> Result<(), Error>) -> Result<(), Error> {
@@ -42,7 +52,7 @@ impl Storage<'_> {
             "name": request.pv_name,
             "description": format!("claim {}", self.given.claim()),
             "size": self.given.gib(),
-            "metadata": {PV_NAME: request.pv_name, "mooring-claim": self.given.claim()},
+            "metadata": self.metadata(),
         });
         about(&mut item)?;
         let what = format!("make {} {}", self.words.one, request.pv_name);
