@@ -25,19 +25,21 @@ const TYPE: &str = "trial";
 /// Longest wait for one thing.
 const LIMIT: Duration = Duration::from_mins(4);
 
-/// A claim for each of the services, and whether several nodes may have it at once.
+/// A claim for each of the services.
 const CLAIMS: [Claim; 2] = [
     Claim {
         config: "cinder",
         example: "openstack-cinder.yaml",
         class: "cinder-trial",
         mode: "ReadWriteOnce",
+        copies: true,
     },
     Claim {
         config: "manila",
         example: "openstack-manila.yaml",
         class: "manila-cephfs-cephfs",
         mode: "ReadWriteMany",
+        copies: false,
     },
 ];
 
@@ -48,6 +50,8 @@ struct Claim {
     /// The class of a type that the image has discovered.
     class: &'static str,
     mode: &'static str,
+    /// Whether claims can be made as copies.
+    copies: bool,
 }
 
 /// Runs all of it.
@@ -131,7 +135,22 @@ impl Trial<'_> {
                 mib.is_some_and(|mib| mib > 1500),
                 "it does not have 2 GiB there: {size}"
             );
-            Ok(())
+            wait_until("2Gi in the claim's status", || {
+                let has = self.field("persistentvolumeclaim", config, "{.status.capacity.storage}")?;
+                ensure!(has == "2Gi", "the claim has {has}");
+                Ok(())
+            })
+        })?;
+        if !claim.copies {
+            return Ok(());
+        }
+        // Here all nodes have one kernel: it has both.
+        let what = format!("a Pod on node-1 reads from a copy of {config}, which is used meanwhile");
+        step(&what, |_| {
+            let name = format!("{config}-copy");
+            self.put(&claim.to_copy(&name))?;
+            self.put(&pod(&name, "node-1", "grep written /data/letter && sleep 100000"))?;
+            self.ready(&format!("{name}-node-1"))
         })
     }
 
@@ -252,19 +271,28 @@ impl Trial<'_> {
 
 impl Claim {
     fn to_claim(&self, gib: u32) -> Value {
-        json!({"apiVersion": "v1", "kind": "List", "items": [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRIAL}},
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": self.config, "namespace": TRIAL},
-                "spec": {
-                    "storageClassName": self.class,
-                    "accessModes": [self.mode],
-                    "resources": {"requests": {"storage": format!("{gib}Gi")}},
-                },
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRIAL}});
+        let claim = self.named(self.config, gib);
+        json!({"apiVersion": "v1", "kind": "List", "items": [namespace, claim]})
+    }
+
+    fn to_copy(&self, name: &str) -> Value {
+        let mut copy = self.named(name, 2);
+        copy["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": self.config});
+        copy
+    }
+
+    fn named(&self, name: &str, gib: u32) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": TRIAL},
+            "spec": {
+                "storageClassName": self.class,
+                "accessModes": [self.mode],
+                "resources": {"requests": {"storage": format!("{gib}Gi")}},
             },
-        ]})
+        })
     }
 }
 
