@@ -9,23 +9,19 @@ use crate::error::Error;
 use crate::given::Given;
 use crate::keystone::Session;
 use crate::service::{Kind, Version};
-use crate::storage::{Item, Storage, Words};
+use crate::storage::{BACKUP, Item, SNAPSHOT, Storage, Way, Words};
 use crate::wait::Pace;
 
 mod attach;
-mod backup;
 mod connection;
 mod discover;
 mod modify;
 mod place;
 mod provision;
 
-/// As messages call it.
-const CINDER: &str = "Cinder";
-
 static WORDS: Words = Words {
     service: Kind {
-        name: CINDER,
+        name: "Cinder",
         types: &["block-storage", "volumev3", "volume"],
         api: "v3",
         header: ("openstack-api-version", "volume "),
@@ -84,11 +80,10 @@ impl<'a> Cinder<'a> {
             Operation::Delete => storage.delete(self.id()),
             Operation::Expand => storage.expand(&self.this_volume()?.id),
             Operation::Modify => self.modify(),
-            // Also while a node uses the volume.
-            Operation::Snapshot => storage.snapshot(|| Ok(self.this_volume()?.id), &json!({"force": true})),
-            Operation::DeleteSnapshot => storage.delete_snapshot(),
-            Operation::Backup => self.backup(),
-            Operation::DeleteBackup => self.delete_backup(),
+            Operation::Snapshot => self.save(&SNAPSHOT),
+            Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
+            Operation::Backup => self.save(&BACKUP),
+            Operation::DeleteBackup => storage.delete_saved(&BACKUP),
             Operation::Attach => self.attach(),
             Operation::Detach => self.detach(),
             Operation::Discover => self.discover(),
@@ -96,6 +91,12 @@ impl<'a> Cinder<'a> {
                 Err(Error::Operation(other.to_string(), KNOWN))
             }
         }
+    }
+
+    /// Saves the volume, also while a node uses it.
+    fn save(&self, way: &Way) -> Result<String, Error> {
+        self.storage
+            .save(way, || Ok(self.this_volume()?.id), &json!({"force": true}))
     }
 
     /// The id of the volume that this run is about, if its PersistentVolume says one.
@@ -111,5 +112,7 @@ impl<'a> Cinder<'a> {
     }
 }
 
+#[cfg(test)]
+mod cut_off;
 #[cfg(test)]
 mod tests;

@@ -97,8 +97,8 @@ pub enum Error {
     },
     /// Something has the name and is not Mooring's.
     #[error(
-        "{what} is not called {name} or has no metadata {key}, so it is not Mooring's and nothing is done: give it both \
-         if it is"
+        "{what} is not called {name} or has no metadata {key}, so it is not Mooring's and nothing is done: give it \
+         both if it is"
     )]
     NotOurs {
         what: String,

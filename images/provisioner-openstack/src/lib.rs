@@ -1,9 +1,9 @@
 //! `provisioner-openstack`: carries out the operations of a provisioner image against OpenStack's Cinder and Manila, by
 //! their REST APIs.
 //!
-//! [`run`] reads what is to be done and calls [`cinder`] or [`manila`]. Both speak to their service through
-//! [`service`], with a token of [`keystone`], over [`http`]. Nothing is kept between runs: what an earlier run has made is found
-//! again by its name and metadata.
+//! [`run`] reads what is to be done and calls [`cinder`] or [`manila`], which have much in common: [`storage`]. They
+//! speak to their service through [`service`], with a token of [`keystone`], over [`http`]. Nothing is kept between
+//! runs: what an earlier run has made is found again by its name and metadata.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -26,6 +26,10 @@ pub mod service;
 pub mod storage;
 pub mod wait;
 
+#[cfg(test)]
+mod test_cinder;
+#[cfg(test)]
+mod test_run;
 #[cfg(test)]
 mod test_server;
 

@@ -9,7 +9,7 @@ use crate::given::Given;
 use crate::keystone::Session;
 use crate::kube_secret::Secrets;
 use crate::service::{Kind, Version};
-use crate::storage::{Storage, Words};
+use crate::storage::{SNAPSHOT, Storage, Words};
 use crate::wait::Pace;
 
 mod access;
@@ -18,12 +18,9 @@ mod export;
 mod protocol;
 mod provision;
 
-/// As messages call it.
-const MANILA: &str = "Manila";
-
 static WORDS: Words = Words {
     service: Kind {
-        name: MANILA,
+        name: "Manila",
         types: &["shared-file-system", "sharev2"],
         api: "v2",
         header: ("x-openstack-manila-api-version", ""),
@@ -83,8 +80,8 @@ impl<'a> Manila<'a> {
             Operation::Restore => self.restore(),
             Operation::Delete => self.delete(),
             Operation::Expand => storage.expand(&self.this_share()?),
-            Operation::Snapshot => storage.snapshot(|| self.this_share(), &json!({})),
-            Operation::DeleteSnapshot => storage.delete_snapshot(),
+            Operation::Snapshot => storage.save(&SNAPSHOT, || self.this_share(), &json!({})),
+            Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
             Operation::Discover => self.discover(),
             other @ (Operation::Clone
             | Operation::Modify

@@ -242,7 +242,7 @@ impl<'a> Service<'a> {
 fn addresses(address: &str, api: &str, project: &str) -> (String, String) {
     let address = address.trim_end_matches('/');
     let part = format!("/{api}");
-    let end = address.find(&format!("{part}/")).map(|at| at + part.len());
+    let end = address.rfind(&format!("{part}/")).map(|at| at + part.len());
     match end.or_else(|| address.ends_with(&part).then_some(address.len())) {
         Some(end) if end < address.len() => (format!("{}/", &address[..end]), address.to_owned()),
         Some(end) => (format!("{}/", &address[..end]), format!("{address}/{project}")),
@@ -278,6 +278,11 @@ mod tests {
             ("http://h/volume/v3/", "http://h/volume/v3/", "http://h/volume/v3/p"),
             ("http://h/volume", "http://h/volume/v3/", "http://h/volume/v3/p"),
             ("http://v3x/v3/AUTH_p/", "http://v3x/v3/", "http://v3x/v3/AUTH_p"),
+            (
+                "http://h/v3/cinder/v3/p",
+                "http://h/v3/cinder/v3/",
+                "http://h/v3/cinder/v3/p",
+            ),
         ] {
             assert_eq!(addresses(address, "v3", "p"), (root.to_owned(), base.to_owned()));
         }

@@ -1,8 +1,8 @@
 //! What Cinder's volumes and Manila's shares have in common: how they are named, found again, waited for, enlarged and
 //! deleted, and how snapshots of them are taken.
 //!
-//! Each is named after its PersistentVolume, and has that in its metadata too: by both it is found again, and by the
-//! latter it is known to be Mooring's.
+//! Each is named after its PersistentVolume, by which it is found again, and has metadata that tells it from one of the
+//! same name that is not Mooring's.
 
 use serde_json::{Value, json};
 
@@ -18,9 +18,10 @@ mod delete;
 mod expand;
 mod item;
 mod make;
-mod snapshot;
+mod saved;
 
 pub use item::{Held, Item};
+pub use saved::{BACKUP, SNAPSHOT, Way};
 
 /// Metadata: the name of the PersistentVolume.
 pub const PV_NAME: &str = "mooring-pv-name";
@@ -162,10 +163,15 @@ impl<'a> Storage<'a> {
             .as_ref()
             .and_then(|found| found["messages"][0]["user_message"].as_str());
         let words = message.unwrap_or("it does not say why; the log of the service does");
+        self.failed_with(what, words, then)
+    }
+
+    /// The same, where the reason is known.
+    fn failed_with(&self, what: &str, reason: &str, then: &str) -> Error {
         Error::Failed {
             what: what.to_owned(),
             server: self.server(),
-            words: format!("{}: {then}", words.trim_end_matches('.')),
+            words: format!("{}: {then}", reason.trim_end_matches('.')),
         }
     }
 }

@@ -26,10 +26,9 @@ impl Cinder<'_> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let volume = self.this_volume()?;
-        let id = volume.id.clone();
         let info = match self.attached_here(&volume)? {
             Some(info) => info,
-            None => self.attach_anew(volume)?,
+            None => self.attach_anew(&volume.id)?,
         };
         let ceph = CephLogin {
             user: self.storage.given.property("ceph-user")?,
@@ -43,7 +42,7 @@ impl Cinder<'_> {
             Ok(connection) => connection,
             Err(error) => {
                 // Nothing could be done with it.
-                self.end_own(&id)?;
+                self.end_own(&volume.id)?;
                 return Err(error);
             }
         };
@@ -89,17 +88,16 @@ impl Cinder<'_> {
         Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
     }
 
-    fn attach_anew(&self, volume: Item) -> Result<Value, Error> {
-        let id = volume.id;
+    fn attach_anew(&self, id: &str) -> Result<Value, Error> {
         let name = &self.storage.given.request.pv_name;
         let what = format!("attach volume {name}");
         // Of a run that was cut off.
-        if let Some(other) = self.end_own(&id)? {
+        if let Some(other) = self.end_own(id)? {
             return Err(Error::NotNow(format!(
                 "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
             )));
         }
-        self.storage.settled(&id, &format!("Cinder's work on volume {name}"))?;
+        self.storage.settled(id, &format!("Cinder's work on volume {name}"))?;
         let mut about = json!({"volume_uuid": id, "connector": self.connector()});
         if self.storage.service.has(Version(3, 54)) {
             about["mode"] = json!("rw");

@@ -31,7 +31,12 @@ impl Cinder<'_> {
         }
         let policy = self.storage.given.attribute(POLICY).unwrap_or("never");
         let about = json!({"new_type": wanted, "migration_policy": policy});
-        self.storage.act(&what, &id, "os-retype", &about)?;
+        let asked = self.storage.act(&what, &id, "os-retype", &about);
+        asked.map_err(|error| match error.status() {
+            // There is no such type.
+            Some(404) => error.of_the_request(),
+            _ => error,
+        })?;
         let volume = self.storage.settled(&id, &waiting)?.ok_or_else(gone)?;
         if volume.kind.as_deref() != Some(wanted) {
             let then = if policy == "never" {

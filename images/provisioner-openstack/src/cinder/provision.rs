@@ -7,6 +7,7 @@ use super::{Cinder, place};
 use crate::answer::options;
 use crate::error::Error;
 use crate::service::Version;
+use crate::storage::{BACKUP, SNAPSHOT};
 
 /// What a new volume holds: nothing, or the content of what has this id, under this key of Cinder's.
 type Content = Option<(&'static str, String)>;
@@ -33,9 +34,9 @@ impl Cinder<'_> {
         self.make(|| {
             if given.request.snapshot.as_ref().is_some_and(|one| one.backup) {
                 self.storage.service.needs(Version(3, 47), "a volume of a backup")?;
-                return Ok(Some(("backup_id", self.backup_to_restore(name)?)));
+                return Ok(Some(("backup_id", self.storage.to_restore(&BACKUP, name)?)));
             }
-            Ok(Some(("snapshot_id", self.storage.snapshot_to_restore(name)?)))
+            Ok(Some(("snapshot_id", self.storage.to_restore(&SNAPSHOT, name)?)))
         })
     }
 

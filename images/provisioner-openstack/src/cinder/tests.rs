@@ -1,13 +1,9 @@
 //! What real services do only now and then, by a server that answers from a list.
 
 use serde_json::{Value, json};
-use std::fs;
 
-use super::Cinder;
-use crate::answer::Answer;
-use crate::error::Error;
-use crate::given::tests::given;
-use crate::test_server::{PACE, Reply, login, reply, serve, session};
+use crate::test_run::{self, Ran, done, gone};
+use crate::test_server::{Reply, reply};
 
 const CLIENT: (&str, &str) = ("client", "rbd");
 
@@ -29,52 +25,13 @@ fn one(volume: &Value) -> Reply {
     reply(200, &json!({"volume": volume}).to_string())
 }
 
-fn gone() -> Reply {
-    reply(404, r#"{"itemNotFound": {"message": "not found"}}"#)
-}
-
 fn snapshots(count: usize) -> Reply {
     let all: Vec<_> = (0..count).map(|n| json!({"id": format!("s{n}")})).collect();
     reply(200, &json!({"snapshots": all}).to_string())
 }
 
-fn done() -> Reply {
-    reply(202, "")
-}
-
-struct Ran {
-    result: Result<String, Error>,
-    /// Method and path of each call, with its body.
-    calls: Vec<String>,
-    message: Value,
-}
-
-/// A run against these answers, all of which have to be asked for.
 fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran {
-    let mut all = vec![
-        login("t", "URL/v3/p"),
-        reply(200, r#"{"versions": [{"version": "3.71"}]}"#),
-    ];
-    all.extend(replies);
-    let (url, seen) = serve(all);
-    let (folder, given) = given(changes, properties);
-    let session = session(&url);
-    let to = folder.path().join("message");
-    let answer = Answer { to: &to };
-    let result = Cinder::open(&session, &given, answer, PACE).unwrap().run();
-    let calls = seen.join().unwrap();
-    let line = |call: &String| {
-        let first = call.lines().next().unwrap_or_default();
-        let line = first.trim_end_matches(" HTTP/1.1").replace("/v3/p", "");
-        let body = call.split_once("\n\n").map_or("", |(_, body)| body);
-        format!("{line} {body}").trim().to_owned()
-    };
-    let message = fs::read_to_string(&to).unwrap_or_default();
-    Ran {
-        result,
-        calls: calls.iter().skip(2).map(line).collect(),
-        message: serde_json::from_str(&message).unwrap_or_default(),
-    }
+    test_run::ran("cinder", changes, properties, replies)
 }
 
 #[test]
@@ -206,7 +163,7 @@ fn a_volume_with_snapshots_goes_with_the_last_of_them() {
     );
 
     let snapshot = json!({"snapshots": [{"id": "s1", "status": "available", "volume_id": "v1",
-                                         "metadata": {"mooring-snapshot-name": "snapshot-1"}}]});
+                                         "description": "Mooring, for claim shop/data"}]});
     let named = json!({"name": "snapshot-1", "content-name": "c", "content-uid": "u"});
     let left = with(
         volume("available"),
@@ -217,7 +174,7 @@ fn a_volume_with_snapshots_goes_with_the_last_of_them() {
         reply(200, &snapshot.to_string()),
         done(),
         snapshots(0),
-        one(&left),
+        listed(std::slice::from_ref(&left)),
         snapshots(0),
         one(&left),
         done(),
@@ -383,7 +340,7 @@ fn each_volume_type_of_the_project_is_a_class_and_cinder_s_default_is_the_defaul
 
 #[test]
 fn a_backup_that_failed_is_removed_and_says_why() {
-    let backup = json!({"backups": [{"id": "b1", "status": "error", "fail_reason": "no room."}]});
+    let backup = json!({"backups": [{"id": "b1", "status": "error", "volume_id": "v1", "fail_reason": "no room."}]});
     let named = json!({"name": "backup-1", "content-name": "c", "content-uid": "u", "backup": true});
     let there = || reply(200, &backup.to_string());
     let replies = vec![there(), there(), done(), reply(200, r#"{"backups": []}"#)];

@@ -7,6 +7,7 @@ use super::Manila;
 use super::protocol::Protocol;
 use crate::answer::options;
 use crate::error::Error;
+use crate::storage::SNAPSHOT;
 
 impl Manila<'_> {
     pub(super) fn provision(&self) -> Result<String, Error> {
@@ -15,7 +16,7 @@ impl Manila<'_> {
 
     pub(super) fn restore(&self) -> Result<String, Error> {
         let name = self.storage.given.snapshot_name()?;
-        self.make(|| self.storage.snapshot_to_restore(name).map(Some))
+        self.make(|| self.storage.to_restore(&SNAPSHOT, name).map(Some))
     }
 
     /// Makes the share unless it is there, lets the nodes in, and answers where it is.

@@ -1,13 +1,9 @@
 //! What real services do only now and then, by a server that answers from a list.
 
 use serde_json::{Value, json};
-use std::fs;
 
-use super::Manila;
-use crate::answer::Answer;
-use crate::error::Error;
-use crate::given::tests::given;
-use crate::test_server::{PACE, Reply, login, reply, serve, session};
+use crate::test_run::{self, Ran, done, gone};
+use crate::test_server::{Reply, reply};
 
 const NFS: [(&str, &str); 3] = [
     ("share-protocol", "nfs"),
@@ -40,43 +36,8 @@ fn none_of(key: &str) -> Reply {
     reply(200, &json!({key: []}).to_string())
 }
 
-fn gone() -> Reply {
-    reply(404, r#"{"itemNotFound": {"message": "not found"}}"#)
-}
-
-fn done() -> Reply {
-    reply(202, "")
-}
-
-struct Ran {
-    result: Result<String, Error>,
-    calls: Vec<String>,
-    message: Value,
-}
-
 fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran {
-    let versions = r#"{"versions": [{"version": ""}, {"version": "2.89"}]}"#;
-    let mut all = vec![login("t", "URL/v3/p"), reply(300, versions)];
-    all.extend(replies);
-    let (url, seen) = serve(all);
-    let (folder, given) = given(changes, properties);
-    let session = session(&url);
-    let to = folder.path().join("message");
-    let answer = Answer { to: &to };
-    let result = Manila::open(&session, &given, answer, PACE).unwrap().run();
-    let line = |call: &String| {
-        let first = call.lines().next().unwrap_or_default();
-        let line = first.trim_end_matches(" HTTP/1.1").replace("/v2/p", "");
-        let body = call.split_once("\n\n").map_or("", |(_, body)| body);
-        format!("{line} {body}").trim().to_owned()
-    };
-    let calls = seen.join().unwrap();
-    let message = fs::read_to_string(&to).unwrap_or_default();
-    Ran {
-        result,
-        calls: calls.iter().skip(2).map(line).collect(),
-        message: serde_json::from_str(&message).unwrap_or_default(),
-    }
+    test_run::ran("manila", changes, properties, replies)
 }
 
 #[test]
@@ -106,6 +67,64 @@ fn a_share_of_nfs_lets_the_named_addresses_in() {
         r#"POST /shares/s1/action {"allow_access":{"access_level":"rw","access_to":"10.0.0.0/24","access_type":"ip"}}"#
     );
     assert_eq!(run.message, json!({"client": "nfs", "source": "10.0.0.9:/share"}));
+}
+
+const CEPH: [(&str, &str); 5] = [
+    ("share-protocol", "CEPHFS"),
+    ("keys-namespace", "mooring"),
+    ("service-token", "t"),
+    // Nobody is asked for it here.
+    (
+        "kube-ca",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ),
+    ("driver", "fuse"),
+];
+
+#[test]
+fn a_share_of_cephfs_has_a_client_of_its_own_whose_key_goes_into_a_secret() {
+    let mut made = share("available");
+    made["metadata"]["__mount_options"] = json!("fs=cephfs");
+    let rule = json!({"id": "r1", "access_type": "cephx", "access_to": "pvc-u1", "access_level": "rw",
+                      "state": "active", "access_key": "K=="});
+    let no_key = json!({"id": "r1", "access_type": "cephx", "access_to": "pvc-u1", "state": "active"});
+    let replies = vec![
+        listed(std::slice::from_ref(&made)),
+        one(&made),
+        rules(&json!([])),
+        done(),
+        rules(&json!([no_key])),
+        rules(&json!([rule])),
+        reply(201, "{}"),
+        reply(200, r#"{"export_locations": [{"path": "10.0.0.1:6789:/volumes/x"}]}"#),
+    ];
+    let run = ran(&json!({}), &CEPH, replies);
+    run.result.unwrap();
+    let path = "PATCH /api/v1/namespaces/mooring/secrets/share-pvc-u1?fieldManager=provisioner-openstack&force=true ";
+    let secret: Value = serde_json::from_str(run.calls[6].strip_prefix(path).unwrap()).unwrap();
+    assert_eq!(secret["stringData"], json!({"user": "pvc-u1", "key": "K=="}));
+    assert_eq!(secret["type"], "mooring.dev/vcs");
+    assert_eq!(
+        run.message,
+        json!({"client": "cephfs", "source": "10.0.0.1:6789:/volumes/x", "fs-name": "cephfs", "driver": "fuse",
+               "secret-name": "share-pvc-u1", "secret-namespace": "mooring"})
+    );
+}
+
+#[test]
+fn the_secret_of_a_share_goes_with_it() {
+    let delete = json!({"operation": "delete"});
+    let forbidden = r#"{"kind": "Status", "message": "secrets is forbidden"}"#;
+    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(403, forbidden)]);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 75);
+    assert!(
+        error.to_string().contains("Kubernetes says: secrets is forbidden"),
+        "{error}"
+    );
+    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(404, "{}")]);
+    run.result.unwrap();
+    assert_eq!(run.calls[1], "DELETE /api/v1/namespaces/mooring/secrets/share-pvc-u1");
 }
 
 #[test]
@@ -196,7 +215,7 @@ fn a_share_with_snapshots_goes_with_the_last_of_them() {
         reply(200, &there.to_string()),
         done(),
         none_of("snapshots"),
-        one(&left),
+        listed(std::slice::from_ref(&left)),
         none_of("snapshots"),
         one(&left),
         done(),

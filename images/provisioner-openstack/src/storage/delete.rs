@@ -64,12 +64,19 @@ impl Storage<'_> {
         }
     }
 
-    /// Deletes one that was left for its snapshots, if the last of them is gone.
-    pub(super) fn remove_if_left(&self, id: &str) -> Result<(), Error> {
-        match self.item(id)? {
-            Some(item) if item.is_deleted() => self.remove(&item).map(drop),
-            _ => Ok(()),
+    /// Deletes what was left for its snapshots, if the last of them is gone: those of this PersistentVolume or, where
+    /// nobody knows it, the one with this id.
+    pub(super) fn remove_left(&self, id: Option<&str>) -> Result<(), Error> {
+        let name = &self.given.request.pv_name;
+        let there = match id {
+            Some(id) if name.is_empty() => self.item(id)?.into_iter().collect(),
+            None if name.is_empty() => Vec::new(),
+            _ => self.items_of(name)?,
+        };
+        for item in there.iter().filter(|item| item.is_deleted()) {
+            self.remove(item)?;
         }
+        Ok(())
     }
 
     fn has_snapshots(&self, id: &str) -> Result<bool, Error> {

@@ -22,6 +22,10 @@ const TRIAL: &str = "openstack-trial";
 /// A volume type of Cinder's, made for this.
 const TYPE: &str = "trial";
 
+/// How long runs go on, in milliseconds, before they get a second to end in: they are killed at the login, at the calls
+/// that make something, and while the service is at work.
+const KILLED_AFTER: [u64; 3] = [0, 400, 1200];
+
 /// Longest wait for one thing.
 const LIMIT: Duration = Duration::from_mins(4);
 
@@ -141,6 +145,10 @@ impl Trial<'_> {
                 Ok(())
             })
         })?;
+        step(
+            &format!("a claim whose first runs are killed has one {config} in the end"),
+            |_| self.survive(claim),
+        )?;
         if !claim.copies {
             return Ok(());
         }
@@ -152,6 +160,42 @@ impl Trial<'_> {
             self.put(&pod(&name, "node-1", "grep written /data/letter && sleep 100000"))?;
             self.ready(&format!("{name}-node-1"))
         })
+    }
+
+    /// Kills the Pods that make a volume, one after the other, and counts what there is more when it is made.
+    fn survive(&self, claim: &Claim) -> Result<()> {
+        let before = self.everything()?.len();
+        let name = format!("{}-killed", claim.config);
+        self.put(&claim.named(&name, 1))?;
+        let uid = self.field("persistentvolumeclaim", &name, "{.metadata.uid}")?;
+        let pod = format!("provision-{uid}");
+        for after in KILLED_AFTER {
+            wait_until("a run of the image", || {
+                let get = ["-n", MOORING, "get", "pod", &pod, "-o", "jsonpath={.status.phase}"];
+                let bound = self.field("persistentvolumeclaim", &name, "{.status.phase}")? == "Bound";
+                ensure!(bound || self.kubectl(&get)? == "Running", "{pod} does not run");
+                Ok(())
+            })?;
+            std::thread::sleep(Duration::from_millis(after));
+            // A second later it is killed, and gone when this returns: no other run begins before.
+            self.kubectl(&["-n", MOORING, "delete", "pod", &pod, "--now", "--ignore-not-found"])?;
+        }
+        wait_until("the claim to be bound", || {
+            let phase = self.field("persistentvolumeclaim", &name, "{.status.phase}")?;
+            ensure!(phase == "Bound", "the claim is {phase}");
+            Ok(())
+        })?;
+        // A share has a rule as well.
+        let wanted = before + if claim.config == "manila" { 2 } else { 1 };
+        let there = self.everything()?.len();
+        ensure!(there == wanted, "OpenStack has {there} things, not {wanted}");
+        Ok(())
+    }
+
+    /// What there is in OpenStack.
+    fn everything(&self) -> Result<Vec<Value>> {
+        let there = use_services(self.target, "everything", &[])?;
+        there.as_array().cloned().context("use.py everything answered no list")
     }
 
     /// The example, completed as an administrator would.
@@ -233,9 +277,7 @@ impl Trial<'_> {
 
     /// Everything that could be left over: in OpenStack, and of Mooring.
     fn left(&self) -> Result<BTreeSet<String>> {
-        let there = use_services(self.target, "everything", &[])?;
-        let there = there.as_array().context("use.py everything answered no list")?;
-        let mut left: BTreeSet<_> = there.iter().map(ToString::to_string).collect();
+        let mut left: BTreeSet<_> = self.everything()?.iter().map(ToString::to_string).collect();
         left.extend(self.volumes()?);
         let secrets = self.kubectl(&["-n", MOORING, "get", "secrets,pods", "-o", "name"])?;
         let of_volumes = |line: &&str| {
